@@ -62,7 +62,7 @@ class Bundle(Model):
     @property
     def identity(self) -> str:
         manifest = self.manifest
-        parts = [[name, network.weights.sha256, {key: value for key, value in asdict(network.config).items()
+        parts = [[name, network.sha256, {key: value for key, value in asdict(network.config).items()
                                                  if key not in network.config.without_effect}]
                  for name, network in manifest.networks.items()]
         content = json.dumps([sorted(parts), *(file.sha256 for file in manifest.data_files)])
@@ -102,8 +102,8 @@ class Bundle(Model):
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)
         known = self.manifest.networks[network]
-        check_hash(self.path, known.weights)
-        path = self.path / known.weights.file
+        check_hash(self.path, known)
+        path = self.path / known.file
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 _check_layout(path, self.family.networks[network], known.config, file)
@@ -196,7 +196,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
             networks[network] = _write_network(model, network, directory, precision)
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
-        bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].weights.sha256})
+        bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
                  for package in packages]
         write_manifest(directory, Manifest(
             name=name or destination.name, precision=precision, trained=model.trained,
@@ -215,7 +215,7 @@ def _write_network(model: Model, network: str, directory: Path, precision: str) 
     file = f"weights/{network}.safetensors"
     _save(tensors, directory / file)
     parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)
-    return NetworkRecord(config, record(directory, file), parameters)
+    return NetworkRecord(**asdict(record(directory, file)), config=config, parameters=parameters)
 
 
 def _write_data(model: Model, directory: Path) -> dict[str, FileRecord]:

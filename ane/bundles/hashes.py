@@ -6,19 +6,30 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import replacing
 
 
+def _inside(file: str) -> str:
+    """``file`` if it names a file below the bundle. Raises ValueError."""
+    parts = PurePosixPath(file)
+    if parts.is_absolute() or ".." in parts.parts or "\\" in file or "\0" in file:
+        raise ValueError(f"{file!r} is outside the bundle: refused")
+    return file
+
+
 @dataclass(frozen=True)
 class FileRecord:
     """A file of a bundle as bundle.json states it: path inside the bundle (with slashes), SHA-256 in hex, size."""
 
-    file: str
-    sha256: str
+    file: Annotated[str, AfterValidator(_inside)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     bytes: int
 
 

@@ -9,26 +9,40 @@ are kept as they are.
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, read_content
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
-from ane.bundles.json_reader import JsonReader, file_record
-from ane.bundles.weights import PRECISIONS
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import read_json, replacing
+from ane.system.records import read_record
+
+FORMAT = 1
+MANIFEST_FILE = "bundle.json"
+DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
 
 
 @dataclass(frozen=True)
-class NetworkRecord:
-    """One network: its config, the file of its weights and the number of its parameters."""
+class Heading:
+    """What bundle.json of every family states."""
+
+    format: int
+    model: str = DEFAULT_FAMILY
+
+
+@dataclass(frozen=True)
+class NetworkRecord(FileRecord):
+    """One network: the file of its weights, its config and the number of its parameters."""
 
     config: Any
-    weights: FileRecord
     parameters: int
+
+    @property
+    def weights(self) -> FileRecord:
+        return self
 
 
 @dataclass(frozen=True)
@@ -36,17 +50,17 @@ class Manifest:
     """The content of bundle.json; ``sections`` are the parts that this module does not interpret."""
 
     name: str
-    precision: str
+    precision: Literal["fp32", "fp16", "bf16"]
     trained: bool
     default_voice: str
     networks: dict[str, NetworkRecord]
+    voices: dict[str, FileRecord]
+    source: dict[str, Any]
+    licence: str
+    description: str
+    created_by: str
     tokenizer: FileRecord | None = None
     mel_norms: FileRecord | None = None
-    voices: dict[str, FileRecord] = field(default_factory=dict)
-    source: dict[str, Any] = field(default_factory=dict)
-    licence: str = ""
-    description: str = ""
-    created_by: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     clones: bool = True
     family: str = DEFAULT_FAMILY
@@ -55,8 +69,7 @@ class Manifest:
     @property
     def files(self) -> list[FileRecord]:
         """All files of the bundle except bundle.json."""
-        weights = [network.weights for network in self.networks.values()]
-        return [*weights, *self.data_files, *self.voices.values()]
+        return [*self.networks.values(), *self.data_files, *self.voices.values()]
 
     @property
     def data_files(self) -> list[FileRecord]:
@@ -66,13 +79,39 @@ class Manifest:
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
-    plain = {key: value for key, value in dataclasses.asdict(manifest).items()
-             if key not in ("networks", "sections", "family") and value is not None}
-    networks = {name: {"config": dataclasses.asdict(network.config), **dataclasses.asdict(network.weights),
-                       "parameters": network.parameters} for name, network in manifest.networks.items()}
+    content = {key: value for key, value in dataclasses.asdict(manifest).items() if value is not None}
+    sections = content.pop("sections")
+    content = {"format": FORMAT, "model": content.pop("family"), **content, **sections}
     with replacing(directory / MANIFEST_FILE) as path:
-        content = {"format": FORMAT, "model": manifest.family, **plain, "networks": networks, **manifest.sections}
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_content(directory: Path) -> dict[str, Any]:
+    """``directory``/bundle.json as it is.
+
+    Raises:
+        UserError: there is none, it is damaged, or of a format this version does not know.
+    """
+    path = directory / MANIFEST_FILE
+    if not os.path.isdir(directory):
+        fault = ("it is a file; import a checkpoint first, with `ane import`" if os.path.exists(directory)
+                 else "no such directory")
+        raise UserError(f"there is no bundle at {directory}: {fault}")
+    if not os.path.exists(path):
+        hint = "; for a directory of .pth files use checkpoints=DIR" if next(directory.glob("*.pth"), None) else ""
+        raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it is a {type(content).__name__} instead of an object")
+    version = read_record(Heading, content, str(path), DAMAGED).format
+    if version > FORMAT:
+        raise UserError(f"{path} has format {version}, this version reads format {FORMAT}: update tortoise-ane")
+    return content
+
+
+def bundle_family(directory: Path) -> str:
+    """Name of the family that a bundle is of. Errors: ``read_content``."""
+    return read_content(directory).get("model", DEFAULT_FAMILY)
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -82,42 +121,36 @@ def read_manifest(directory: Path) -> Manifest:
         UserError: there is none, it is damaged, of a format this version does not know, or of a family without
             PyTorch networks.
     """
-    path = directory / MANIFEST_FILE
-    content = read_content(directory)
-    reader = JsonReader(content, str(path))
-    family = find_family(reader.take("model", str, DEFAULT_FAMILY))
+    content, where = read_content(directory), str(directory / MANIFEST_FILE)
+    content["family"] = content.pop("model", DEFAULT_FAMILY)
+    del content["format"]
+    family = find_family(content["family"])
     if not family.networks:
         raise UserError(f"{directory} is a bundle of {family.title}, which this command or function cannot use; "
                         f"`ane say` and ane.models.{family.name} can")
-    precision = reader.take("precision", str)
-    if precision not in PRECISIONS:
-        raise UserError(f"{path}: precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    networks = {name: _network(family, name, reader.at("networks").at(name))
-                for name in reader.take("networks", dict) if name in family.networks}   # others are of later versions
-    known = {item.name for item in dataclasses.fields(Manifest)} | {"format", "model"}
-    return Manifest(
-        name=reader.take("name", str), precision=precision, trained=reader.take("trained", bool),
-        default_voice=reader.take("default_voice", str), networks=networks,
-        **{name: file_record(reader.at(name)) for name in sorted(family.data)},
-        voices={name: file_record(reader.at("voices").at(name)) for name in reader.take("voices", dict)},
-        source=reader.take("source", dict), licence=reader.take("licence", str),
-        description=reader.take("description", str), created_by=reader.take("created_by", str),
-        settings=reader.take("settings", dict, {}), clones=reader.take("clones", bool, True),
-        family=family.name,
-        sections={key: value for key, value in content.items() if key not in known})
+    if isinstance(content.get("networks"), dict):       # others are of later versions
+        content["networks"] = {name: value for name, value in content["networks"].items() if name in family.networks}
+    known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
+    content["sections"] = {key: content[key] for key in content if key not in known}
+    manifest = read_record(Manifest, content, where, DAMAGED)
+    for name in sorted(family.data):
+        if getattr(manifest, name) is None:
+            raise UserError(f"{where}: {name} is missing{DAMAGED}")
+    return dataclasses.replace(manifest, networks={
+        name: dataclasses.replace(network, config=_config(family, name, network.config, where))
+        for name, network in manifest.networks.items()})
 
 
-def _network(family: ModelFamily, name: str, reader: JsonReader) -> NetworkRecord:
-    values = reader.take("config", dict)
-    network = family.networks[name]
-    cls = network.config
-    unknown = set(values) - {item.name for item in dataclasses.fields(cls)}
+def _config(family: ModelFamily, name: str, values: Any, where: str) -> Any:
+    network, where = family.networks[name], f"{where}: networks: {name}: config"
+    if not isinstance(values, dict):
+        raise UserError(f"{where} must be an object{DAMAGED}")
+    unknown = set(values) - {item.name for item in dataclasses.fields(network.config)}
     if unknown:
-        raise UserError(f"{reader.where}: config has {', '.join(sorted(unknown))}, which this version does not know: "
+        raise UserError(f"{where} has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
-    where = f"{reader.where}: config"
     for key, value in values.items():
         family.check_value(key, value, getattr(network.official(), key), where)
-    config = cls.from_upstream(values)
+    config = network.config.from_upstream(values)
     family.check_config(name, config, where)
-    return NetworkRecord(config, file_record(reader), reader.take("parameters", int))
+    return config

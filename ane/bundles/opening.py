@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.bundle_json import bundle_family
 from ane.bundles.family import DEFAULT_FAMILY, family_of_checkpoints, find_family
+from ane.bundles.manifest import bundle_family
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError

@@ -9,18 +9,22 @@ import dataclasses
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, PositiveInt
 
 from ane.bundles.hashes import FileRecord
-from ane.bundles.json_reader import JsonReader, file_record
+from ane.bundles.manifest import DAMAGED
 from ane.bundles.model import Model
 from ane.system.errors import UserError
+from ane.system.records import read_record
 
 FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # key in a record's source: SHA-256 of the network's weights in the bundle
-COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
+ComputeUnits = Literal["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"]
+COMPUTE_UNITS = get_args(ComputeUnits)
 CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # only in records of Core ML packages
 
 
@@ -29,8 +33,8 @@ class FunctionRecord:
     """One function: its kind, the lengths of its bucket, its signal-to-noise ratio in dB by kind of arithmetic."""
 
     kind: str
-    bucket: dict[str, int]
-    parity: dict[str, float]
+    bucket: dict[str, PositiveInt]
+    parity: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +57,21 @@ class PackageRecord:
     network: str
     precision: str
     path: str
-    files: list[FileRecord]
-    functions: dict[str, FunctionRecord]
+    files: Annotated[list[FileRecord], Field(min_length=1)]
+    functions: Annotated[dict[str, FunctionRecord], Field(min_length=1)]
     scale: float = 1.0
-    compute_units: str = "CPU_AND_NE"
+    compute_units: ComputeUnits = "CPU_AND_NE"
     source: dict[str, Any] = field(default_factory=dict)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     format: str = "coreml"
+
+
+@dataclass(frozen=True)
+class PackageSection:
+    """The packages of one format."""
+
+    format: int
+    packages: list[PackageRecord]
 
 
 def missing_packages(model: Model, name: str, otherwise: str = "") -> UserError:
@@ -79,18 +91,15 @@ def missing_packages(model: Model, name: str, otherwise: str = "") -> UserError:
 
 def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:
     """The section of bundle.json for these packages, all of one format."""
-    return {"format": FORMAT, "packages": [_content(package) for package in packages]}
+    return {"format": FORMAT, "packages": [
+        {key: value for key, value in dataclasses.asdict(package).items()
+         if key != "format" and (package.format == "coreml" or key not in CORE_ML_FIELDS)} for package in packages]}
 
 
 def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
     """The sections of bundle.json for these packages, by name."""
     found = {name: [package for package in packages if package.format == name] for name in FORMATS}
     return {name: section(those) for name, those in found.items() if those}
-
-
-def _content(package: PackageRecord) -> dict[str, Any]:
-    left_out = {"format", *(() if package.format == "coreml" else CORE_ML_FIELDS)}
-    return {key: value for key, value in dataclasses.asdict(package).items() if key not in left_out}
 
 
 def read_section(sections: Mapping[str, Any], where: str, networks: Collection[str],
@@ -102,36 +111,12 @@ def read_section(sections: Mapping[str, Any], where: str, networks: Collection[s
     """
     if name not in sections:
         return []
-    reader = JsonReader(sections, where).at(name)
-    version = reader.take("format", int)
-    if version > FORMAT:
-        raise UserError(f"{where}: its {NAMES[name]} packages have format {version}, this version reads format "
+    found = read_record(PackageSection, sections[name], f"{where}: {name}", DAMAGED)
+    if found.format > FORMAT:
+        raise UserError(f"{where}: its {NAMES[name]} packages have format {found.format}, this version reads format "
                         f"{FORMAT}: update tortoise-ane")
-    found = [_package(item, name) for item in reader.each("packages")]
-    return [package for package in found if package.network in networks]
-
-
-def _package(reader: JsonReader, name: str) -> PackageRecord:
-    core_ml = {} if name == "coreml" else {"scale": 1.0, "compute_units": "ALL"}
-    path = reader.take("path", str)
-    compute_units = reader.take("compute_units", str, core_ml.get("compute_units"))
-    functions = {name: _function(reader.at("functions").at(name)) for name in reader.take("functions", dict)}
-    files = [file_record(item) for item in reader.each("files")]
-    if compute_units not in COMPUTE_UNITS:
-        raise reader.damaged(f"compute_units {compute_units!r} is none of {', '.join(COMPUTE_UNITS)}")
-    if not functions or not files or not all(file.file.startswith(f"{path}/") for file in files):
-        raise reader.damaged(f"{path} must have functions, and files in it")
-    return PackageRecord(
-        network=reader.take("network", str), precision=reader.take("precision", str), path=path, files=files,
-        functions=functions, scale=float(reader.take("scale", (float, int), core_ml.get("scale"))),
-        compute_units=compute_units,
-        source=reader.take("source", dict, {}), warnings=reader.take("warnings", list, []), format=name)
-
-
-def _function(reader: JsonReader) -> FunctionRecord:
-    bucket, parity = reader.take("bucket", dict), reader.take("parity", dict, {})
-    if not all(isinstance(length, int) and length > 0 for length in bucket.values()):
-        raise reader.damaged("bucket must map names to positive numbers")
-    if not all(isinstance(value, int | float) for value in parity.values()):
-        raise reader.damaged("parity must map names to numbers")
-    return FunctionRecord(reader.take("kind", str), bucket, parity)
+    for package in found.packages:
+        if not all(file.file.startswith(f"{package.path}/") for file in package.files):
+            raise UserError(f"{where}: {name}: {package.path} must have its files in it{DAMAGED}")
+    rest = {"format": name} if name == "coreml" else {"format": name, "compute_units": "ALL"}
+    return [dataclasses.replace(package, **rest) for package in found.packages if package.network in networks]

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from ane.bundles import EMBEDDED, Model, is_path
-from ane.bundles.bundle_json import read_content
 from ane.bundles.family import ModelFamily, family_of_checkpoints, family_of_repository
+from ane.bundles.manifest import read_content
 from ane.commands import arguments
 from ane.commands.messages import message_console, report_console
 from ane.commands.tables import plain_table

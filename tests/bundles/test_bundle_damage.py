@@ -145,15 +145,17 @@ def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
 @pytest.mark.parametrize(("change", "message"), [
     (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
     (lambda s: s.pop("format"), "format is missing"),
-    (lambda s: s.update(format="1"), "format must be of type int"),
-    (lambda s: s.update(precision="fp8"), "precision 'fp8' is none of"),
+    (lambda s: s.update(format="1"), "format must be a valid integer, not '1'"),
+    (lambda s: s.update(precision="fp8"), "precision must be 'fp32', 'fp16' or 'bf16', not 'fp8'"),
     (lambda s: s.pop("networks"), "networks is missing"),
-    (lambda s: s.update(trained=1), "trained must be of type bool"),
+    (lambda s: s.update(trained=1), "trained must be a valid boolean, not 1"),
     (lambda s: s["networks"]["cvvp"].pop("sha256"), "networks: cvvp: sha256 is missing"),
-    (lambda s: s["networks"]["cvvp"].update(sha256="abc"), "sha256 'abc' is no SHA-256"),
-    (lambda s: s["networks"]["cvvp"].update(bytes=True), "bytes must be of type int"),
+    (lambda s: s["networks"]["cvvp"].update(sha256="abc"), "sha256 string should match pattern '^[0-9a-f]{64}$', not 'abc'"),
+    (lambda s: s["networks"]["cvvp"].update(bytes=True), "bytes must be a valid integer, not True"),
     (lambda s: s["networks"]["cvvp"].update(file="../../secret"), "is outside the bundle"),
     (lambda s: s["networks"]["cvvp"].update(file="/etc/passwd"), "is outside the bundle"),
+    (lambda s: s["networks"]["cvvp"].update(file="weights/a\0b"), "is outside the bundle"),
+    (lambda s: s["networks"]["cvvp"].update(file="weights/\ud800"), "invalid JSON"),
     (lambda s: s["networks"]["cvvp"]["config"].update(later=1), "config has later, which this version does not know"),
 ])
 def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_json):

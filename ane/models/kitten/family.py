@@ -9,13 +9,13 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ane.bundles.bundle_json import FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.family import ModelFamily
-from ane.bundles.hashes import check_hash, record
-from ane.bundles.json_reader import JsonReader, file_record
+from ane.bundles.hashes import FileRecord, check_hash, record
+from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.models.kitten.model_files import (
     CONFIG_FILE,
     OWNER,
@@ -28,13 +28,30 @@ from ane.models.kitten.session import KittenBackend
 from ane.models.kitten.settings import OPTIONS, read_options
 from ane.system.errors import UserError
 from ane.system.files import replacing
+from ane.system.records import read_record
 from ane.system.version import version
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound
     from ane.models.kitten.synthesizer import KittenSynthesizer
 
 NAME = "kitten"
-ROLES = ("config", "graph", "voices")      # of the files in bundle.json
+
+
+@dataclass(frozen=True)
+class KittenFiles:
+    """The files of a bundle, by role."""
+
+    config: FileRecord
+    graph: FileRecord
+    voices: FileRecord
+
+
+@dataclass(frozen=True)
+class KittenManifest:
+    """What bundle.json of this family must state."""
+
+    name: str
+    files: KittenFiles
 
 
 def open_bundle(folder: Path) -> KittenModel:
@@ -44,15 +61,14 @@ def open_bundle(folder: Path) -> KittenModel:
         UserError: no bundle there, a bundle of another family, or a file that is missing, damaged or not recorded.
     """
     where = str(folder / MANIFEST_FILE)
-    reader = JsonReader(read_content(folder), where)
     family = bundle_family(folder)
     if family != NAME:
         raise UserError(f"{folder} is a bundle of {family}, not of KittenTTS")
-    files = reader.at("files")
-    records = [file_record(files.at(role)) for role in ROLES]
+    manifest = read_record(KittenManifest, read_content(folder), where, DAMAGED)
+    records = list(vars(manifest.files).values())
     for item in records:
         check_hash(folder, item)
-    found = dataclasses.replace(read_model_files(folder), name=reader.take("name", str))
+    found = dataclasses.replace(read_model_files(folder), name=manifest.name)
     if [item.file for item in records] != [file.name for file in found.files]:
         raise UserError(f"{where} and {CONFIG_FILE} name different files: import the model again")
     return found
@@ -74,8 +90,7 @@ def write_bundle(model: KittenModel, destination: Path | str, *, name: str | Non
     with replacing(destination, directory=True) as folder:
         for file in model.files:
             shutil.copyfile(file, folder / file.name)
-        records = {role: dataclasses.asdict(record(folder, file.name))
-                   for role, file in zip(ROLES, model.files, strict=True)}
+        records = dataclasses.asdict(KittenFiles(*(record(folder, file.name) for file in model.files)))
         content = {"format": FORMAT, "model": NAME, "name": name or destination.name, "licence": licence,
                    "source": dict(source or {}), "created_by": f"tortoise-ane {version()}", "files": records}
         (folder / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.audio.trimming import trimmed
-from ane.bundles.bundle_json import MANIFEST_FILE
+from ane.bundles.manifest import MANIFEST_FILE
 from ane.models.asynchronous import AsyncSpeaking
 from ane.models.delivery import delivered_whole
 from ane.models.fed_stream import FedStream

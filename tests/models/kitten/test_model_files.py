@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from ane.bundles.bundle import Bundle
-from ane.bundles.bundle_json import bundle_family
 from ane.bundles.hub import Snapshot
+from ane.bundles.manifest import bundle_family
 from ane.models.kitten import model_files, open_kitten
 from ane.models.kitten.family import open_bundle, write_bundle
 from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
