@@ -1,60 +1,50 @@
-"""`ane say --explain`: how each word of a text will be read, and which rules decide it. No speech is made."""
+"""`ane say --explain`: how a text will be read, and which rules decide it. No speech is made."""
 
 import argparse
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 from ane.bundles import Model
 from ane.commands.messages import output_console
 from ane.commands.tables import plain_table
 from ane.system.errors import UserError
-from ane.text.explanation import Reading, TracedText, explain_english
+from ane.text.explanation import ReadingStep, explain_english, respelled
 from ane.text.passages import read_passages
 from ane.text.user_lexicon import Lexicon
 
 
-@dataclass(frozen=True)
-class ExplainedChunk:
-    """A chunk: what the model is given, how its words are read, and the silence around it in seconds."""
-
-    text: str
-    normalised: str
-    tokens: list[int]
-    speed: float
-    gain: float
-    silence_before: float
-    silence_after: float
-    words: list[Reading]
-
-
 def print_explanation(args: argparse.Namespace, model: Model, settings: Any, text: str,
                       lexicon: Lexicon | None) -> int:
-    """Print a table for each chunk, or with --json one object."""
-    chunks = explained_chunks(model, settings, text, lexicon, args)
+    """Print what is read and a table of steps for each chunk; with --json one object."""
+    found = explanation(model, settings, text, lexicon, args)
     if args.json:
-        print(json.dumps({"chunks": [asdict(chunk) for chunk in chunks]}, ensure_ascii=False))
+        print(json.dumps(found, ensure_ascii=False))
         return 0
-    for number, chunk in enumerate(chunks, 1):
-        print_silence(chunk.silence_before)
-        changes = [f"{name} {value:g}" for name, value in (("speed", chunk.speed), ("gain", chunk.gain)) if value != 1]
-        title = ", ".join([f"chunk {number} of {len(chunks)}", f"{len(chunk.tokens)} tokens", *changes])
-        table = plain_table(title, "text", "read as", "rules")
-        for word in chunk.words:
-            table.add_row(word.text, word.spoken or "(not read)", ", ".join(word.rules))
-        output_console().print(table)
-        print_silence(chunk.silence_after)
+    print_steps("respelled", found["respelled"])
+    for number, chunk in enumerate(found["chunks"], 1):
+        changes = [f"{name} {chunk[name]:g}" for name in ("speed", "gain") if chunk[name] != 1]
+        changes += [f"{chunk[f'silence_{where}']:g} s of silence {where} it" for where in ("before", "after")
+                    if chunk[f"silence_{where}"]]
+        output_console().print(f"{chunk['normalised']}\n")
+        print_steps(", ".join([f"chunk {number} of {len(found['chunks'])}", f"{len(chunk['tokens'])} tokens",
+                               *changes]), chunk["steps"])
     return 0
 
 
-def print_silence(seconds: float) -> None:
-    if seconds:
-        output_console().print(f"{seconds:g} s of silence")
+def print_steps(title: str, steps: list[dict[str, str]]) -> None:
+    if steps:
+        table = plain_table(title, "text", "read as", "rule")
+        for step in steps:
+            table.add_row(step["text"], step["spoken"] or "(not read)", step["rule"])
+        output_console().print(table)
+    elif title != "respelled":
+        output_console().print(title)
 
 
-def explained_chunks(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
-                     args: argparse.Namespace) -> list[ExplainedChunk]:
-    """The chunks of the text, explained.
+def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
+                args: argparse.Namespace) -> dict[str, Any]:
+    """What the lexicon respells, and the chunks: what the model is given, and the steps to it.
 
     Raises:
         UserError: the model does not read text with the English normaliser, or what ``speak`` raises for the text.
@@ -65,17 +55,15 @@ def explained_chunks(model: Model, settings: Any, text: str, lexicon: Lexicon | 
     if normaliser != "english":
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
         raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}")
-    passages = read_passages(text, ssml=args.ssml or None, speed=1.0 if args.speed is None else args.speed)
-    traces = [TracedText.of(passage.text) for passage in passages]
-    for trace in traces if lexicon else ():
-        trace.respell(lexicon)
-    respelled = [replace(passage, text=trace.text) for passage, trace in zip(passages, traces, strict=True)]
-    chunks = split_into_chunks(respelled, model, settings)
-    parts = TracedText.joined(traces).pieces([chunk.text for chunk in chunks])
-    explained = []
-    for chunk, part in zip(chunks, parts, strict=True):
-        words = explain_english(part)
+    ssml, speed = args.ssml or None, 1.0 if args.speed is None else args.speed
+    steps: list[ReadingStep] = []
+    if lexicon:
+        steps = [step for passage in read_passages(text, ssml=ssml) for step in respelled(passage.text, lexicon)]
+    chunks = []
+    for chunk in split_into_chunks(read_passages(text, lexicon, ssml, speed), model, settings):
+        normalised, own = explain_english(chunk.text)
         delivery = chunk.delivery
-        explained.append(ExplainedChunk(chunk.text, part.text, chunk.tokens[:-1], delivery.speed, delivery.gain,
-                                        delivery.before, delivery.after, words))
-    return explained
+        chunks.append({"text": chunk.text, "normalised": normalised, "tokens": chunk.tokens[:-1],
+                       "speed": delivery.speed, "gain": delivery.gain, "silence_before": delivery.before,
+                       "silence_after": delivery.after, "steps": [asdict(step) for step in own]})
+    return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

@@ -69,7 +69,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; with -f, what was spoken is kept "
                              "in OUT.wav.lines.job, and the same command resumes")
     parser.add_argument("--lexicon", metavar="FILE",
-                        help="respell words: lines of word, tab, respelling; or a PLS document with aliases")
+                        help="respell words: lines of word, tab, respelling")
     parser.add_argument("--ssml", action="store_true",
                         help="the text is SSML (without the flag, if it begins with <speak)")
     parser.add_argument("--explain", action="store_true",

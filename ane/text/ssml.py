@@ -6,11 +6,13 @@ What they cannot do is refused, with its line: it is neither spoken nor left out
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from xml.parsers import expat
 
+from ane.system.errors import UserError
 from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds, merged
-from ane.text.safe_xml import XmlHandler, parse_xml
 from ane.text.say_as import say_as
 
+MAX_DEPTH = 100         # of elements in one another
 # Elements, with their attributes.
 ELEMENTS = {
     "speak": ("version", "xmlns", "xml:lang", "xmlns:xsi", "xsi:schemaLocation"), "p": ("xml:lang",),
@@ -29,9 +31,7 @@ def read_ssml(document: str) -> list[Passage]:
     Raises:
         UserError: it is not well-formed, or asks for something that the models cannot do; with its line.
     """
-    handler = SsmlHandler()
-    parse_xml(document, handler)
-    return list(merged(handler.passages)) or [Passage("")]
+    return list(merged(SsmlReader().read(document))) or [Passage("")]
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,52 @@ class SsmlElement:
     gain: float
 
 
-class SsmlHandler(XmlHandler):
+class SsmlReader:
+    """Collects passages. No document type is accepted, so there are no entities and nothing external."""
+
     def __init__(self) -> None:
-        self.where = "SSML"
+        self.where, self.line = "SSML", 0
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
         self._text = ""             # of an element of TEXT_ONLY
         self._given = False         # whether the last text was that of such an element
 
+    def read(self, document: str) -> list[Passage]:
+        parser = expat.ParserCreate("utf-8")        # the text is decoded: an encoding that it declares is out of date
+        parser.buffer_text = True
+
+        def start(name: str, attributes: dict[str, str]) -> None:
+            self.line = parser.CurrentLineNumber
+            self.start(name, attributes)
+
+        def end(name: str) -> None:
+            self.line = parser.CurrentLineNumber
+            self.end(name)
+
+        def text(data: str) -> None:
+            self.line = max(1, parser.CurrentLineNumber - data.count("\n"))
+            self.text(data)
+
+        def refuse_doctype(*_: object) -> None:
+            self.line = parser.CurrentLineNumber
+            raise self.error("a document type (<!DOCTYPE …>) is not accepted: leave it out")
+
+        parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
+        parser.StartDoctypeDeclHandler = refuse_doctype
+        try:
+            parser.Parse(document.encode("utf-8", "replace"), True)
+        except expat.ExpatError as error:
+            self.line = error.lineno
+            raise self.error(f"not well-formed XML ({expat.ErrorString(error.code)}): correct it") from error
+        return self.passages
+
+    def error(self, fault: str) -> UserError:
+        return UserError(f"{self.where}, line {self.line}: {fault}")
+
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         parent = self._open[-1] if self._open else None
+        if len(self._open) >= MAX_DEPTH:
+            raise self.error(f"elements are nested more than {MAX_DEPTH} deep")
         if (name == "speak") != (parent is None):
             raise self.error("the document must be one <speak> element" if parent is None else "<speak> within <speak>")
         if name not in ELEMENTS:

@@ -9,7 +9,6 @@ from typing import Any
 
 from ane.system.errors import UserError
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
-from ane.text.pls import read_pls
 
 # "Nguyen's" is the word Nguyen, and an ending that stays
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
@@ -128,7 +127,7 @@ def tokens(text: str) -> Iterator[LexiconToken]:
 
 
 def read_lexicon(path: str | Path) -> Lexicon:
-    """Read a lexicon: lines of word, respelling and optional columns, or a PLS document (W3C) with aliases.
+    """Read a lexicon: lines of word, respelling and optional columns.
 
     Lines are UTF-8; blank ones and those that begin with "#" are skipped.
 
@@ -142,9 +141,6 @@ def read_lexicon(path: str | Path) -> Lexicon:
         raise UserError(f"cannot read the lexicon {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"the lexicon {path} is not text in UTF-8 (byte {error.start}): convert it first") from error
-    if content.lstrip().startswith("<"):
-        return Lexicon(LexiconEntry(word, alias, source=f"{path.name}, line {line}")
-                       for line, word, alias in read_pls(content, str(path)))
     lines = enumerate(content.splitlines(), 1)
     return Lexicon(read_line(line, path, number) for number, line in lines if line.strip() and line.lstrip()[0] != "#")
 

@@ -23,33 +23,33 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> list[dict]:
+def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
     assert main(["say", "--explain", "--json", *flags]) == 0
-    return json.loads(capsys.readouterr().out)["chunks"]
+    return json.loads(capsys.readouterr().out)
 
 
-def test_the_explanation_names_the_rule_of_each_word(capsys):
+def test_the_explanation_names_the_rule_of_each_change(capsys):
     assert main(["say", "--explain", "Dr. Smith paid $5."]) == 0
-    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.splitlines()
-            if line.startswith("│")]
-    assert rows == [["Dr.", "doctor", "Dr. who"], ["Smith", "smith", "lower case"], ["paid", "paid", ""],
-                    ["$5.", "five dollars.", "$5"]]
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
+    assert out.startswith("doctor smith paid five dollars.\n")
+    assert rows == [["$5", "five dollars", "$5"], ["Dr.", "doctor", "Dr. who"]]
 
 
 def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workplace):
     (workplace / "words.tsv").write_text("GB\tgig\n", encoding="utf-8")
-    [first, second] = explained(capsys, "3 GB [pause:1s] left", "--lexicon", "words.tsv", "--speed", "1.5")
+    found = explained(capsys, "3 GB [pause:1s] left", "--lexicon", "words.tsv", "--speed", "1.5")
+    [first, second] = found["chunks"]
     assert (first["normalised"], first["silence_after"], second["normalised"]) == ("three gig", 1.0, "left")
-    assert first["words"][1] == {"text": "GB", "spoken": "gig", "rules": ["lexicon: words.tsv, line 1"]}
+    assert found["respelled"] == [{"text": "GB", "spoken": "gig", "rule": "lexicon: words.tsv, line 1"}]
     assert first["speed"] == second["speed"] == 1.5
-    [plain] = explained(capsys, "three gig")
+    [plain] = explained(capsys, "three gig")["chunks"]
     assert first["tokens"] == plain["tokens"]
 
 
 def test_long_texts_are_explained_by_chunk(capsys):
-    chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")
-    assert [[word["text"] for word in chunk["words"]] for chunk in chunks] == [
-        ["The", "turtle", "was", "1st."], ["The", "rabbit", "came", "2nd."]]
+    chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")["chunks"]
+    assert [chunk["normalised"] for chunk in chunks] == ["the turtle was first.", "the rabbit came second."]
 
 
 @pytest.mark.parametrize(("flags", "why"), [

@@ -71,7 +71,8 @@ def test_a_package_of_another_model_is_reported(copied, run):
     (lambda package: package.update(functions={}), "functions dictionary should have at least 1 item"),
     (lambda package: package.update(files=[]), "files list should have at least 1 item"),
     (lambda package: package.update(path="../elsewhere.mlpackage"), "must have its files in it"),
-    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}), "bucket: columns must be a valid integer"),
+    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}),
+     "bucket: columns must be a valid integer"),
     (lambda package: package.update(compute_units="GPU"), "compute_units must be 'CPU_ONLY'"),
 ])
 def test_an_invalid_record_is_reported(copied, change, problem):

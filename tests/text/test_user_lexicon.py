@@ -86,52 +86,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         read_lexicon(tmp_path / "latin.tsv")
 
 
-PLS = """<?xml version="1.0" encoding="UTF-8"?>
-<lexicon version="1.0" xmlns="http://www.w3.org/2005/01/pronunciation-lexicon" alphabet="ipa" xml:lang="en-US">
-  <meta name="author" content="me"/>
-  <lexeme>
-    <grapheme>W3C</grapheme><grapheme>WWW Consortium</grapheme>
-    <alias>no</alias><alias prefer="true">World Wide Web Consortium</alias>
-    <example>The W3C met.</example>
-  </lexeme>
-  %s
-</lexicon>
-"""
-
-
-def pls_lexicon(folder: Path, inside: str = "", document: str = PLS) -> Lexicon:
-    (folder / "words.pls").write_text(document.replace("%s", inside))
-    return read_lexicon(folder / "words.pls")
-
-
-def test_aliases_of_a_w3c_lexicon_are_read(tmp_path):
-    assert pls_lexicon(tmp_path)("The W3C, a www consortium") == \
-        "The World Wide Web Consortium, a World Wide Web Consortium"
-
-
-PLS_FAULTS = [
-    ("<lexeme><grapheme>a</grapheme><phoneme>ə</phoneme></lexeme>", "line 9: a phoneme entry"),
-    ("<lexeme><grapheme>a</grapheme></lexeme>", "line 9: a <lexeme> needs a <grapheme> and an <alias>"),
-    ("<lexeme><grapheme> </grapheme></lexeme>", "line 9: <grapheme> has no letter"),
-    ("<word/>", "line 9: <word> is not expected here"),
-    ("<lexeme>", "line 10: not well-formed XML"),
-]
-
-
-@pytest.mark.parametrize(("inside", "fault"), PLS_FAULTS)
-def test_what_a_w3c_lexicon_has_beside_aliases_is_refused_with_its_line(tmp_path, inside, fault):
-    with pytest.raises(UserError, match=rf"words\.pls, {fault}"):
-        pls_lexicon(tmp_path, inside)
-
-
-def test_entities_and_other_languages_are_refused(tmp_path):
-    bomb = '<!DOCTYPE lexicon [<!ENTITY a "aaaa">]>\n<lexicon>&a;</lexicon>'
-    with pytest.raises(UserError, match="line 1: a document type"):
-        pls_lexicon(tmp_path, document=bomb)
-    with pytest.raises(UserError, match="its language is 'de'"):
-        pls_lexicon(tmp_path, document='<lexicon xml:lang="de"/>')
-
-
 def test_the_work_is_linear_in_the_text_whatever_the_number_of_entries():
     few, many = (Lexicon(LexiconEntry(f"word{number} thing", "x") for number in range(count)) for count in (3, 10_000))
     text = "word1 word2 thing " * 80
