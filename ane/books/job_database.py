@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:         # Windows
+    fcntl = None
+
 from ane.system.errors import UserError
 from ane.system.interruption import uninterrupted
 
@@ -110,3 +115,22 @@ def flush_folder(path: Path) -> None:
             os.fsync(opened)
         finally:
             os.close(opened)
+
+
+def lock_folder(path: Path) -> int | None:
+    """Lock a folder for this process: a file descriptor, to be closed; -1 where nothing can be locked.
+
+    None: another process holds the lock. The system releases it however the process ends, and not before.
+    """
+    if fcntl is None:
+        return -1
+    try:
+        opened = os.open(path, os.O_RDONLY)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return opened
+    except OSError as error:
+        os.close(opened)
+        return None if isinstance(error, BlockingIOError) else -1

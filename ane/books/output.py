@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import time
+import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,7 +18,6 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.books.assembly import BookTimeline, TimedChunk, measure_book, sound_of_book, time_book
 from ane.books.captions import WordsOf, no_words, srt, times, vtt
 from ane.books.document import CoverImage
-from ane.books.job_database import flush_folder
 from ane.books.media_writer import ChapterMark, check_media_output, writing_media
 from ane.books.narration import EDGE, POLL, leases_renewed
 from ane.books.plan import digest_of
@@ -77,6 +78,24 @@ class OutputOptions:
         """Suffixes of the files beside the sound."""
         return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
 
+    def paths(self, titles: Sequence[str]) -> list[Path]:
+        """The files of sound of a book with these chapters. Raises UserError when two have the same name."""
+        if not self.per_chapter:
+            return [self.path]
+        paths = [self.chapter_path(number, len(titles), title) for number, title in enumerate(titles, 1)]
+        # on a Mac, names that differ by capitals or by how an accent is encoded are the same
+        name, count = Counter(unicodedata.normalize("NFC", path.name).casefold() for path in paths).most_common(1)[0]
+        if count > 1:
+            same = next(path.name for path in paths if unicodedata.normalize("NFC", path.name).casefold() == name)
+            raise UserError(f"template gives two chapters the name {same!r}: add {{number}}")
+        return paths
+
+    def beside(self, titles: Sequence[str]) -> list[Path]:
+        """The files beside the sound."""
+        subtitles = [path.with_suffix(suffix) for path in self.paths(titles) for suffix in self.companions
+                     if suffix != ".json"]
+        return subtitles + [self.path.with_suffix(".json")] * self.json
+
     def chapter_path(self, number: int, count: int, title: str) -> Path:
         """The file of a chapter. The title keeps no character that a file name cannot have."""
         clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].strip(" .") or "untitled"
@@ -97,6 +116,22 @@ class WrittenBook:
     true_peak: float | None = None
 
 
+def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], sources: Sequence[Path],
+                   force: bool) -> None:
+    """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or one beside the
+    sound that this job did not write, unless ``force``. ``titles``: of the chapters."""
+    files = [file for file, _ in (store.fact("written") or {}).get("files", [])]
+    own = {os.path.abspath(file) for file in [*files, *(store.fact("outputs") or [])]}
+    beside = options.beside(titles)
+    for path in [*options.paths(titles), *beside]:
+        if any(os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source)
+               for source in sources):
+            raise UserError(f"{path} is what is read: choose another output")
+        if path in beside and os.path.exists(path) and os.path.abspath(path) not in own and not force:
+            raise UserError(f"{path} exists, and this job did not write it: move it, choose another output, or add "
+                            "force=True to replace it")
+
+
 def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
     """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
 
@@ -115,6 +150,8 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
         written = store.fact("written") or {}
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
+        titles = [chapter.title for chapter in timeline.chapters]
+        store.set_fact("outputs", [os.path.abspath(path) for path in options.beside(titles)])
         book = _write(store, timeline, options)
         store.prune()
         store.set_fact("written", {"digest": wanted, "book": asdict(book),
@@ -126,19 +163,19 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
 def completed(store: JobStore, path: Path) -> Iterator[Path]:
     """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
 
-    Whoever has the lease on the output owns that folder, so what an interrupted run left in it is removed.
+    Whoever has the lease on the output removes what an interrupted run left.
     """
-    folder = store.path / "writing"
+    folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        for left in store.path.glob("writing*"):
+            shutil.rmtree(left, ignore_errors=True)
         folder.mkdir()
         target = folder / path.name
         yield target
         with target.open("rb+") as written:
             os.fsync(written.fileno())
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(target, path)
-        flush_folder(path.parent)
+        store.publish(target, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is kept") from error
     finally:
@@ -159,10 +196,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
     files: list[str] = []
     content: list[dict[str, Any]] = []
     parts = timeline.parts() if options.per_chapter else [timeline]
-    paths = [options.path] if not options.per_chapter else [
-        options.chapter_path(number, len(parts), part.chapters[0].title) for number, part in enumerate(parts, 1)]
-    if len(set(paths)) < len(paths):
-        raise UserError(f"template gives two chapters the name {max(paths, key=paths.count).name!r}: add {{number}}")
+    paths = options.paths([chapter.title for chapter in timeline.chapters])
     for number, (part, path) in enumerate(zip(parts, paths, strict=True), 1):
         marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
                  for chapter in part.chapters]

@@ -12,12 +12,14 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import soundfile
 
-from ane.books.job_database import JobDatabase
+from ane.books import job_database
+from ane.books.job_database import JobDatabase, flush_folder
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
 from ane.models.spoken_words import SpokenWord
@@ -70,6 +72,9 @@ class CheckedChunk:
 class JobStore(JobDatabase):
     """A job: its plan, its sounds and who works on what."""
 
+    _wanted_seed: int | None = None
+    _lock = -1              # descriptor of the lock on writing the output
+
     # Facts
 
     def fact(self, name: str) -> Any:
@@ -83,12 +88,14 @@ class JobStore(JobDatabase):
             run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
 
     def seed(self, wanted: int | None) -> int:
-        """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job."""
+        """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job.
+
+        ``adopt`` makes ``wanted`` the seed of the job: a run that is refused before must not change it.
+        """
+        self._wanted_seed = wanted
         with self._transaction() as run:
-            found = run("SELECT value FROM facts WHERE name = 'seed'").fetchone()
-            seed = wanted if wanted is not None else json.loads(found[0]) if found else secrets.randbits(32)
-            run("INSERT OR REPLACE INTO facts VALUES ('seed', ?)", (json.dumps(seed),))
-        return int(seed)
+            run("INSERT OR IGNORE INTO facts VALUES ('seed', ?)", (json.dumps(secrets.randbits(32)),))
+        return int(self.fact("seed") if wanted is None else wanted)
 
     # The plan
 
@@ -104,17 +111,29 @@ class JobStore(JobDatabase):
             self._drop_dead_leases(run)
             former = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
             if former and json.loads(former[0]) == plan.digest:
+                self._keep_seed(run)
                 return
             other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
             if other:
                 raise UserError(f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
                                 "text, voice or setting: wait for it, stop it, or choose another output")
+            self._keep_seed(run)
             run("DELETE FROM chunks")
             for chunk in plan.chunks:
                 run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))
             run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
             for name, value in (("plan", plan.digest), ("chapters", plan.chapters)):
                 run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
+
+    def _keep_seed(self, run: Callable[..., sqlite3.Cursor]) -> None:
+        if self._wanted_seed is not None:
+            run("INSERT OR REPLACE INTO facts VALUES ('seed', ?)", (json.dumps(self._wanted_seed),))
+
+    def missing_texts(self, plan: BookPlan) -> tuple[int, int]:
+        """How many chunks that were spoken have a text that ``plan`` lacks, and how many were spoken."""
+        wanted = {chunk.text for chunk in plan.chunks}
+        spoken = [chunk.chunk.text for chunk in self.chunks() if chunk.samples is not None]
+        return sum(text not in wanted for text in spoken), len(spoken)
 
     def prune(self) -> None:
         """Delete the sounds that the plan does not need."""
@@ -184,13 +203,44 @@ class JobStore(JobDatabase):
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
-        """Lease the writing of the output; False when another process does it."""
+        """Lock and lease the writing of the output; False when another process does it.
+
+        The lock holds while this process does, also when it is stopped for longer than a lease. The lease is for file
+        systems without locks.
+        """
+        locked = job_database.lock_folder(self.path)
+        if locked is None:
+            return False
+        self._unlock()
+        self._lock = locked
         with self._transaction() as run:
             self._drop_dead_leases(run)
             if run("SELECT 1 FROM leases WHERE key = ?", (OUTPUT,)).fetchone():
+                self._unlock()
                 return False
             self._lease(run, OUTPUT)
             return True
+
+    def publish(self, file: Path, path: Path) -> None:
+        """Rename a complete file to ``path``. Raises UserError when another process writes the output meanwhile."""
+        with self._transaction() as run:
+            if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
+                raise UserError(f"another process writes the output of the job in {self.path} since this one gave no "
+                                "sign of life for a while: this one stops")
+            try:
+                os.replace(file, path)
+            except OSError as error:
+                raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is kept") from error
+            flush_folder(path.parent)
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def close(self) -> None:
+        self._unlock()
+        super().close()
 
     def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
              words: Sequence[SpokenWord] = (), signals: Mapping[str, Any] | None = None) -> bool:
@@ -265,6 +315,7 @@ class JobStore(JobDatabase):
         """Give up the leases of this process."""
         with self._transaction() as run:
             run("DELETE FROM leases WHERE owner = ?", (self.owner,))
+        self._unlock()
 
     def second_connection(self) -> "JobStore":
         """The same process's store for another thread."""

@@ -86,6 +86,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`")
     parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
+    parser.add_argument("--force", action="store_true",
+                        help="replace what was spoken of another text into OUT, and files beside OUT of other origin")
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
@@ -144,14 +146,19 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     """Speak what is missing, write the files and report."""
     from ane.books.checking.retries import check_book
     from ane.books.narration import narrate
-    from ane.books.output import write_book_files
+    from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
     checker = open_checker(args)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
+    check_text(store, plan, args.force)
+    titles = [plan.chapters[number] for number in dict.fromkeys(chunk.chapter for chunk in plan.chunks)]
+    check_replaced(store, options, titles, [Path(file) for file in (args.book, args.lexicon, args.cover) if file],
+                   args.force)
     former = store.fact("identity")
     store.adopt(plan)
+    store.set_fact("title", document.title)
     now = {**vars(identity), "settings": dict(identity.settings)}
     changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
                if former is not None and former[name] != value]
@@ -178,6 +185,23 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
+
+
+def check_text(store: "JobStore", plan: "BookPlan", force: bool) -> None:
+    """Warn of chunks that were spoken and are no part of the text any more.
+
+    Raises:
+        UserError: more than half are not, so the job is of another text, unless ``force``.
+    """
+    missing, spoken = store.missing_texts(plan)
+    if 2 * missing > spoken and not force:
+        title = store.fact("title")
+        raise UserError(f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
+                        f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, or "
+                        "add force=True to replace what was spoken")
+    if missing:
+        LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
+                       "is written", missing, spoken)
 
 
 def warn_of_languages(plan: "BookPlan") -> None:

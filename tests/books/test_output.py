@@ -13,13 +13,14 @@ import soundfile
 from PIL import Image
 
 from ane.audio.reader import read_recording
-from ane.books import output
+from ane.books import job_database, output
+from ane.books import store as store_module
 from ane.books.document import PARAGRAPH, BookChapter, CoverImage, Document, TextBlock
 from ane.books.media_writer import INSTALL, SUFFIXES
 from ane.books.narration import narrate
-from ane.books.output import OutputOptions, WrittenBook, write_book_files
+from ane.books.output import OutputOptions, WrittenBook, check_replaced, write_book_files
 from ane.books.speakers import SpokenChunk
-from ane.books.store import JobStore
+from ane.books.store import LEASE, JobStore
 from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
 from tests.audio.test_loudness import measured
@@ -167,6 +168,58 @@ def test_a_template_that_gives_two_chapters_one_name_is_refused(tmp_path):
     run_job(tmp_path / "job", document)
     with pytest.raises(UserError, match=r"template gives two chapters the name 'Same.wav': add \{number\}"):
         write(tmp_path / "job", tmp_path / "book.wav", per_chapter=True, template="{title}")
+
+
+def test_chapters_whose_names_differ_by_case_alone_are_refused(tmp_path):
+    with pytest.raises(UserError, match="two chapters the name"):
+        OutputOptions(tmp_path / "book.wav", per_chapter=True, template="{title}").paths(["Café", "CAFE\u0301"])
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
+    """Also when one of them was stopped for so long that its lease expired, or seems to have ended."""
+    run_job(tmp_path / "job", book(4))
+    now = [0.0]
+    first, second = (JobStore(tmp_path / "job", lambda: now[0]) for _ in range(2))
+    second.host = first.host
+    monkeypatch.setattr(store_module, "is_running", lambda pid: False)         # as in another container
+    if not held:
+        monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)       # a file system without locks
+    assert first.claim_output()
+    with output.completed(first, tmp_path / "book.wav") as target:
+        target.write_bytes(b"the beg")
+        now[0] += 2 * LEASE
+        assert second.claim_output() != held
+        if held:
+            target.write_bytes(b"all")
+        else:
+            with output.completed(second, tmp_path / "book.wav") as other:
+                other.write_bytes(b"the whole book")
+                with pytest.raises(UserError, match="another process writes the output"):
+                    first.publish(target, tmp_path / "book.wav")
+            target.parent.mkdir()
+            target.write_bytes(b"the beg")
+            second.release()
+            now[0] += 2 * LEASE
+            assert first.claim_output()
+    expected = b"all" if held else b"the beg"
+    assert (tmp_path / "book.wav").read_bytes() == expected
+    first.close()
+    second.close()
+
+
+def test_a_file_that_the_job_did_not_write_is_not_replaced(job, tmp_path):
+    options = OutputOptions(tmp_path / "talk.wav", srt=True)
+    (tmp_path / "talk.srt").write_text("the user's")
+    jobs = JobStore(job)
+    with pytest.raises(UserError, match=r"talk\.srt is what is read: choose another output"):
+        check_replaced(jobs, options, ["A"], [tmp_path / "talk.srt"], force=True)
+    with pytest.raises(UserError, match=r"talk\.srt exists, and this job did not write it: move it, .*force=True"):
+        check_replaced(jobs, options, ["A"], [], force=False)
+    check_replaced(jobs, options, ["A"], [], force=True)
+    write_book_files(jobs, options)
+    check_replaced(jobs, options, ["A"], [], force=False)
+    jobs.close()
 
 
 def test_an_unknown_suffix_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.speakers import SpokenChunk
@@ -58,6 +59,17 @@ def test_what_was_spoken_with_other_options_is_kept_until_the_output_is_written(
     assert rows() == CHUNKS
 
 
+def test_another_text_is_recognised_by_its_chunks(tmp_path):
+    run_job(tmp_path / "job", book())
+    store = JobStore(tmp_path / "job")
+    speaker = StandInSpeaker("another voice")
+    assert store.missing_texts(plan_for(speaker, book(changed=4))) == (1, CHUNKS)
+    assert store.missing_texts(plan_for(speaker, book(10))) == (10, CHUNKS)
+    other = Document([BookChapter("A", [TextBlock(PARAGRAPH, "Another text.")])])
+    assert store.missing_texts(plan_for(speaker, other)) == (CHUNKS, CHUNKS)
+    store.close()
+
+
 def refuse(text: str) -> None:
     raise UserError("stopped")
 
@@ -84,6 +96,8 @@ def test_the_seed_of_a_job_is_random_once_and_then_kept(tmp_path):
     stores = [JobStore(tmp_path / "job") for _ in range(2)]
     assert stores[0].seed(None) == stores[1].seed(None)
     assert stores[0].seed(5) == 5
+    assert stores[1].seed(None) != 5, "a run that is refused before it has a plan changes nothing"
+    stores[0].adopt(plan_for(StandInSpeaker(), book(), 5))
     assert stores[1].seed(None) == 5
 
 

@@ -69,6 +69,35 @@ def test_a_forgotten_option_is_reported(workplace, capsys):
     assert "warning: changed since this job was spoken: voice, settings." in capsys.readouterr().err
 
 
+def test_another_text_does_not_replace_a_narration_without_force(workplace, capsys):
+    command = ["read", "book.md", "-o", "two.wav", *FAST, "--retries", "0"]
+    assert main(command) == 0
+    (workplace / "other.md").write_text("# The Pond\n\nIt was cold.\n", encoding="utf-8")
+    other = ["read", "other.md", *command[2:]]
+    assert main(other) == 1
+    assert ("0 of 4 chunks that were spoken are in this text: the job in two.wav.job is 'book'. Choose another output, "
+            "or add --force") in " ".join(capsys.readouterr().err.split())
+    (workplace / "book.md").write_text("# One\n", encoding="utf-8")
+    assert main(command) == 1
+    assert "1 of 4 chunks that were spoken are in this text" in " ".join(capsys.readouterr().err.split())
+    (workplace / "book.md").write_text(TEXT.replace("# Two", ""), encoding="utf-8")
+    assert main(command) == 0
+    assert ("warning: 1 of 4 chunks that were spoken are not in this text: their sound is deleted"
+            in " ".join(capsys.readouterr().err.split()))
+    assert main([*other, "--force"]) == 0
+
+
+def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
+    subtitles = "1\n00:00:01,000 --> 00:00:02,000\nIt was first.\n"
+    (workplace / "talk.srt").write_text(subtitles, encoding="utf-8")
+    command = ["read", "talk.srt", "-o", "talk.wav", "--srt", *FAST]
+    assert main([*command, "--force"]) == 1
+    assert "talk.srt is what is read: choose another output" in capsys.readouterr().err
+    assert main(["read", "book.md", *command[2:]]) == 1
+    assert "talk.srt exists, and this job did not write it" in capsys.readouterr().err
+    assert (workplace / "talk.srt").read_text(encoding="utf-8") == subtitles
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ([], "name a book and an output: ane read BOOK -o OUT"),
     (["book.md"], "name a book and an output"),
