@@ -16,7 +16,7 @@ import numpy as np
 
 import ane
 from ane.bench.records import BenchRow, Spread
-from ane.books.checking.forced_alignment import TextAligner
+from ane.books.checking.recognisers import TextAligner
 from ane.models.spoken_words import shared_time
 from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.settings import Settings

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ane.audio import writing
-from ane.audio.encoded_stream import EncodedStream
+from ane.audio.writer import EncodedStream
 from ane.books.document import CoverImage
 from ane.system.errors import UserError
 from ane.system.files import check_output_file

@@ -11,12 +11,10 @@ from typing import BinaryIO
 
 from ane.books.document import Document
 from ane.books.epub import read_epub
-from ane.books.epub_archive import EpubArchive
-from ane.books.html_reader import read_html
-from ane.books.markdown import read_markdown
+from ane.books.epub_archive import EpubArchive, decoded
+from ane.books.html_reader import read_html, read_markdown
 from ane.books.omissions import Omission, active_omissions
 from ane.books.plain_text import read_plain_text, read_subtitles
-from ane.books.text_decoding import decoded
 from ane.system.errors import UserError
 
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".srt")

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import soxr
 
-from ane.audio.encoded_stream import EncodedStream
-from ane.audio.writer import endless_wav_header, pcm16
+from ane.audio.writer import EncodedStream, endless_wav_header, pcm16
 
 PCM_RATE = 24000        # of ``pcm``, which states no rate: that of OpenAI's
 

@@ -2,8 +2,8 @@
 
 ``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution; to change how something is
 read, change its rule. Web addresses, markup and layout are in ``markup_rules.py``, dates and times in
-``date_time_rules.py``, money, units and numbers in ``number_rules.py``, Roman numerals in ``roman_numerals.py``, words
-in capitals in ``capital_rules.py``, and the word lists in ``lexicon.py``.
+``date_time_rules.py``, money, units and numbers in ``number_rules.py``, words in capitals and Roman numerals in
+``capital_rules.py``, and the word lists in ``lexicon.py``.
 
 Where English leaves a choice:
 
@@ -23,7 +23,7 @@ Where English leaves a choice:
 import html
 import re
 
-from ane.text import capital_rules, date_time_rules, markup_rules, number_rules, roman_numerals
+from ane.text import capital_rules, date_time_rules, markup_rules, number_rules
 from ane.text.lexicon import BARE_TITLES, ENDINGS, INTERJECTIONS, NUMBERED, PHRASES, TITLES, UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import TextRule, any_of, period_after, rule
@@ -180,7 +180,7 @@ CASED_RULES = (
 )
 
 EXPANSIONS: tuple[TextRule, ...] = (
-    *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES, *roman_numerals.RULES, *ABBREVIATION_RULES,
+    *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES, *capital_rules.NUMERALS, *ABBREVIATION_RULES,
     *SIGN_RULES)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)

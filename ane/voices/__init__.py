@@ -1,12 +1,11 @@
 """Voices: the pair of latents that conditions both models, the files that hold one, names, paths and mixes.
 
-Read in this order: ``voice`` (what a voice is, and its files), ``finding`` (names and paths), ``mixing``, ``cache``.
+Read in this order: ``voice`` (what a voice is, its files, mixes and the cache), ``finding`` (names and paths).
 The model computes latents from clips (``ane.models.tortoise.voice_encoding``).
 """
 
 from ane.voices.finding import RANDOM, FoundVoice, check_voice_name, find_voice, list_voices
-from ane.voices.mixing import mix_voices, parse_mix
-from ane.voices.voice import Clips, Voice, load_voice, open_voice, save_voice
+from ane.voices.voice import Clips, Voice, load_voice, mix_voices, open_voice, parse_mix, save_voice
 
 __all__ = ["RANDOM", "Clips", "FoundVoice", "Voice", "check_voice_name", "find_voice", "list_voices", "load_voice",
            "mix_voices", "open_voice", "parse_mix", "save_voice"]

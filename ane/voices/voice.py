@@ -1,7 +1,14 @@
-"""What a voice is, and the files that hold one."""
+"""What a voice is, the files that hold one, mixes, and the cache of latents computed from clips.
 
+A mix ``a&b`` has equal parts, ``a:0.3&b:0.7`` is by weight; weights need not sum to 1.
+"""
+
+import contextlib
+import hashlib
 import io
+import math
 import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +19,7 @@ import torch
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.bundles.pickles import load_pickle
+from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import replacing
 
@@ -167,3 +175,88 @@ def _as_float32(array: np.ndarray) -> np.ndarray:
     """Convert to float32. Values that are too large become infinite, which the caller refuses."""
     with np.errstate(over="ignore"):
         return array.astype(np.float32)
+
+
+def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
+    """Split a mix into names or paths, and weights if it has any. A text that is an existing path is one path.
+
+    Raises:
+        UserError: an empty name; weights for some voices only; a weight below zero or not finite; all weights zero.
+    """
+    if os.path.exists(os.path.expanduser(spec)):
+        return [spec], None
+    parts = [_name_and_weight(part.strip()) for part in spec.split("&")]
+    names = [name for name, _ in parts]
+    weights = [weight for _, weight in parts if weight is not None]
+    if not all(names):
+        raise UserError(f"voice {spec!r}: a name is missing; write a, a&b or a:0.3&b:0.7")
+    if weights and len(weights) < len(names):
+        raise UserError(f"voice {spec!r}: give every voice a weight or none, as in a:0.3&b:0.7")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights):
+        raise UserError(f"voice {spec!r}: a weight must be a finite number of at least 0")
+    if weights and not sum(weights):
+        raise UserError(f"voice {spec!r}: all weights are zero; at least one must be positive")
+    return names, weights or None
+
+
+def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, name: str = "") -> Voice:
+    """Return the weighted mean of voices, with equal weights by default. CVVP gets the clips of all of them.
+
+    Args:
+        voices: at least one, all of the same widths.
+        weights: one per voice, not negative, not all zero; they are divided by their sum.
+    """
+    shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
+    shares = shares / shares.max()          # first, so that the sum neither overflows nor underflows
+    shares = shares / shares.sum()
+    ar, diffusion = (np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
+                     for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices]))
+    mels = tuple(mel for share, voice in zip(shares, voices, strict=True) if share > 0 for mel in voice.clip_mels)
+    source = "mix of " + ", ".join(f"{share:.0%} {voice.name}" for share, voice in zip(shares, voices, strict=True))
+    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, mels)
+
+
+def _name_and_weight(part: str) -> tuple[str, float | None]:
+    """"a:0.3" → ("a", 0.3); "a" → ("a", None)."""
+    name, colon, tail = part.rpartition(":")
+    if not colon:
+        return part, None
+    try:
+        return name.strip(), float(tail)
+    except ValueError:
+        return part, None           # the colon is part of a path
+
+
+CACHE_VERSION = 1   # increase it when the same clips and model give other latents than before
+
+
+def cache_key(files: Iterable[Path], model_id: str, seed: int) -> str:
+    """SHA-256 (hex) of what the latents depend on: the files' bytes in order, the model, the seed, ``CACHE_VERSION``.
+
+    Raises:
+        UserError: a file cannot be read.
+    """
+    total = hashlib.sha256(f"voice {CACHE_VERSION}\n{seed}\n{model_id}\n".encode())
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return total.hexdigest()
+
+
+def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable[[], Voice]) -> Voice:
+    """Return the voice stored under ``key`` if it is intact and of widths (D, C), else compute and store it."""
+    with contextlib.suppress(UserError):        # missing, damaged, of another model
+        voice = load_voice(_cache_path(key), name)
+        voice.check_widths(widths)
+        return voice
+    voice = compute()
+    with contextlib.suppress(UserError):        # a cache that cannot be written costs time, not the result
+        save_voice(_cache_path(key), voice)
+    return voice
+
+
+def _cache_path(key: str) -> Path:
+    return paths.cache_dir() / "voices" / f"{key}.safetensors"

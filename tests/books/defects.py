@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 import ane
-from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
-from ane.books.checking.recognisers import AligningRecogniser
+from ane.books.checking.recognisers import AligningRecogniser, TextAligner
 from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate

@@ -28,8 +28,8 @@ import numpy as np
 
 import ane
 from ane.audio import resample
-from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import ChunkSignals
+from ane.books.checking.recognisers import TextAligner
 from ane.books.speakers import SpokenChunk, TortoiseSpeaker
 from ane.books.store import JobStore, StoredChunk
 from ane.models.tortoise.randomness import Randomness

@@ -9,10 +9,8 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.tortoise.voice_encoding import VOICE_NETWORKS, encode_clips, random_voice
-from ane.voices.cache import cache_key, cached_voice
 from ane.voices.finding import RANDOM, find_voice, list_voices
-from ane.voices.mixing import mix_voices, parse_mix
-from ane.voices.voice import Clips, Voice, open_voice
+from ane.voices.voice import Clips, Voice, cache_key, cached_voice, mix_voices, open_voice, parse_mix
 
 
 def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_norms: np.ndarray, model_id: str,

@@ -5,8 +5,8 @@ import pytest
 
 import ane
 from ane.audio.trimming import trimmed
-from ane.books.checking.forced_alignment import TextAligner
 from ane.books.checking.judging import misfits
+from ane.books.checking.recognisers import TextAligner
 
 TEXT = "She asked her brother to help with the dishes after dinner."
 RATE = 24000

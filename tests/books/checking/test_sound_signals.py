@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.books.checking.sound_signals import signals_of
+from ane.books.checking.judging import signals_of
 from tests.books.stand_in import RATE
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ane
-from ane.books.checking.forced_alignment import TextAligner
+from ane.books.checking.recognisers import TextAligner
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.decoding import decode
