@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.text import Lexicon, LexiconEntry, normalise_english
@@ -47,7 +47,6 @@ sizes = st.lists(st.integers(1, 30), min_size=1, max_size=6)
 
 
 @given(paragraphs, sizes)
-@settings(max_examples=50, deadline=None)
 def test_the_words_of_the_pieces_are_those_of_the_whole_text(text, sizes):
     pieces = pieces_of(text, sizes, ClauseReader())
     assert "".join(pieces) == text
@@ -55,7 +54,6 @@ def test_the_words_of_the_pieces_are_those_of_the_whole_text(text, sizes):
 
 
 @given(paragraphs, sizes)
-@settings(max_examples=20, deadline=None)
 def test_the_pieces_do_not_depend_on_how_the_text_arrives_once_it_is_complete(text, sizes):
     assert pieces_of(text, sizes, ClauseReader()) == pieces_of(text, [1], ClauseReader())
 

@@ -2,7 +2,7 @@
 
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.system.errors import UserError
@@ -95,7 +95,6 @@ def texts(draw):
     return "".join(word + draw(GAP) for word in draw(TEXT))
 
 
-@settings(deadline=None, max_examples=300)
 @given(texts(), st.integers(1, 60), st.integers(0, 60))
 def test_no_word_is_lost_and_no_chunk_of_several_words_exceeds_the_maximum(text, desired, more):
     chunks = split_sentences(text, desired, desired + more)
@@ -210,7 +209,6 @@ def test_signs_that_are_spoken_are_split_too():
     assert split("% % % %", 3, 3) == ["% %", "% %"]
 
 
-@settings(deadline=None, max_examples=300)
 @given(texts(), st.integers(1, 60), st.integers(0, 60))
 def test_no_letter_is_lost_at_bars(text, desired, more):
     def letters(text):

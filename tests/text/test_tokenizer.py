@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.system.errors import UserError
@@ -99,7 +99,6 @@ def test_a_tokenizer_without_a_space_token_gets_plain_spaces():
     assert tokenizer.encode("a b") == [1, 3, 2]
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz!'(),-.:;? ", max_size=60))
 def test_known_characters_survive_the_round_trip(text):
     tokenizer = Tokenizer(OFFICIAL)
@@ -109,7 +108,6 @@ def test_known_characters_survive_the_round_trip(text):
     assert ids.count(SPACE) == text.count(" ")
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.text(max_size=60), st.sampled_from(list(NORMALISERS)))
 def test_no_text_stops_any_normaliser_or_the_tokenizer(text, normaliser):
     tokenizer = Tokenizer(OFFICIAL, normaliser)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from safetensors.numpy import save_file
@@ -34,7 +34,6 @@ def refusal(path) -> str:
     return str(caught.value)
 
 
-@settings(max_examples=30)
 @given(ar=ROWS, diffusion=ROWS, name=st.text(min_size=1, max_size=20), source=st.text(max_size=20))
 def test_a_saved_voice_is_loaded_unchanged(tmp_path_factory, ar, diffusion, name, source):
     path = tmp_path_factory.mktemp("voice") / "file.safetensors"
