@@ -9,9 +9,8 @@ The blocks follow these principles, which comments cite by number:
 2. A linear layer is a 1×1 convolution: the engine is a convolution engine. (ml-ane-transformers, principle 1.)
 3. No transposes, and no reshapes that touch the last axis: each is a full copy. (ml-ane-transformers, principle 3.)
 4. The highest-level operation available (layer_norm, softmax, gelu) instead of its parts. (coreai-models.)
-5. No fused attention, which may drop its mask when there are several queries. Either one matmul for all heads, or head
-   by head ``bchq,bkhc->bkhq``; only a measurement on a Mac can tell which of them stays on the engine.
-   (ml-ane-transformers, principle 2; coreai-models.)
+5. No fused attention, which may drop its mask when there are several queries, but one matmul for as many heads as keep
+   their scores on the chip. (coreai-models.)
 6. Masks are added, finite (−1e4) and computed by the host; no operation in a graph compares, gathers or counts.
    (coreai-models.)
 7. A residual stream is stored divided by a power of two, which is folded into the weights that write to it. Trained
@@ -21,7 +20,6 @@ The blocks follow these principles, which comments cite by number:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 import torch
@@ -218,16 +216,6 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
     Returns:
         (B, C, 1, S).
     """
-    return (_by_matmul if s.heads == "matmul" else _by_einsum)(s, q, k, v, heads, mask, pool)
-
-
-def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
-    """Attention of a call's columns (B, C, 1, S) to a memory, all of which every column sees."""
-    return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
-
-
-def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, pool: LayerPool | None) -> Var:
-    """All heads at once, or as many as keep scores on the chip, without transposes; scores (B, heads, S, N + S)."""
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     if pool is None:
         return join_heads(_attended(s, q, k, v, mask, None))
@@ -238,6 +226,11 @@ def _by_matmul(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, p
     split = zip(*(_split(x, groups, 1) for x in (q, k, v, keys, values)), strict=True)
     parts = [_attended(s, *group[:3], mask, group[3:]) for group in split]
     return join_heads(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=1))
+
+
+def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
+    """Attention of a call's columns (B, C, 1, S) to a memory, all of which every column sees."""
+    return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
 
 
 def _head_groups(heads: int, score_bytes: int) -> int:
@@ -257,37 +250,6 @@ def _attended(s: Style, q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Va
     of_pool, of_columns = mb.split(x=weight, split_sizes=[pool[0].shape[3], k.shape[3]], axis=3)
     return mb.add(x=mb.matmul(x=pool[1], y=of_pool, transpose_y=True),
                   y=mb.matmul(x=v, y=of_columns, transpose_y=True))
-
-
-def _by_einsum(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var, pool: LayerPool | None) -> Var:
-    """Head by head; scores (B, keys, 1, S), with softmax over the channel axis."""
-    if s.heads != "einsum":
-        raise ValueError(f"heads must be 'matmul' or 'einsum', got {s.heads!r}")
-    width = q.shape[1] // heads
-    if mask is not None:
-        mask = mb.transpose(x=mask, perm=(0, 3, 1, 2))                      # (1, N + S, 1, S)
-    q, v = (_split(x, heads, 1) for x in (q, v))                            # (B, width, 1, S) for each head
-
-    def by_key(keys: Var) -> Sequence[Var]:
-        """(B, heads, width, n) → (B, n, 1, width) for each head: the only transpose of this form."""
-        return _split(mb.transpose(x=keys, perm=(0, 3, 1, 2)), heads, 2)
-
-    sources = [(by_key(split_heads(k, heads)), v)]
-    for earlier in (pool.recent, pool) if pool is not None else ():
-        if earlier is not None:
-            values = mb.reshape(x=earlier.values, shape=(1, heads * width, 1, earlier.values.shape[3]))
-            sources.insert(0, (by_key(earlier.keys), _split(values, heads, 1)))
-    parts = []
-    for head in range(heads):
-        scores = [mb.einsum(values=(keys[head], q[head]), equation="bkhc,bchq->bkhq") for keys, _ in sources]
-        joined = scores[0] if len(scores) == 1 else mb.concat(values=scores, axis=1)
-        weight = softmax(s, masked(joined, mask), axis=1)
-        weights = [weight] if len(scores) == 1 else mb.split(
-            x=weight, split_sizes=[score.shape[1] for score in scores], axis=1)
-        attended = [mb.einsum(values=(values[head], w), equation="bchk,bkhq->bchq")
-                    for (_, values), w in zip(sources, weights, strict=True)]
-        parts.append(reduce(lambda x, y: mb.add(x=x, y=y), attended))
-    return mb.concat(values=parts, axis=1)
 
 
 def _split(x: Var, parts: int, axis: int) -> Sequence[Var]:

@@ -44,21 +44,21 @@ class DecoderGraphBuilder:
     """The graphs of one decoder.
 
     Attributes:
-        body: (style, x, mask, pools, further inputs by name) → outputs by name, and the columns' keys and values
-            (layers, heads, width, columns) each. x (1, D, 1, columns) are embeddings times the stream's scale; the
-            mask (1, 1, columns, slots + columns), 0 or −1e4, has a row for each column.
+        body: (style, x, mask, pools, further inputs by name) → outputs by name, among them new_keys and new_values
+            (layers, heads, width, columns). x (1, D, 1, columns) are embeddings times the stream's scale; the mask
+            (1, 1, columns, slots + columns), 0 or −1e4, has a row for each column.
         inputs: shapes of the further inputs of every graph.
     """
 
     shape: DecoderShape
-    body: Callable[..., tuple[dict[str, Var], Var, Var]]
+    body: Callable[..., dict[str, Var]]
     inputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def prefill(self, columns: int) -> CoreMLGraph:
-        """The decoder without a cache: returns what ``body`` does, keys and values as new_keys and new_values."""
+        """The decoder without a cache."""
         return CoreMLGraph("prefill", {"columns": columns},
                            {"x": (1, self.shape.width, 1, columns), "mask": (1, 1, columns, columns), **self.inputs},
-                           partial(_prefill, body=self.body))
+                           partial(self.body, pools=None))
 
     def step(self, columns: int, slots: int, cache: str = "io", capacity: int | None = None) -> CoreMLGraph:
         """The decoder with a pool of slots, which come first in the mask.
@@ -149,22 +149,15 @@ class Pools:
                          self.recent and LayerPool(*(layer_pool(cache, index) for cache in self.recent)))
 
 
-def _prefill(s: Style, x: Var, mask: Var, *, body: Callable, **inputs: Var) -> dict[str, Var]:
-    outputs, keys, values = body(s, x, mask, None, **inputs)
-    return outputs | {"new_keys": keys, "new_values": values}
-
-
 def _step(s: Style, x: Var, mask: Var, keys: Var, values: Var, *, body: Callable, **inputs: Var) -> dict[str, Var]:
-    outputs, new_keys, new_values = body(s, x, mask, Pools(keys, values), **inputs)
-    return outputs | {"new_keys": new_keys, "new_values": new_values}
+    return body(s, x, mask, Pools(keys, values), **inputs)
 
 
 def _state(s: Style, x: Var, mask: Var, recent_keys: Var, recent_values: Var, key_cache: Var, value_cache: Var, *,
            body: Callable, slots: int, **inputs: Var) -> dict[str, Var]:
     keys, values = (mb.read_state(input=state) for state in (key_cache, value_cache))
     pools = Pools(keys, values, slots, (recent_keys, recent_values), None if s.precision == "fp16" else s.precision)
-    outputs, new_keys, new_values = body(s, x, mask, pools, **inputs)
-    return outputs | {"new_keys": new_keys, "new_values": new_values}
+    return body(s, x, mask, pools, **inputs)
 
 
 def _store(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:

@@ -56,9 +56,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
-    parser.add_argument("--attention", choices=("matmul", "einsum"),
-                        help="coreml: attention as one product for all heads, or as one for each head "
-                             "(default: matmul)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
                              "(default: 1,16; for Whisper 1,8)")
@@ -182,7 +179,7 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     lanes = args.lanes or convertible.lanes
-    return [CoreMLOptions(precision, args.attention or "matmul", frozenset(wide), lanes, tuple(caches), buckets)
+    return [CoreMLOptions(precision, frozenset(wide), lanes, tuple(caches), buckets)
             for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
@@ -235,7 +232,7 @@ class ConvertTarget:
 
 
 TARGETS = {
-    "coreml": ConvertTarget(write_packages, frozenset({"precision", "wide", "attention", "lanes", "cache", "buckets",
+    "coreml": ConvertTarget(write_packages, frozenset({"precision", "wide", "lanes", "cache", "buckets",
                                                        "networks"})),
     "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
     "gguf": ConvertTarget(write_gguf_file, frozenset({"precision", "networks"})),

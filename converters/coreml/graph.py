@@ -48,18 +48,16 @@ KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 @dataclass(frozen=True)
 class Style:
-    """Precision of a graph, and the form of its attention.
+    """Precision of a graph.
 
     Attributes:
         precision: of weights, inputs, outputs and arithmetic: "fp16" (all that the Neural Engine supports) or "fp32".
         wide: kinds of operation computed in float32 in an fp16 graph: "norm", "softmax". Each costs two casts and
             leaves the Neural Engine.
-        heads: attention of all heads in one "matmul", or head by head by "einsum" (``blocks``, principle 5).
     """
 
     precision: str = "fp16"
     wide: frozenset[str] = frozenset()
-    heads: str = "matmul"
 
     @property
     def dtype(self) -> type:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -52,21 +53,20 @@ class CoreMLOptions:
 
     Attributes:
         precision: one of ``PRECISIONS``.
-        heads, wide: see ``Style``.
+        wide: see ``Style``.
         lanes: column counts of the decoder's step functions.
         caches: kinds of kv-cache to build step functions for: "io", "state".
         buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
     precision: str = "fp16"
-    heads: str = "matmul"
     wide: frozenset[str] = frozenset()
     lanes: tuple[int, ...] = (1, 16)
     caches: tuple[str, ...] = ("io", "state")
     buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def style(self, network: str) -> Style:
-        return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide, self.heads)
+        return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide)
 
     def stored(self, network: str) -> str:
         """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
@@ -82,11 +82,13 @@ class CoreMLOptions:
         Raises:
             UserError: its record does not state them.
         """
-        stated = package.source.get("options")
-        if not isinstance(stated, dict) or set(stated) != {item.name for item in fields(cls)}:
+        stated = deepcopy(package.source.get("options"))
+        # an earlier version also had another form of attention
+        if not isinstance(stated, dict) or stated.pop("heads", "matmul") != "matmul" or set(stated) != {
+                item.name for item in fields(cls)}:
             raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
                             "model again")
-        return cls(stated["precision"], stated["heads"], frozenset(stated["wide"]), tuple(stated["lanes"]),
+        return cls(stated["precision"], frozenset(stated["wide"]), tuple(stated["lanes"]),
                    tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})
 
 

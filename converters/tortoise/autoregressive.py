@@ -9,7 +9,7 @@ import torch
 from ane.models.tortoise.networks.autoregressive import Block, UnifiedVoice, causal
 from converters import blocks
 from converters.blocks import LayerPool
-from converters.coreml.graph import CoreMLGraph, Style, Var, mb
+from converters.coreml.graph import Style, Var, mb
 from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
 
 
@@ -29,23 +29,13 @@ def stream_scale(network: UnifiedVoice) -> float:
     return scale_for(float(largest))
 
 
-def prefill(network: UnifiedVoice, columns: int, scale: float = 1.0) -> CoreMLGraph:
-    """x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
-    return decoder_graphs(network, scale).prefill(columns)
-
-
-def step(network: UnifiedVoice, columns: int, slots: int, cache: str = "io", scale: float = 1.0,
-         capacity: int | None = None) -> CoreMLGraph:
-    """As ``prefill``, with a pool of slots."""
-    return decoder_graphs(network, scale).step(columns, slots, cache, capacity)
-
-
-def decoder_graphs(network: UnifiedVoice, scale: float) -> DecoderGraphBuilder:
+def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
+    """The graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
     return DecoderGraphBuilder(network.config.decoder_shape, partial(_decoder, network=network, scale=scale))
 
 
 def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, *, network: UnifiedVoice,
-             scale: float) -> tuple[dict[str, Var], Var, Var]:
+             scale: float) -> dict[str, Var]:
     """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
     new_keys, new_values = [], []
     for index, block in enumerate(network.gpt.h):
@@ -54,9 +44,8 @@ def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, *, network: Unifi
         new_values.append(blocks.split_heads(v, network.config.heads))
     hidden = blocks.layer_norm(s, x, network.gpt.ln_f, "gpt.ln_f", scale)
     hidden = blocks.layer_norm(s, hidden, network.final_norm)
-    logits = blocks.linear(s, hidden, network.mel_head)
-    keys, values = (mb.concat(values=new, axis=0) for new in (new_keys, new_values))
-    return {"hidden": hidden, "logits": logits}, keys, values
+    return {"hidden": hidden, "logits": blocks.linear(s, hidden, network.mel_head),
+            "new_keys": mb.concat(values=new_keys, axis=0), "new_values": mb.concat(values=new_values, axis=0)}
 
 
 def _block(s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None,

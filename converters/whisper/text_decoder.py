@@ -69,7 +69,7 @@ def _memory(s: Style, states: Var, *, network: WhisperDecoder) -> dict[str, Var]
 
 
 def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var, *,
-             network: WhisperDecoder, scale: float) -> tuple[dict[str, Var], Var, Var]:
+             network: WhisperDecoder, scale: float) -> dict[str, Var]:
     """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
     new_keys, new_values, memory = [], [], Pools(memory_keys, memory_values)
     for index, block in enumerate(network.blocks):
@@ -77,8 +77,9 @@ def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var,
         new_keys.append(k)
         new_values.append(v)
     hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)
-    keys, values = (_stacked(new, network.config.n_text_head) for new in (new_keys, new_values))
-    return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight))}, keys, values
+    heads = network.config.n_text_head
+    return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight)),
+            "new_keys": _stacked(new_keys, heads), "new_values": _stacked(new_values, heads)}
 
 
 def _block(s: Style, x: Var, mask: Var, block: WhisperDecoderBlock, scale: float, pool: LayerPool | None,

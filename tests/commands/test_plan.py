@@ -22,7 +22,7 @@ from tests.random_model import RandomModel
 def step(tmp_path_factory) -> Path:
     """A package of one function, main: a step of the tiny decoder."""
     path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.step(load_reference(RandomModel(), "autoregressive"), 4, 64).build(Style()).save(str(path))
+    gpt2.decoder_graphs(load_reference(RandomModel(), "autoregressive")).step(4, 64).build(Style()).save(str(path))
     return path
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -96,8 +97,7 @@ def test_the_embedded_decoder_reaches_its_threshold_in_8_bits(tmp_path):
 
 @pytest.mark.parametrize(("precision", "threshold"), [("8bit", 35), ("6bit", 20), ("4bit", 8)])
 def test_compressed_weights_are_smaller_and_measured(source, tmp_path, precision, threshold):
-    options = [CoreMLOptions(name, SMALL.heads, SMALL.wide, SMALL.lanes, SMALL.caches, SMALL.buckets)
-               for name in ("fp16", precision)]
+    options = [replace(SMALL, precision=name) for name in ("fp16", precision)]
     bundle = convert(source, tmp_path / "out", options, ["autoregressive"])
     full, small = bundle.packages
     assert small.precision == precision

@@ -228,7 +228,7 @@ def test_the_command_writes_a_file_and_reports_its_contents(tmp_path, capsys, ra
 
 
 @pytest.mark.parametrize(("flag", "value"), [
-    ("--lanes", "2"), ("--buckets", "step=64"), ("--cache", "io"), ("--wide", "norm"), ("--attention", "matmul")])
+    ("--lanes", "2"), ("--buckets", "step=64"), ("--cache", "io"), ("--wide", "norm")])
 def test_a_flag_without_effect_on_a_gguf_file_is_refused(refused, tmp_path, random_bundle, flag, value):
     line = refused(random_bundle, "--to", "gguf", "-o", tmp_path / "out.gguf", flag, value)
     assert f"{flag} has no effect with --to gguf" in line

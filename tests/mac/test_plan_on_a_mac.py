@@ -22,9 +22,9 @@ def step(tmp_path_factory) -> Package:
     """Two functions: Core ML plans the default one of a package only."""
     folder: Path = tmp_path_factory.mktemp("packages")
     network = load_reference(RandomModel(), "autoregressive")
-    parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in (gpt2.step(network, 32, 64),
-                                                                          gpt2.step(network, 64, 128))}
-    for graph in (gpt2.step(network, 32, 64), gpt2.step(network, 64, 128)):
+    graphs = [gpt2.decoder_graphs(network).step(columns, slots) for columns, slots in ((32, 64), (64, 128))]
+    parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in graphs}
+    for graph in graphs:
         graph.build(Style()).save(str(parts[graph.name]))
     merge(parts.items(), folder / "steps.mlpackage")
     return Package(folder / "steps.mlpackage")

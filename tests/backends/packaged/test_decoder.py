@@ -23,7 +23,7 @@ from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, r
 
 SCALE = 1 / 32
 KINDS = ("step", "state")
-STYLES = {"fp32": Style("fp32"), "matmul": Style("fp16"), "einsum": Style("fp16", heads="einsum"),
+STYLES = {"fp32": Style("fp32"), "matmul": Style("fp16"),
           "wide": Style("fp16", frozenset({"norm", "softmax"}))}
 # SNR in dB that each arithmetic must reach; a state is always fp16
 FP32_THRESHOLDS = {"step": [(FP16, 100)], "state": [(FP16, 70)]}
@@ -31,10 +31,11 @@ FP16_THRESHOLDS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
 
 
 def graphs(network: UnifiedVoice, scale: float = SCALE) -> list[CoreMLGraph]:
-    steps = [autoregressive.step(network, columns, slots, kind, scale, capacity) for kind in ("io", "state")
+    built = autoregressive.decoder_graphs(network, scale)
+    steps = [built.step(columns, slots, kind, capacity) for kind in ("io", "state")
              for columns, slots, capacity in ((1, 96, 96), (4, 96, 96), (8, 96, 160), (8, 160, 160))]
-    stores = [autoregressive.decoder_graphs(network, scale).store(capacity) for capacity in (96, 160)]
-    return [autoregressive.prefill(network, 16, scale), autoregressive.prefill(network, 32, scale), *stores, *steps]
+    stores = [built.store(capacity) for capacity in (96, 160)]
+    return [built.prefill(16), built.prefill(32), *stores, *steps]
 
 
 @pytest.fixture(scope="module")

@@ -78,12 +78,6 @@ def test_vectors_of_many_lengths_equal_the_references(module, paths, style, arit
     assert worst(module, ranking(module, paths[style], arithmetic)) >= least
 
 
-def test_einsum_heads_give_the_same_vectors(module, tmp_path):
-    text, speech = graphs(module, (20,))
-    paths = saved(text + speech, Style("fp32", heads="einsum"), tmp_path)
-    assert worst(module, ranking(module, paths, FP16, (20,)), (1, 16, 20)) >= 115
-
-
 def test_wide_norms_compute_in_float32(module, tmp_path):
     text, _ = graphs(module, (16,))
     path, = saved(text, Style("fp16", frozenset({"norm"})), tmp_path).values()
