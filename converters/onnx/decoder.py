@@ -1,4 +1,4 @@
-"""What the decoders' ONNX graphs share: attention to caches that the runtime holds.
+"""The decoders' ONNX graphs: attention to caches that the runtime holds.
 
 A step reads the keys and values of the prefix and of the lanes' earlier positions, and returns only those of the new
 columns, which the runtime stores. So the kv-cache is never copied or concatenated.
@@ -8,11 +8,12 @@ lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, 
 scores; its last axis holds P positions of the prefix, L of the lane, then the T new columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from ane.backends.base import DecoderShape
 from converters.onnx.graph import Axes
@@ -20,6 +21,36 @@ from converters.onnx.graph import Axes
 PREFILL_OUTPUTS = ("hidden", "logits", "keys", "values")
 STEP_OUTPUTS = ("hidden", "logits", "new_keys", "new_values")
 LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
+
+
+def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
+    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
+
+    ``cross``: the cross-attention of the layers, for a network that has it.
+    """
+    stored: list[tuple[Tensor, Tensor]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stored.append((k[0], v[0]))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    hidden = network(columns, [attend] * network.config.decoder_shape.layers, *cross)[:, -1:]
+    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
+
+
+def stepped(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
+            caches: Sequence[list[Tensor]], *cross: Any) -> tuple[Tensor, ...]:
+    """Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
+    w).
+
+    Lanes share one prefix (heads, P, w), whose scores are computed in one matrix product; or ``prefix_index`` (n,)
+    int64 selects each lane's among (prefixes, heads, P, w).
+    """
+    new: list[tuple[Tensor, Tensor]] = []
+    hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)],
+                     *cross)
+    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
+    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
 
 
 def attention(mask: Tensor, prefix_index: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,

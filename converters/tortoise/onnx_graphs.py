@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.models.tortoise.networks.autoregressive import causal
 from ane.models.tortoise.networks.layers import GroupNorm, RelativePositionBias
-from converters.onnx.decoder import PREFILL_OUTPUTS, PREFIX_LENGTH, STEP_OUTPUTS, attention, step_inputs
+from converters.onnx.decoder import PREFILL_OUTPUTS, PREFIX_LENGTH, STEP_OUTPUTS, prefilled, step_inputs, stepped
 from converters.onnx.graph import ids, network_call, noise, traced
 
 
@@ -44,42 +43,14 @@ def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None
 
 # The decoder
 
-def _prefill(network: nn.Module, columns: Tensor) -> tuple[Tensor, ...]:
-    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w)."""
-    stored: list[tuple[Tensor, Tensor]] = []
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        stored.append((k[0], v[0]))
-        return causal(q, k, v)
-
-    hidden = network(columns, [attend] * network.config.layers)[:, -1:]
-    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
-
-
-def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """A step of lanes that share one prefix (heads, P, w), whose scores are computed in one matrix product.
-
-    Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
-    w).
-    """
-    return _step_prefixes(network, columns, mask, None, *caches)
-
-
-def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
-                   *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """``_step`` for several prefixes (prefixes, heads, P, w); ``prefix_index`` (n,) int64 selects each lane's."""
-    new: list[tuple[Tensor, Tensor]] = []
-    attend = [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)]
-    hidden = network(columns, attend)
-    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
-    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
-
-
-prefill = traced(_prefill, PREFILL_OUTPUTS, lambda network, dtype: {
+prefill = traced(prefilled, PREFILL_OUTPUTS, lambda network, dtype: {
     "columns": (noise(1, PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})})
-step = traced(_step, STEP_OUTPUTS, lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=True))
-step_prefixes = traced(_step_prefixes, STEP_OUTPUTS, lambda network, dtype: step_inputs(
-    network.config.decoder_shape, dtype, shared=False))
+step = traced(
+    lambda network, columns, mask, *caches: stepped(network, columns, mask, None, caches), STEP_OUTPUTS,
+    lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=True))
+step_prefixes = traced(
+    lambda network, columns, mask, prefix_index, *caches: stepped(network, columns, mask, prefix_index, caches),
+    STEP_OUTPUTS, lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=False))
 
 
 # Other networks

@@ -9,12 +9,11 @@ each layer: ``memory_keys_i`` and ``memory_values_i`` (heads, N, w) of the windo
 is the position of each lane in that list.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from ane.models.whisper.networks.layers import attend_causally
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
 from converters.onnx.decoder import (
     LANES,
@@ -22,8 +21,9 @@ from converters.onnx.decoder import (
     PREFIX_LENGTH,
     PREFIXES,
     STEP_OUTPUTS,
-    attention,
+    prefilled,
     step_inputs,
+    stepped,
 )
 from converters.onnx.graph import Inputs, network_call, traced
 
@@ -37,45 +37,22 @@ def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tuple[Tensor, ...]:
-    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w)."""
-    stored: list[tuple[Tensor, Tensor]] = []
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        stored.append((k[0], v[0]))
-        return attend_causally(q, k, v)
-
-    cross = [cross_attention(*layer) for layer in zip(*memories, strict=True)]
-    hidden = network(columns, [attend] * len(cross), cross)[:, -1:]
-    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
+    return prefilled(network, columns, [cross_attention(*layer) for layer in zip(*memories, strict=True)])
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """A step of lanes of one window.
-
-    Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
-    w).
-    """
-    return _any_step(network, columns, mask, None, cross_attention, *caches)
+    """A step of lanes of one window."""
+    *own, keys, values = caches
+    return stepped(network, columns, mask, None, own, [cross_attention(*layer)
+                                                       for layer in zip(keys, values, strict=True)])
 
 
 def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor, memory_lanes: Tensor,
-                  memory_rows: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
-    """``step`` for lanes of several windows, with a prefix each."""
-    def cross(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:
-        return grouped_cross_attention(keys, values, memory_lanes, memory_rows)
-
-    return _any_step(network, columns, mask, prefix_index, cross, *caches)
-
-
-def _any_step(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
-          cross: Callable[[Tensor, Tensor], Callable[[Tensor], Tensor]],
-          *caches: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    new: list[tuple[Tensor, Tensor]] = []
-    *own, memory_keys, memory_values = caches
-    hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*own, strict=True)],
-                     [cross(*layer) for layer in zip(memory_keys, memory_values, strict=True)])
-    logits = network.logits(hidden[:, -1:])[:, 0]
-    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
+                   memory_rows: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
+    """A step of lanes of several windows, with a prefix each."""
+    *own, keys, values = caches
+    return stepped(network, columns, mask, prefix_index, own, [
+        grouped_cross_attention(*layer, memory_lanes, memory_rows) for layer in zip(keys, values, strict=True)])
 
 
 def cross_attention(keys: Tensor, values: Tensor) -> Callable[[Tensor], Tensor]:

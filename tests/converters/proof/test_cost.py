@@ -118,8 +118,9 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
 def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
     """coremltools hands float32 over: 4 bytes read and 2 written for each value of 2 bytes that the graph reads."""
     network = load_reference(RandomModel(), "autoregressive")
-    gpt2.decoder_graphs(network).step(16, 4096, "io").build(Style()).save(str(tmp_path / "io.mlpackage"))
-    gpt2.decoder_graphs(network).step(16, 4096, "state", capacity=8192).build(Style()).save(str(tmp_path / "state.mlpackage"))
+    for cache, capacity in (("io", None), ("state", 8192)):
+        graph = gpt2.decoder_graphs(network).step(16, 4096, cache, capacity)
+        graph.build(Style()).save(str(tmp_path / f"{cache}.mlpackage"))
     io, state = (cost.cost(Package(tmp_path / f"{cache}.mlpackage")) for cache in ("io", "state"))
     assert 3 * io.cache_read < io.converted < 4 * io.cache_read
     assert state.cache_read == io.cache_read // 4096 * (4096 + RECENT), "the slots in use, and recent columns"
