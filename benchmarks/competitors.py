@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ane.backends import load_backend
 from ane.backends.base import Backend
-from ane.backends.onnx.selection import ONNX_PRECISIONS
+from ane.backends.packaged.selection import ONNX_PRECISIONS
 from ane.backends.torch.backend import DTYPES, PRECISIONS
 from ane.bundles import Model, open_model
 from ane.system.errors import UserError

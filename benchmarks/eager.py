@@ -5,13 +5,17 @@ of common libraries, and every lane has a copy of the prefix; a guided denoising
 the requested precision; as in mixed precision, norms and the residual stream are in float32.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ane.backends.base import Decoder
+from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.torch.backend import DTYPES, TorchBackend
-from ane.backends.torch.memory import torch_memory_errors
+from ane.backends.torch.device import torch_memory_errors
 from ane.bundles import Model
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, causal
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionTts
@@ -38,13 +42,16 @@ class EagerBackend(TorchBackend):
         return EagerDecoder(self.network("autoregressive"), lanes, capacity, self.device, prefixes)
 
     @torch.inference_mode()
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> "EagerDenoiser":
-        return EagerDenoiser(self.network("diffusion"), self._to_device(latents, self.dtype),
-                             self._to_device(conditioning, self.dtype), frames)
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
+        def bind(rows: np.ndarray, length: int) -> EagerDenoiser:
+            return EagerDenoiser(self.network("diffusion"), self._to_device(rows, self.dtype),
+                                 self._to_device(conditioning, self.dtype), length)
+
+        return each_alone(bind, latents, frames)
 
 
-class EagerDecoder:
-    """``ane.backends.base.Decoder`` whose lanes step together, at the same position."""
+class EagerDecoder(Decoder):
+    """A decoder whose lanes step together, at the same position."""
 
     def __init__(self, network: UnifiedVoice, lanes: int, capacity: int, device: torch.device, prefixes: int = 1):
         self.network, self.lanes, self.capacity, self.prefixes = network, lanes, capacity, prefixes
@@ -99,8 +106,8 @@ def causal_mask(q: Tensor, earlier: int) -> Tensor | None:
     return None if T == 1 else torch.ones(T, earlier + T, dtype=torch.bool, device=q.device).tril(earlier)
 
 
-class EagerDenoiser:
-    """``ane.backends.denoising.Denoiser``: the network's own forward, a guided step a batch of two."""
+class EagerDenoiser(Denoiser):
+    """One utterance: the network's own forward, a guided step a batch of two."""
 
     def __init__(self, network: DiffusionTts, latents: Tensor, conditioning: Tensor, frames: int):
         self.network = network
@@ -109,9 +116,9 @@ class EagerDenoiser:
                                     network.unconditioned(frames).to(conditioning)))        # (2, C, L)
 
     @torch.inference_mode()
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        rows = 1 + guided
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        [mel], rows = x, 1 + guided
         with torch_memory_errors():
-            noisy = torch.from_numpy(x).to(self.codes).repeat(rows, 1, 1)
+            noisy = torch.from_numpy(mel).to(self.codes).repeat(rows, 1, 1)
             timesteps = torch.full((rows,), timestep, device=noisy.device)
-            return self.network(noisy, timesteps, self.codes[:rows]).float().cpu().numpy()
+            return [self.network(noisy, timesteps, self.codes[:rows]).float().cpu().numpy()]

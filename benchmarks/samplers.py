@@ -127,15 +127,18 @@ def order(system: SamplerCase) -> tuple[int, str, int]:
     return list(SOLVERS).index(system.diffusion.sampler), system.diffusion.spacing, system.diffusion.steps
 
 
-class EpsilonDenoiser:
+class EpsilonDenoiser(Denoiser):
     """Makes a denoiser that predicts x0 predict epsilon, with white noise of deviation ``error`` added."""
 
     def __init__(self, denoiser: Denoiser, error: float):
         self.denoiser, self.error = denoiser, error
         self.kept, self.rng = trained_alphas_cumprod(), np.random.default_rng(SEED)
 
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        x0, variance = np.split(self.denoiser(x, timestep, guided), 2, axis=1)
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        return [self.predicted(*each, timestep) for each in zip(x, self.denoiser(x, timestep, guided), strict=True)]
+
+    def predicted(self, x: np.ndarray, output: np.ndarray, timestep: int) -> np.ndarray:
+        x0, variance = np.split(output, 2, axis=1)
         kept = self.kept[timestep]
         epsilon = (x - np.sqrt(kept) * x0) / np.sqrt(1 - kept) + self.error * self.rng.standard_normal(x0.shape)
         return np.concatenate((epsilon.astype(np.float32), variance), axis=1)
@@ -145,7 +148,7 @@ def mel_of(synthesizer: Synthesizer, latents: np.ndarray, voice: np.ndarray, sys
            randomness: Randomness) -> np.ndarray:
     """The mel (1, 100, L) float32 of latents (N, D), as ``ane.models.tortoise.diffusion.spectrogram`` returns it."""
     frames = frame_count(len(latents))
-    denoiser = synthesizer.backend.denoiser(latents[None], voice, frames)
+    denoiser = synthesizer.backend.denoiser([latents[None]], voice, [frames])
     prediction = synthesizer.model.config("diffusion").prediction
     if system.error is not None:
         denoiser, prediction = EpsilonDenoiser(denoiser, system.error), "epsilon"

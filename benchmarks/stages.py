@@ -202,7 +202,7 @@ def with_accuracy(rows: Sequence[BenchRow], model: Model, competitors: Sequence[
     noisy = rng.standard_normal((1, 100, 200), dtype=np.float32)
 
     def prediction(competitor: Competitor) -> np.ndarray:
-        return competitor.backend(model, options.threads).denoiser(latents, voice, 200)(noisy, TIMESTEP, True)
+        return competitor.backend(model, options.threads).denoiser([latents], voice, [200])([noisy], TIMESTEP, True)[0]
 
     exact = prediction(Competitor("torch", "cpu", "fp32"))
     measured = {row.competitor for row in rows if row.what == "guided denoising step" and row.value}

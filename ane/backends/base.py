@@ -4,19 +4,20 @@ A model declares its stages (``ModelStages``); a backend runs them for any model
 
 * ``Backend.run``: a stateless stage;
 * ``Backend.decoder``: an autoregressive network, whose kv-cache the backend keeps;
-* ``Backend.denoiser``: a diffusion network bound to one utterance, so that its conditioning is computed once.
+* ``Backend.denoiser``: a diffusion network bound to utterances, so that their conditioning is computed once.
 
 Arrays are not padded here. A backend with fixed shapes pads them to a bucket, one of the lengths that a package has
 functions for, and crops the result.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
-from ane.backends.denoising import BatchedDenoiser, Denoiser
+from ane.backends.denoising import Denoiser
 from ane.system.errors import UserError
 
 MASKED = -1e4       # added to the attention score of a masked position: its exp() is 0, and no sum overflows fp16
@@ -103,7 +104,7 @@ class DenoiserStage:
             every step, (2, C, L) float32: the conditional row, then the unconditional one. ``run(graph, inputs)``
             runs a graph, ``table(key)`` reads a parameter.
         out_channels: the network's config → channels of its output.
-        packaged: (functions, latents, conditioning, frames) → ``Denoiser`` on a package's fixed-shape functions.
+        packaged: (functions, latents, conditioning, frames) → ``Denoiser`` of one utterance on fixed-shape functions.
     """
 
     network: str
@@ -125,7 +126,7 @@ class ModelStages:
         return self.decoder is not None and network == self.decoder.network
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """An autoregressive network with its kv-cache, which decodes several sequences (lanes) in one call.
 
     Each lane continues one of the stored prefixes. The decoder does not record how long a lane is: the ``lengths`` that
@@ -134,18 +135,26 @@ class Decoder(Protocol):
     Attributes:
         lanes: number of lanes. capacity: positions of each lane after its prefix (its own positions).
         prefixes: number of prefixes that can be stored.
+        recorded: of the last call, for each of its lanes (a prefill has one) and each of the heads that ``record``
+            named, the scores q·k / √head_width of the last column before the softmax, (n, heads, P) float32.
+            P is at least the length of the longest prefix in use; what follows a lane's own prefix has no meaning.
+        copies_lanes: whether ``copy_lanes`` works.
     """
 
     lanes: int
     capacity: int
     prefixes: int
+    recorded: np.ndarray
+    copies_lanes = False
 
+    @abstractmethod
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Store a prefix at ``index``, in place of the one stored there; lanes of other prefixes are unaffected.
 
         (P, D) float32 → hidden (D,), logits (V,) of its last position.
         """
 
+    @abstractmethod
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Append ``columns`` (n, T, D) float32 to the lanes ``first_lane`` … ``first_lane + n − 1``, T to each.
@@ -156,38 +165,17 @@ class Decoder(Protocol):
         Returns hidden (n, T, D) and logits (n, V) of the last column, both float32.
         """
 
-
-@runtime_checkable
-class CrossAttentionDecoder(Decoder, Protocol):
-    """A decoder whose columns also attend to a memory, such as the output of an encoder. Each prefix has its own."""
-
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
         """Store the memory (``DecoderShape.memory_length``, D) float32 of the prefix at ``index``, before its prefill.
 
-        Its keys and values are computed once, here. All lanes that continue this prefix attend to them; they stay
-        when another prefix is stored at ``index``, and lanes of other prefixes are unaffected.
+        It is what columns cross-attend to, such as the output of an encoder. Its keys and values are computed once,
+        here. All lanes that continue this prefix attend to them; they stay when another prefix is stored at ``index``.
         """
-
-
-@runtime_checkable
-class RecordingDecoder(Decoder, Protocol):
-    """A decoder that can also return what its columns attend to in their prefix.
-
-    Attributes:
-        recorded: of the last call, for each of its lanes (a prefill has one) and each of the heads that ``record``
-            named, the scores q·k / √head_width of the last column before the softmax, (n, heads, P) float32.
-            P is at least the length of the longest prefix in use; what follows a lane's own prefix has no meaning.
-    """
-
-    recorded: np.ndarray
+        raise NotImplementedError
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
-
-
-@runtime_checkable
-class LaneCopyingDecoder(Decoder, Protocol):
-    """A decoder whose lanes can continue each other, as beam search needs."""
+        return False
 
     def copy_lanes(self, sources: np.ndarray, length: int) -> None:
         """Lane i of the first ones gets the first ``length`` own positions of lane ``sources[i]``, all at once.
@@ -195,13 +183,23 @@ class LaneCopyingDecoder(Decoder, Protocol):
         ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
         names for it.
         """
+        raise NotImplementedError
 
 
-class Backend(Protocol):
-    """Runs the stages of one model."""
+class Backend(ABC):
+    """Runs the stages of one model.
+
+    Attributes:
+        max_batched_frames: frames of all utterances together that one call of a denoiser should have at most; 0: one
+            utterance per call.
+        returns_attention: whether ``align`` and ``prefix_attention`` work.
+    """
 
     name: str
+    max_batched_frames = 0
+    returns_attention = False
 
+    @abstractmethod
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stateless stage that the model declares."""
 
@@ -210,10 +208,13 @@ class Backend(Protocol):
 
         ``length`` is its name in a bucket, such as "frames".
         """
+        return None
 
+    @abstractmethod
     def embeddings(self) -> dict[str, np.ndarray]:
         """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""
 
+    @abstractmethod
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
@@ -221,36 +222,10 @@ class Backend(Protocol):
         prefix: of any length, but a prefix longer than all before it may clear the lanes.
         """
 
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
-        """Bind the diffusion network to latents (1, N, D) and a voice latent (1, C), both float32, for L ``frames``."""
-
-    def load(self, *networks: str) -> None:
-        """Load these networks now, so that their first call is not slowed by loading."""
-
-    def release(self, *networks: str) -> None:
-        """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
-
-
-@runtime_checkable
-class BatchingBackend(Backend, Protocol):
-    """A backend that can also denoise several utterances in one call.
-
-    Attributes:
-        max_batched_frames: frames of all utterances together that one call should have at most; 0: one utterance
-            per call.
-    """
-
-    max_batched_frames: int
-
-    def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
-                         frames: Sequence[int]) -> BatchedDenoiser:
-        """Bind the diffusion network to latents (1, N, D) and a number of frames for each utterance, and to one voice
+    @abstractmethod
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
+        """Bind the diffusion network to utterances: latents (1, N, D) and a number of frames of each, and one voice
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
-
-
-@runtime_checkable
-class AlignmentBackend(Backend, Protocol):
-    """A backend that can also return what a decoder attends to, for text or codes that are known."""
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -260,6 +235,7 @@ class AlignmentBackend(Backend, Protocol):
         Returns logits (T, V) of every column, and for each of ``heads``, (layer, head), the scores q·k / √head_width of
         its cross-attention before the softmax, (heads, T, memory_length), both float32.
         """
+        raise NotImplementedError
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
         """One pass over columns (T, D) float32, each of which attends to itself and to those before it.
@@ -267,6 +243,15 @@ class AlignmentBackend(Backend, Protocol):
         Returns for each of ``heads``, (layer, head), the scores q·k / √head_width before the softmax of the columns
         after the first ``prefix`` for these: (heads, T − prefix, prefix) float32.
         """
+        raise NotImplementedError
+
+    @abstractmethod
+    def load(self, *networks: str) -> None:
+        """Load these networks now, so that their first call is not slowed by loading."""
+
+    @abstractmethod
+    def release(self, *networks: str) -> None:
+        """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:

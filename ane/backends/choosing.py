@@ -98,8 +98,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     if kind == "onnx":
         from ane.backends.onnx.backend import OnnxBackend
         from ane.backends.onnx.providers import choose_onnx_device
-        from ane.backends.onnx.selection import refuse_cpu_precision
         from ane.backends.onnx.tensorrt import TensorRtEngines
+        from ane.backends.packaged.selection import refuse_cpu_precision
 
         chosen = choose_onnx_device(device, notice)
         onnx = OnnxBackend(model, chosen, fallback(), precision, threads,
@@ -122,7 +122,8 @@ def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", p
                   units: Mapping[str, str] | None, keep: bool | None, notice: Callable[[str], None],
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
-    from ane.backends.packaged.backend import PackagedBackend, fits_in_memory
+    from ane.backends.packaged.backend import PackagedBackend
+    from ane.backends.packaged.selection import fits_in_memory
 
     backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, precision, cache, units,
                               on_refusal=notice if automatic else None,

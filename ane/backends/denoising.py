@@ -1,20 +1,13 @@
 """The contract of diffusion networks: a network bound to utterances, and the arithmetic of a denoising step."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 COEFFICIENTS = 9        # of a step
-
-
-class Denoiser(Protocol):
-    """A diffusion network bound to one utterance: what does not depend on the timestep is computed once."""
-
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        """x (1, 100, L) float32 at ``timestep`` of the trained ones → (1, 200, L), or when ``guided`` (2, 200, L):
-        the output with conditioning, then without."""
+Advanced = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]     # next x, x0, the network's output
 
 
 @dataclass(frozen=True)
@@ -68,36 +61,59 @@ class DenoisingStep:
         return np.array([getattr(self, field.name) for field in fields(self)[1:]], np.float32)
 
 
-@runtime_checkable
-class FusedDenoiser(Denoiser, Protocol):
-    """A denoiser that can also compute several steps in one call."""
+class Denoiser(ABC):
+    """A diffusion network bound to utterances, each of its own length; what no step changes is computed once.
 
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        """The step counts that one call can compute, each at least 2; empty: only single steps."""
+    Arrays are float32, one for each utterance: x and x0 (1, 100, L), outputs (1, 200, L), or guided (2, 200, L): with
+    conditioning, then without.
+    """
 
-    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
-                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Compute all ``steps``, whose number is one of ``fused_steps``.
-
-        x and the x0 of the previous step (zeros at first): (1, 100, L) float32; noise for each step (n, 100, L).
-        Returns the next x, the last x0, and the network's last output as ``__call__`` returns it.
-        """
-
-
-class BatchedDenoiser(Protocol):
-    """A diffusion network bound to several utterances, each of its own length."""
-
+    @abstractmethod
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        """What ``Denoiser`` returns, for every utterance: x (1, 100, L) float32 each, all at this timestep."""
-
-
-@runtime_checkable
-class FusedBatchedDenoiser(BatchedDenoiser, Protocol):
-    """A denoiser of several utterances that can also compute several steps in one call: see ``FusedDenoiser``."""
+        """The network's output for every utterance, all at this timestep of the trained ones."""
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
-        """See ``FusedDenoiser.fused_steps``."""
+        """Numbers of steps above 1 that ``advance`` computes in one call."""
+        return ()
 
     def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """``FusedDenoiser.advance`` of every utterance: what that takes and returns as arrays is a list here."""
+                noise: Sequence[np.ndarray]) -> Advanced:
+        """Take steps, all guided or none.
+
+        Takes the x0 of the step before (zeros at first), and of each utterance noise for each step (n, 100, L).
+        Returns the next x, the last x0 and the last output.
+        """
+        xs, x0s = list(x), list(previous_x0)
+        for index, step in enumerate(steps):
+            outputs = self(xs, step.timestep, step.guided)
+            taken = [step.take(*each, own[index:index + 1])
+                     for *each, own in zip(xs, x0s, outputs, noise, strict=True)]
+            xs, x0s = map(list, zip(*taken, strict=True))
+        return xs, x0s, outputs
+
+
+class SeparateDenoisers(Denoiser):
+    """Utterances that are computed one after the other, each by a denoiser of its own."""
+
+    def __init__(self, denoisers: Sequence[Denoiser]):
+        self.denoisers = denoisers
+
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        return [denoiser([own], timestep, guided)[0] for denoiser, own in zip(self.denoisers, x, strict=True)]
+
+    def fused_steps(self, guided: bool) -> Sequence[int]:
+        return sorted(set.intersection(*(set(each.fused_steps(guided)) for each in self.denoisers)))
+
+    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
+                noise: Sequence[np.ndarray]) -> Advanced:
+        found = [denoiser.advance([own_x], [own_x0], steps, [own_noise])
+                 for denoiser, own_x, own_x0, own_noise in zip(self.denoisers, x, previous_x0, noise, strict=True)]
+        xs, x0s, outputs = ([parts[0] for parts in each] for each in zip(*found, strict=True))
+        return xs, x0s, outputs
+
+
+def each_alone(bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray],
+               frames: Sequence[int]) -> Denoiser:
+    """A denoiser of several utterances, made of those that ``bind`` returns for each one's latents and frames."""
+    bound = [bind(rows, length) for rows, length in zip(latents, frames, strict=True)]
+    return bound[0] if len(bound) == 1 else SeparateDenoisers(bound)

@@ -57,7 +57,7 @@ def candidates(model: "Model", rows: Sequence[BenchRow], work: SentenceWork,
     Args:
         has_parity: whether a package's recorded parity reaches its threshold.
     """
-    from ane.backends.packaged.backend import select_packages
+    from ane.backends.packaged.selection import select_packages
 
     found: list[TuningCandidate] = []
     refused: list[RefusedSettings] = []

@@ -57,4 +57,4 @@ def denoised(model: Model, precision: str) -> np.ndarray:
     latents = rng.standard_normal((1, FRAMES // 4, config.in_latent_channels), dtype=np.float32)
     voice = 0.6 * rng.standard_normal((1, 2 * config.model_channels), dtype=np.float32)
     noisy = rng.standard_normal((1, 100, FRAMES), dtype=np.float32)
-    return backend.denoiser(latents, voice, FRAMES)(noisy, TIMESTEP, False)
+    return backend.denoiser([latents], voice, [FRAMES])([noisy], TIMESTEP, False)[0]

@@ -61,12 +61,8 @@ class StageCalls:
         """A denoising step of utterances of ``work.frames`` each: in one call where the backend batches them."""
         frames = self.work.frames
         noisy = [self._normal(1, 100, frames) for _ in range(utterances)]
-        if utterances > 1 and hasattr(self.backend, "batched_denoiser"):
-            latents = [self._latents() for _ in noisy]
-            batched = self.backend.batched_denoiser(latents, self._voice(), [frames] * utterances)
-            return lambda: batched(noisy, TIMESTEP, guided)
-        denoisers = [self.backend.denoiser(self._latents(), self._voice(), frames) for _ in noisy]
-        return lambda: [denoiser(x, TIMESTEP, guided) for denoiser, x in zip(denoisers, noisy, strict=True)]
+        denoiser = self.backend.denoiser([self._latents() for _ in noisy], self._voice(), [frames] * utterances)
+        return lambda: denoiser(noisy, TIMESTEP, guided)
 
     def vocoder(self, network: str) -> StageCall:
         frames = self.work.frames
@@ -87,7 +83,7 @@ class StageCalls:
         yield "clvp", "clvp_speech", {"batch": RANKED, "positions": CODES}, lambda: self._stage(
             "clvp_speech", codes=self._ids("num_speech_tokens", RANKED, CODES))
         yield "diffusion", "condition", {"latents": CODES}, lambda: lambda: self.backend.denoiser(
-            self._latents(), self._voice(), frames)
+            [self._latents()], self._voice(), [frames])
         for batch in (1, 2):
             yield ("diffusion", "denoise", {"batch": batch, "frames": frames},
                    lambda batch=batch: self.denoise(batch == 2))

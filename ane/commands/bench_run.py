@@ -75,14 +75,14 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
 
     engine, device = resolve(spec, subject)
     if engine in PACKAGED:
-        from ane.backends.packaged.backend import select_packages
+        from ane.backends.packaged.selection import select_packages
 
         packaged = with_packages(model, spec, console)
         select_packages(packaged, "auto")        # raises for a model without packages
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
-        from ane.backends.onnx.selection import refuse_cpu_precision, select_onnx_packages
+        from ane.backends.packaged.selection import refuse_cpu_precision, select_onnx_packages
 
         chosen = choose_onnx_device(device, notice)
         refuse_cpu_precision(select_onnx_packages(subject, "auto", chosen), chosen)

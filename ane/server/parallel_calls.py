@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ane.backends.base import Decoder
+from ane.backends.base import Backend, Decoder
 from ane.backends.denoising import Denoiser
 from ane.backends.torch.backend import TorchBackend
 from ane.system.errors import UserError
@@ -54,8 +54,10 @@ class CallRunner(Protocol):
         """``if_abandoned``: called after the call if nobody waits for its result any more."""
 
 
-class ParallelBackend:
-    """torch on the CPU, whose stages and denoisers are run by ``run_call`` (``ane.backends.base.AlignmentBackend``)."""
+class ParallelBackend(Backend):
+    """torch on the CPU, whose stages and denoisers are run by ``run_call``."""
+
+    returns_attention = True
 
     def __init__(self, backend: TorchBackend, run_call: Callable[[Callable[[], Any]], Any]):
         self._backend, self._run_call, self.name = backend, run_call, backend.name
@@ -63,9 +65,9 @@ class ParallelBackend:
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         return self._run_call(partial(self._backend.run, stage, **inputs))
 
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         bound = self._run_call(partial(self._backend.denoiser, latents, conditioning, frames))
-        return lambda x, timestep, guided: self._run_call(partial(bound, x, timestep, guided))
+        return ParallelDenoiser(bound, self._run_call)
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -73,9 +75,6 @@ class ParallelBackend:
 
     def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
         return self._run_call(partial(self._backend.prefix_attention, columns, prefix, heads))
-
-    def longest(self, stage: str, length: str) -> int | None:
-        return self._backend.longest(stage, length)
 
     def embeddings(self) -> dict[str, np.ndarray]:
         return self._backend.embeddings()
@@ -88,6 +87,16 @@ class ParallelBackend:
 
     def release(self, *networks: str) -> None:
         self._backend.release(*networks)
+
+
+class ParallelDenoiser(Denoiser):
+    """A denoiser whose network calls are run by ``run_call``."""
+
+    def __init__(self, bound: Denoiser, run_call: Callable[[Callable[[], Any]], Any]):
+        self._bound, self._run_call = bound, run_call
+
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        return self._run_call(partial(self._bound, x, timestep, guided))
 
 
 def calls_at_a_time(wanted: int | None, cpu_threads: int) -> int:

@@ -17,7 +17,7 @@ import torch
 
 from ane.backends import load_backend
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.memory import return_freed_memory
+from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.lane_sharing import LaneSharing, StepScheduler
 from ane.server.parallel_calls import CallRunner, ParallelBackend

@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ane.backends.mil.package import METADATA
-from ane.backends.mil.proto import model_messages
+from ane.backends.mil.package import METADATA, model_messages
 
 ALIGNMENT = 64
 HEADER = np.dtype([("count", "<u4"), ("version", "<u4"), ("reserved", "<u8", (7,))])

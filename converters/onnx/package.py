@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.onnx.selection import ONNX_PRECISIONS, stored_precision
+from ane.backends.packaged.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Model
 from ane.bundles.hashes import record
@@ -41,7 +41,7 @@ QUANTISED = {"int8": ("MatMulInteger", "DynamicQuantizeMatMul"), "int4": ("MatMu
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """Options of a conversion. ``precision``: one of ``ane.backends.onnx.selection.ONNX_PRECISIONS``."""
+    """Options of a conversion. ``precision``: one of ``ane.backends.packaged.selection.ONNX_PRECISIONS``."""
 
     precision: str = "fp32"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.packaged.backend import select_packages
+from ane.backends.packaged.selection import select_packages
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord

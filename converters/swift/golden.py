@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ane.audio.trimming import trimmed
-from ane.backends.mil.runtime import MilRuntime
+from ane.backends.mil.interpreter import MilRuntime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import LoadedFunction
 from ane.backends.torch.backend import TorchBackend

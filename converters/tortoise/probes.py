@@ -81,12 +81,12 @@ def decoder_latents(model: Model, count: int, rng: np.random.Generator) -> np.nd
 def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, guided: bool,
               rng: np.random.Generator) -> list[np.ndarray]:
     denoiser = bind_denoiser(backend, model, latents, frames, rng)
-    return [denoiser(rng.standard_normal((1, 100, frames), dtype=np.float32), 2000, guided)]
+    return denoiser([rng.standard_normal((1, 100, frames), dtype=np.float32)], 2000, guided)
 
 
 def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
     voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
-    return backend.denoiser(decoder_latents(model, latents, rng)[None], voice, frames)
+    return backend.denoiser([decoder_latents(model, latents, rng)[None]], voice, [frames])
 
 
 def stage_probe(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import MELS, Diffusion, sample
 from benchmarks.listening import log_spectral_distance
 from benchmarks.samplers import (
@@ -34,9 +35,12 @@ def test_the_distance_is_in_decibels():
 
 @pytest.mark.parametrize("guidance", GUIDED)
 def test_predicting_epsilon_instead_of_x0_changes_nothing_except_by_its_error(guidance):
-    def predict_x0(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        branches = [np.concatenate((np.tanh(x + shift), -np.ones_like(x)), axis=1) for shift in (0.0, 0.1)]
-        return np.concatenate(branches[:1 + guided])
+    class Tanh(Denoiser):
+        def __call__(self, x: list[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+            branches = [np.concatenate((np.tanh(x[0] + shift), -np.ones_like(x[0])), axis=1) for shift in (0.0, 0.1)]
+            return [np.concatenate(branches[:1 + guided])]
+
+    predict_x0 = Tanh()
 
     def drawn(denoiser, prediction: str) -> np.ndarray:
         diffusion = Diffusion(10, "dpm++2m", guidance, spacing="logsnr")

@@ -89,7 +89,7 @@ def test_eager_denoises_what_torch_denoises(random_bundle, guided):
     latents = rng.standard_normal((1, 5, config.in_latent_channels), np.float32)
     voice = rng.standard_normal((1, 2 * config.model_channels), np.float32)
     x = rng.standard_normal((1, 100, 21), np.float32)
-    eager, torch = (backend.denoiser(latents, voice, 21)(x, 700, guided)
+    eager, torch = (backend.denoiser([latents], voice, [21])([x], 700, guided)[0]
                     for backend in (EagerBackend(model, "cpu", "fp32"), TorchBackend(model, "cpu", "fp32")))
     np.testing.assert_allclose(eager, torch, atol=1e-4)
 

@@ -12,7 +12,7 @@ import soundfile
 
 from ane.audio import playback
 from ane.backends.choosing import warn_of_palettes
-from ane.backends.packaged.backend import fits_in_memory
+from ane.backends.packaged.selection import fits_in_memory
 from ane.bench import sessions
 from ane.bench.machine_report import read_report
 from ane.bundles.bundle import Bundle

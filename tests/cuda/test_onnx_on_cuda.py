@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx import shared_weights
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
-from ane.backends.onnx.shared_weights import upload
 from ane.backends.onnx.tensorrt import TensorRtEngines, TensorRtRecord
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle, write_bundle
@@ -58,22 +56,6 @@ def load_precision(bundle, onnx_packages, reference):
 
 def columns(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((*shape, 32), dtype=np.float32)
-
-
-@on_cuda
-def test_sessions_on_cuda_compute_with_the_shared_weights(load_precision, monkeypatch):
-    """Other values than the package's change what every graph of the decoder returns, so none has its own copy."""
-    def run() -> list[np.ndarray]:
-        decoder = load_precision("fp32").decoder(2, 8, 2, 20)
-        outputs = [array for index in range(2) for array in decoder.prefill(columns(index, 20), index)]
-        for turn, indices in enumerate(([0, 0], [0, 1])):
-            outputs += decoder.step(columns(turn, 2, 1), np.full(2, turn), 0, np.array(indices))
-        return outputs
-
-    expected = run()
-    monkeypatch.setattr(shared_weights, "upload",
-                        lambda device, arrays: upload(device, [2 * array for array in arrays]))
-    assert not any(np.allclose(one, other) for one, other in zip(expected, run(), strict=True))
 
 
 @on_cuda
@@ -145,11 +127,12 @@ def test_the_ranker_on_cuda_equals_torch(bundle, reference):
 def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
     rng = np.random.default_rng(0)
     latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_backend("onnx:cuda", bundle, "fp32"))]
+    backends = reference, load_backend("onnx:cuda", bundle, "fp32")
+    both = [backend.denoiser([latents], voice, [51]) for backend in backends]
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
-            expected, actual = (denoise(x, timestep, guided) for denoise in both)
+            [expected], [actual] = (denoise([x], timestep, guided) for denoise in both)
             assert mean_snr_db([expected[:1]], [actual[:1]]) >= 80
             assert mean_snr_db([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
 
@@ -158,9 +141,9 @@ def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
 def test_the_denoiser_in_fp16_on_cuda_equals_torch(bundle, reference, load_precision):
     rng = np.random.default_rng(0)
     latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    both = [backend.denoiser(latents, voice, 51) for backend in (reference, load_precision("fp16"))]
+    both = [backend.denoiser([latents], voice, [51]) for backend in (reference, load_precision("fp16"))]
     x = rng.standard_normal((1, 100, 51), dtype=np.float32)
-    expected, actual = (denoise(x, 3999, False) for denoise in both)
+    [expected], [actual] = (denoise([x], 3999, False) for denoise in both)
     assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
 
 

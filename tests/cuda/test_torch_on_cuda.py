@@ -17,9 +17,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.cuda_graphs import CudaGraphRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import StaticDecoder
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
@@ -136,10 +135,11 @@ def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, gu
     voice, frames = columns(3, 1, width=model.widths[1]), [40, 18]
     x = [columns(4, 1, 100, width=length) for length in frames]
     exact, backend = TorchBackend(model, "cpu", "fp32"), TorchBackend(model, DEVICE, precision)
-    together = backend.batched_denoiser(latents, voice, frames)(x, 1500, guided)
+    together = backend.denoiser(latents, voice, frames)(x, 1500, guided)
     for rows, length, noisy, outputs in zip(latents, frames, x, together, strict=True):
-        expected = exact.denoiser(rows, voice, length)(noisy, 1500, guided)
-        assert_near(expected, backend.denoiser(rows, voice, length)(noisy, 1500, guided), ROUNDING[precision])
+        [expected], [alone] = (each.denoiser([rows], voice, [length])([noisy], 1500, guided)
+                               for each in (exact, backend))
+        assert_near(expected, alone, ROUNDING[precision])
         assert_near(expected, outputs, ROUNDING[precision])
 
 

@@ -23,9 +23,7 @@ OFF_THE_PATH = {
     "ane.models.tortoise.packaged.denoiser", "ane.models.tortoise.packaged.encoders",
     "ane.models.tortoise.packaged.vocoders",
     "ane.models.tortoise.networks.classifier",      # of `ane classify`
-    "ane.backends.torch.device", "ane.backends.torch.memory", "ane.backends.torch.static_decoder",      # for GPUs
-    "ane.backends.torch.cuda_graphs",
-    "ane.backends.torch.alignment",                 # of `ane transcribe`
+    "ane.backends.torch.static_decoder",            # for GPUs
 }
 RESULT = re.compile(r"`([\w.-]+\.json)`")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
-from ane.backends.mil.proto import model_messages
+from ane.backends.mil.package import Package, ProgramFunction, ProgramOp, model_messages
 from ane.backends.mil.values import DTYPES, Blob, Constant
 from ane.system.files import link_or_copy
 

@@ -45,8 +45,8 @@ def latents(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def denoised(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    denoiser = backend.denoiser(inputs["latents"], inputs["diffusion_latent"], inputs["x"].shape[-1])
-    return denoiser(inputs["x"], int(inputs["timestep"][0]), True)
+    denoiser = backend.denoiser([inputs["latents"]], inputs["diffusion_latent"], [inputs["x"].shape[-1]])
+    return denoiser([inputs["x"]], int(inputs["timestep"][0]), True)[0]
 
 
 def clvp(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:

@@ -128,12 +128,12 @@ def test_clvp_gives_upstreams_scores(packaged, golden_stage, near, codes, scores
 
 def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
     stage = golden_stage("diffusion")
-    denoiser = packaged("diffusion").denoiser(stage["latents"], stage["conditioning_latent"], stage["x"].shape[-1])
+    denoiser = packaged("diffusion").denoiser([stage["latents"]], stage["conditioning_latent"], [stage["x"].shape[-1]])
     timesteps = [int(name.removeprefix("out_t")) for name in stage
                  if name.startswith("out_t") and not name.endswith("uncond")]
     assert timesteps
     for timestep in timesteps:
-        conditional, unconditional = denoiser(stage["x"], timestep, True)
+        [[conditional, unconditional]] = denoiser([stage["x"]], timestep, True)
         near(conditional[None], "diffusion", f"out_t{timestep}")
         if f"out_t{timestep}_uncond" in stage:
             near(unconditional[None], "diffusion", f"out_t{timestep}_uncond")

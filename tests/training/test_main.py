@@ -64,8 +64,9 @@ def test_one_command_makes_a_bundle_that_speaks_and_resumes_with_more_steps(tmp_
     synthesizer = ane.load(out / "bundle", threads=1)
     assert synthesizer.model.trained
     assert not synthesizer.model.clones
-    denoiser = synthesizer.backend.denoiser(np.zeros((1, 4, 192), np.float32), np.zeros((1, 160), np.float32), 17)
-    assert (denoiser(np.ones((1, 100, 17), np.float32), 900, False)[:, 100:] == -1).all()       # the fixed variance
+    denoiser = synthesizer.backend.denoiser([np.zeros((1, 4, 192), np.float32)], np.zeros((1, 160), np.float32), [17])
+    [predicted] = denoiser([np.ones((1, 100, 17), np.float32)], 900, False)
+    assert (predicted[:, 100:] == -1).all()             # the fixed variance
     source = json.loads((out / "bundle" / "bundle.json").read_text())["source"]
     assert source["steps"] == dict.fromkeys(TRAINED_PARTS, 2)
     assert source["teachers"] == ["flite rms", "flite slt"]

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from ane.backends.coreml.compiled import package_hash
-from ane.backends.mil.proto import model_messages
+from ane.backends.mil.package import model_messages
 from ane.system import paths
 from ane.system.files import link_or_copy, replacing
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,11 +10,8 @@ from torch import Tensor
 
 from ane.backends.mil import (  # noqa: F401  fill KERNELS
     ops_elementwise,
-    ops_image,
-    ops_index,
-    ops_linear,
+    ops_layers,
     ops_norm,
-    ops_recurrent,
     ops_shape,
 )
 from ane.backends.mil.package import Package, ProgramOp
@@ -268,3 +266,23 @@ def to_declared(tensor: Tensor, dtype: str, rounded: bool) -> Tensor:
 
 def round_to_fp16(tensor: Tensor) -> Tensor:
     return tensor.half().float()
+
+
+class MilRuntime:
+    """The counterpart of ``CoreMLRuntime`` on any machine. It ignores compute units.
+
+    A package is read once and its weights are decoded once, however many of its functions are loaded.
+    """
+
+    def __init__(self, arithmetic: Arithmetic | None = None):
+        self.arithmetic = arithmetic or Arithmetic()
+        self.name = "mil:fp16" if self.arithmetic.fp16 else "mil"
+        self._packages: dict[Path, Package] = {}
+
+    def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
+        if package not in self._packages:
+            self._packages[package] = Package(package)
+        return Interpreter(self._packages[package], function, self.arithmetic)
+
+    def unload(self, package: Path) -> None:
+        self._packages.pop(package, None)

@@ -1,6 +1,11 @@
-"""Types and constants of a program, as a package stores them."""
+"""Types and constants of a program, as a package stores them, and the decoding of compressed weights.
 
-from collections.abc import Hashable
+One function decodes each constexpr op, in both of its forms. The iOS 16 form has flat packed bytes and the shape of the
+result, the iOS 18 form an array of that shape. Arguments are named as in coremltools' documentation of the ops; results
+are dense arrays, or (mask, nonzero values) of the sparse ones.
+"""
+
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,3 +112,78 @@ def from_immediate(constant: Immediate) -> np.ndarray | str:
     if constant.type.dtype == "string":
         return constant.values
     return np.array(constant.values, DTYPES[constant.type.dtype]).reshape(constant.type.shape)
+
+
+def affine_dequantize(quantized_data: np.ndarray, zero_point: np.ndarray, scale: np.ndarray,
+                      axis: np.ndarray) -> np.ndarray:
+    shape = [1] * quantized_data.ndim
+    shape[int(axis)] = -1
+    scale, zero_point = (part.astype(np.float32).reshape(shape if part.ndim else ()) for part in (scale, zero_point))
+    return (quantized_data.astype(np.float32) - zero_point) * scale
+
+
+def blockwise_shift_scale(data: np.ndarray, scale: np.ndarray, offset: np.ndarray | None = None) -> np.ndarray:
+    """``scale`` and ``offset`` have the rank of ``data``; an axis of n blocks has length n."""
+    blocks = [axis for size, count in zip(data.shape, scale.shape, strict=True) for axis in (count, size // count)]
+    spread = [axis for count in scale.shape for axis in (count, 1)]
+    dense = data.astype(np.float32).reshape(blocks)
+    if offset is not None:
+        dense -= offset.astype(np.float32).reshape(spread)
+    dense *= scale.astype(np.float32).reshape(spread)
+    return dense.reshape(data.shape)
+
+
+def lut_to_dense(indices: np.ndarray, lut: np.ndarray, shape: np.ndarray | None = None,
+                 vector_axis: np.ndarray | None = None) -> np.ndarray:
+    """Look indices up. iOS 18: lut (blocks of each axis …, palette entries, vector); iOS 16: lut (entries,)."""
+    if shape is not None:
+        bits = int(lut.size).bit_length() - 1
+        return lut[unpack(indices, bits, int(np.prod(shape, dtype=np.int64)))].reshape(shape)
+    *counts, palette, vector = lut.shape
+    rows = indices.astype(np.int64)
+    stride = palette
+    for axis in reversed(range(indices.ndim)):
+        size, count = indices.shape[axis], counts[axis]
+        if count > 1:
+            block = np.arange(size) // (size // count) * stride
+            rows += block.reshape(-1, *[1] * (indices.ndim - 1 - axis))
+        stride *= count
+    dense = lut.reshape(-1, vector)[rows]
+    if vector == 1:
+        return dense[..., 0]
+    axis = int(vector_axis) % indices.ndim
+    shape = [size * vector if i == axis else size for i, size in enumerate(indices.shape)]
+    return np.moveaxis(dense, -1, axis + 1).reshape(shape)
+
+
+def sparse_to_dense(nonzero_data: np.ndarray, mask: np.ndarray, shape: np.ndarray | None = None) -> np.ndarray:
+    if shape is not None:
+        mask = unpack(mask, 1, int(np.prod(shape, dtype=np.int64))).reshape(shape)
+    dense = np.zeros(mask.shape, nonzero_data.dtype)
+    dense[mask != 0] = nonzero_data
+    return dense
+
+
+def lut_to_sparse(indices_mask: np.ndarray, indices_nonzero_data: np.ndarray, lut: np.ndarray,
+                  vector_axis: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    dense = lut_to_dense(sparse_to_dense(indices_nonzero_data, indices_mask), lut, vector_axis=vector_axis)
+    mask = indices_mask
+    if vector_axis is not None:
+        mask = np.repeat(mask, lut.shape[-1], axis=int(vector_axis))
+    return mask, dense[mask != 0]
+
+
+def sparse_blockwise_shift_scale(data_mask: np.ndarray, nonzero_data: np.ndarray, scale: np.ndarray,
+                                 offset: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    dense = blockwise_shift_scale(sparse_to_dense(nonzero_data, data_mask), scale, offset)
+    return data_mask, dense[data_mask != 0]
+
+
+def cast(source_val: np.ndarray, output_dtype: str) -> np.ndarray:
+    return source_val.astype({"fp32": np.float32, "fp16": np.float16}[output_dtype])
+
+
+EXPRESSIONS: dict[str, Callable[..., np.ndarray | tuple[np.ndarray, ...]]] = {
+    f"constexpr_{function.__name__}": function
+    for function in (affine_dequantize, blockwise_shift_scale, lut_to_dense, sparse_to_dense, lut_to_sparse,
+                     sparse_blockwise_shift_scale, cast)}

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.onnx.cache_writes import row_writer_graph
 from ane.backends.onnx.providers import OnnxDevice, OutOfMemoryError, make_session, onnx_errors, onnxruntime_module
 from ane.backends.onnx.sessions import SessionCache, SessionKey
 
 Shape = tuple[int, ...]
+OPSET, IR_VERSION = 18, 8            # of the graph that writes rows
 NOT_RECORDED = -1                   # gpu_graph_id of a run that is not recorded as a CUDA graph
 
 
@@ -140,18 +140,16 @@ class BoundCall:
     Args:
         inputs, outputs: shapes of the buffers that the call allocates. dtypes: of buffers that are not float32.
         slices: inputs that are slices of other buffers.
-        in_place: outputs that are bound to the memory of a slice: output → name of the slice.
         recorded: whether to record the call as a CUDA graph; None: the session does not support it.
     """
 
     def __init__(self, allocator: BufferAllocator, sessions: SessionCache, key: SessionKey,
                  inputs: Mapping[str, Shape], outputs: Mapping[str, Shape], dtypes: Mapping[str, Any],
-                 slices: Mapping[str, BufferSlice] | None = None, recorded: bool | None = None,
-                 in_place: Mapping[str, str] | None = None):
+                 slices: Mapping[str, BufferSlice] | None = None, recorded: bool | None = None):
         self.allocator, self.sessions, self.key, self.recorded = allocator, sessions, key, recorded
         self.inputs, self.outputs = ({name: allocator.zeros(shape, dtypes.get(name, np.float32))
                                       for name, shape in shapes.items()} for shapes in (inputs, outputs))
-        self.slices, self.in_place = dict(slices or {}), dict(in_place or {})
+        self.slices = dict(slices or {})
 
     def run(self, action: str, **inputs: np.ndarray) -> None:
         """Copy the given inputs into their buffers and run the graph. Other inputs keep their values.
@@ -177,11 +175,72 @@ class BoundCall:
                 self.allocator.bind(binding, name, buffer, output=output)
         for name, part in self.slices.items():
             self.allocator.bind(binding, name, part.buffer, offset=part.offset, shape=part.shape)
-        for name, part in ((name, self.slices[source]) for name, source in self.in_place.items()):
-            self.allocator.bind(binding, name, part.buffer, output=True, offset=part.offset, shape=part.shape)
         if self.recorded is None:
             return binding, None
         options = onnxruntime_module().RunOptions()
         number = self.sessions.next_recording(self.key) if self.recorded else NOT_RECORDED
         options.add_run_config_entry("gpu_graph_id", str(number))
         return binding, options
+
+
+def row_writer_graph(dtype: np.dtype) -> bytes:
+    """A graph that writes the rows ``source`` to the rows ``rows`` of ``target``.
+
+    With its output bound to the memory of its input, ScatterND copies nothing and writes only those rows
+    (onnxruntime 1.25 to 1.30: core/providers/cuda/tensor/scatter_nd.cc and core/providers/cpu/tensor/scatter_nd.cc).
+    """
+    from onnx import TensorProto, helper
+
+    kind = helper.np_dtype_to_tensor_dtype(dtype)
+    target, source = (helper.make_tensor_value_info(name, kind, [size, "width"])
+                      for name, size in (("target", "rows"), ("source", "count")))
+    rows = helper.make_tensor_value_info("rows", TensorProto.INT64, ["count", 1])
+    written = helper.make_tensor_value_info("written", kind, ["rows", "width"])
+    node = helper.make_node("ScatterND", ["target", "rows", "source"], ["written"])
+    graph = helper.make_graph([node], "write", [target, rows, source], [written])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)],
+                             ir_version=IR_VERSION).SerializeToString()
+
+
+class OnnxKvCache:
+    def __init__(self, allocator: BufferAllocator, shape: Shape, dtype: np.dtype):
+        self.allocator, self.buffer = allocator, allocator.zeros(shape, dtype)
+
+    @property
+    def shape(self) -> Shape:
+        return self.buffer.shape
+
+    @property
+    def length(self) -> int:
+        return self.shape[3]
+
+    def offset(self, layer: int, lane: int) -> int:
+        """Index of the buffer's element at which a lane of a layer begins."""
+        _, lanes, *rest = self.shape
+        return (layer * lanes + lane) * prod(rest)
+
+    def rows(self, first: int, position: np.ndarray) -> np.ndarray:
+        """Indices (layers, n, heads, T) of the buffer's rows that ``write`` writes."""
+        layers, lanes, heads, length, _ = self.shape
+        lane = first + np.arange(len(position))
+        begin = (np.arange(layers)[:, None, None] * lanes + lane[:, None]) * heads + np.arange(heads)
+        return begin[..., None] * length + position[:, None]
+
+    def write(self, first: int, position: np.ndarray, new: Buffer) -> None:
+        """Write ``new`` (layers, n, heads, T, width) to positions (n, T) of the lanes ``first`` … ``first + n − 1``."""
+        n, columns = position.shape
+        if self.allocator.rows_by_graph or not isinstance(self.buffer, HostBuffer):
+            self.allocator.write_rows(self.buffer, self.rows(first, position), new)
+            return
+        array, start = self.buffer.array, int(position[0, 0])
+        if (position == start + np.arange(columns)).all():          # the same positions in all lanes
+            array[:, first:first + n, :, start:start + columns] = new.array
+        else:
+            lanes = first + np.arange(n)[:, None]
+            array[:, lanes, :, position] = new.array.transpose(1, 3, 0, 2, 4)
+
+    def grow(self, length: int) -> None:
+        """Allocate a buffer of more positions and copy the content there."""
+        layers, lanes, heads, before, width = self.shape
+        old, self.buffer = self.buffer, self.allocator.zeros((layers, lanes, heads, length, width), self.buffer.dtype)
+        self.write(0, np.broadcast_to(np.arange(before), (lanes, before)), old)

@@ -1,7 +1,7 @@
 """The decoder on ONNX Runtime, with caches that its graphs read in place.
 
 The graph of a step reads the caches in place and returns only the keys and values of its columns, which are then
-written to their positions; on CUDA it writes them itself. Nothing of the cache is copied, concatenated or moved to the
+written to their positions. Nothing of the cache is copied, concatenated or moved to the
 host. A mask states what each column attends to. The graph ``step`` serves lanes that share one prefix and attends to it
 in one product; the graph ``step_prefixes`` serves lanes with different prefixes. With cross-attention, the graph
 ``memory`` computes keys and values of a memory once; the others read them in place, too.
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.backends.base import MASKED, DecoderShape, check_step
-from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice
-from ane.backends.onnx.cache_writes import CACHES, ROWS
-from ane.backends.onnx.kv_cache import OnnxKvCache
+from ane.backends.base import MASKED, Decoder, DecoderShape, check_step
+from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice, OnnxKvCache
 from ane.backends.onnx.providers import CudaGraphError
 from ane.backends.onnx.sessions import SessionCache, SessionKey
 
+NEW = ("new_keys", "new_values")       # outputs of a step: keys and values of its columns
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
 KEPT_CALLS = 16         # shapes of calls whose buffers are kept
 
@@ -31,7 +30,6 @@ class DecoderGraphs:
         whole: (graph, shapes of its inputs) → the session for a call that is not a step.
         step: (graph, shapes of its inputs) → the session for a step, and whether it records CUDA graphs.
         stop_recording: called when a step cannot be recorded; later sessions from ``step`` do not record.
-        writes_caches: whether the graphs of steps are those of ``cache_writes.writing_step_graph``.
         padded_length: positions of a prefix → positions to allocate for it; the mask hides the rest.
     """
 
@@ -39,12 +37,11 @@ class DecoderGraphs:
     whole: Callable[[str, dict[str, tuple[int, ...]]], SessionKey]
     step: Callable[[str, dict[str, tuple[int, ...]]], tuple[SessionKey, bool]]
     stop_recording: Callable[[CudaGraphError], None]
-    writes_caches: bool = False
     padded_length: Callable[[int], int] = lambda positions: positions
 
 
-class OnnxDecoder:
-    """``ane.backends.base.Decoder`` on ONNX Runtime.
+class OnnxDecoder(Decoder):
+    """A decoder on ONNX Runtime.
 
     Args:
         dtype: of the caches.
@@ -107,9 +104,8 @@ class OnnxDecoder:
             self.graphs.stop_recording(error)
             self._calls.clear()
             call = self._run_step(columns, lengths, first_lane, indices)
-        if not self.graphs.writes_caches:
-            for cache, name in zip(self.lane_caches, CACHES, strict=True):
-                cache.write(first_lane, lengths[:, None] + np.arange(T), call.outputs[name])
+        for cache, name in zip(self.lane_caches, NEW, strict=True):
+            cache.write(first_lane, lengths[:, None] + np.arange(T), call.outputs[name])
         return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
 
     def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
@@ -119,8 +115,6 @@ class OnnxDecoder:
         call = self._step_call(n, T, first_lane, prefix_indices, memory_lanes.shape[1])
         found = {"prefix_index": prefix_indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
         indices = {name: array for name, array in found.items() if name in call.inputs}
-        if self.graphs.writes_caches:
-            indices[ROWS] = self.lane_caches[0].rows(first_lane, lengths[:, None] + np.arange(T))[..., None]
         call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
         return call
 
@@ -164,25 +158,18 @@ class OnnxDecoder:
                       (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
                   for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
         slices |= self._memory_slices(common_prefix)
-        outputs, new = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary)}, (d.layers, n, d.heads, T)
-        in_place: dict[str, str] = {}
-        if self.graphs.writes_caches:
-            inputs[ROWS] = (*new, 1)
-            slices |= {name: cache.whole() for cache, (name, _) in zip(self.lane_caches, CACHES.values(), strict=True)}
-            in_place = {written: name for name, written in CACHES.values()}
-        else:
-            outputs |= dict.fromkeys(CACHES, (*new, d.head_width))
+        outputs = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary),
+                   **dict.fromkeys(NEW, (d.layers, n, d.heads, T, d.head_width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
         key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
         # each set of buffers has its own recording; steps of several columns are rare and not recorded
-        return self._call(key, inputs, outputs, slices, T == 1 if records else None, in_place)
+        return self._call(key, inputs, outputs, slices, T == 1 if records else None)
 
     def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
-              slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None,
-              in_place: dict[str, str] | None = None) -> BoundCall:
-        dtypes = {**dict.fromkeys(("prefix_index", "memory_lanes", "memory_rows", ROWS), np.int64),
-                  **dict.fromkeys(("keys", "values", *CACHES), self.dtype)}
-        return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded, in_place)
+              slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
+        dtypes = {**dict.fromkeys(("prefix_index", "memory_lanes", "memory_rows"), np.int64),
+                  **dict.fromkeys(("keys", "values", *NEW), self.dtype)}
+        return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
     def _memory_slices(self, index: int | None) -> dict[str, BufferSlice]:
         """The keys and values of the memory ``index`` in each layer; None: of all."""

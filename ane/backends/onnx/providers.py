@@ -6,13 +6,11 @@ counts as loaded only when a session that was made with it lists it.
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ane.backends.onnx.gpu_libraries import installed_versions, load_libraries, version_problem
 from ane.system.errors import UserError
@@ -71,21 +69,13 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[
 
 
 def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
-                 threads: int | None = None, folder: Path | None = None,
-                 initializers: Mapping[str, Any] | None = None) -> Any:
+                 threads: int | None = None) -> Any:
     """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
-
-    ``folder``: where the files of weights are that a graph in bytes refers to. ``initializers``: values (OrtValue) that
-    it uses in place of weights of the graph.
 
     With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
     CPU from then on.
     """
     options = quiet_options(threads)
-    for name, value in (initializers or {}).items():
-        options.add_initializer(name, value)
-    if folder is not None and isinstance(graph, bytes):
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
         return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph), options,
@@ -159,12 +149,11 @@ def quiet_options(threads: int | None = None) -> Any:
     return options
 
 
-def identity_graph(dtype: Any = np.float32) -> bytes:
+def identity_graph() -> bytes:
     """A graph whose output ``y`` is a copy of its input ``x``, of any shape."""
-    from onnx import helper
+    from onnx import TensorProto, helper
 
-    x, y = (helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
-            for name in "xy")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
 

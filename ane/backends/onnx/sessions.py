@@ -1,15 +1,13 @@
 """A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when others need its memory."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ane.backends.onnx.cache_writes import writing_step_graph
 from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, OutOfMemoryError, make_session, onnx_errors
-from ane.backends.onnx.shared_weights import SharedWeights
 from ane.system.errors import UserError
 
 Shape = tuple[int, ...]
@@ -21,23 +19,13 @@ class SessionKey:
     """Identifies a session: a graph, and options of the provider (for TensorRT the shapes that its engine takes).
 
     Attributes:
-        path: of the graph. size: bytes of the graph and its own weights, an estimate of the memory it takes.
+        path: of the graph. size: bytes of its package, an estimate of the memory it takes.
         options: of the provider, as (name, value) pairs.
-        writes_caches: whether the graph is a step that is changed to write the caches (``writing_step_graph``).
-        shared: bytes of the weights that the sessions of a package share; 0: each has its own.
     """
 
     path: Path
     size: int
     options: tuple[tuple[str, str], ...] = ()
-    writes_caches: bool = False
-    shared: int = 0
-
-
-def memory_of(keys: Iterable[SessionKey]) -> int:
-    """Bytes that sessions take together: those of a package take its shared weights once."""
-    keys = list(keys)
-    return sum(key.size for key in keys) + sum({key.path.parent: key.shared for key in keys}.values())
 
 
 class LoadedSession:
@@ -72,7 +60,7 @@ class SessionCache:
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key].session
-        while self._loaded and self.budget is not None and memory_of([*self._loaded, key]) > self.budget:
+        while self._loaded and self.budget is not None and self.used + key.size > self.budget:
             self._loaded.popitem(last=False)
         while True:
             try:
@@ -123,7 +111,7 @@ class SessionCache:
 
     @property
     def used(self) -> int:
-        return memory_of(self._loaded)
+        return sum(key.size for key in self._loaded)
 
     def __contains__(self, key: SessionKey) -> bool:
         return key in self._loaded
@@ -134,8 +122,6 @@ class SessionCache:
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
     """A function that loads sessions on a device; UserError where ONNX Runtime would fall back to the CPU."""
-    weights = SharedWeights(device)
-
     def load(key: SessionKey) -> Any:
         own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, own)] if own else [device.provider]
@@ -144,10 +130,7 @@ def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[
         if device.provider != CPU:
             providers.append(CPU)                               # for operations on shapes
         with onnx_errors(f"load {key.path} on {device.short_name}"):
-            graph = writing_step_graph(key.path) if key.writes_caches else key.path
-            shared = weights.initializers(key.path) if key.shared else {}
-            session = make_session(graph, providers, threads, key.path.parent, shared)
-        weights.keep(session, shared)
+            session = make_session(key.path, providers, threads)
         if device.provider not in session.get_providers():
             raise UserError(f"the provider {device.short_name} did not load for {key.path.name}, and ONNX Runtime "
                             f"would compute on the CPU instead; it needs {device.requirements}. Or use "

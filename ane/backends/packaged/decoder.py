@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ane.backends.base import MASKED, check_step
+from ane.backends.base import MASKED, Decoder, check_step
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.packaged.pools import (
     CrossMemory,
@@ -26,8 +26,8 @@ from ane.backends.packaged.pools import (
 from ane.system.errors import UserError
 
 
-class PackagedDecoder:
-    """``ane.backends.base.Decoder`` on functions of the kinds "prefill" and "step", or "prefill", "state" and "store".
+class PackagedDecoder(Decoder):
+    """A decoder on functions of the kinds "prefill" and "step", or "prefill", "state" and "store".
 
     Args:
         prefills: functions without a cache, which compute a prefix in one call. A prefix that is too long for all of

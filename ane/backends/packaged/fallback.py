@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.denoising import DenoisingStep, FusedDenoiser
+from ane.backends.base import Decoder
+from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
 from ane.system.errors import UserError
 
 Bind = Callable[[], Any]
 MoveOn = Callable[[UserError], None]
 
 
-class FallbackDenoiser:
-    """``ane.backends.denoising.FusedDenoiser``.
+class FallbackDenoiser(Denoiser):
+    """A denoiser that is bound again when it fails.
 
     Args:
         bind: makes the denoiser. move_on: changes what ``bind`` makes; raises the error when nothing is left.
@@ -28,23 +29,14 @@ class FallbackDenoiser:
         self._bound = attempt(bind, move_on)
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
-        return self._bound.fused_steps(guided) if isinstance(self._bound, FusedDenoiser) else ()
+        return self._bound.fused_steps(guided)
 
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
 
-    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
-                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        def work() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            if len(steps) in self.fused_steps(steps[0].guided):
-                return self._bound.advance(x, previous_x0, steps, noise)
-            next_x, next_x0 = x, previous_x0
-            for step, own_noise in zip(steps, np.split(noise, len(steps)), strict=True):
-                output = self._bound(next_x, step.timestep, step.guided)
-                next_x, next_x0 = step.take(next_x, next_x0, output, own_noise)
-            return next_x, next_x0, output
-
-        return self._repeat(work)
+    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
+                noise: Sequence[np.ndarray]) -> Advanced:
+        return self._repeat(lambda: self._bound.advance(x, previous_x0, steps, noise))
 
     def _repeat(self, work: Callable[[], Any]) -> Any:
         def again(error: UserError) -> None:
@@ -54,8 +46,8 @@ class FallbackDenoiser:
         return attempt(work, again)
 
 
-class FallbackDecoder:
-    """``ane.backends.base.CrossAttentionDecoder``, where the bound decoder is one.
+class FallbackDecoder(Decoder):
+    """A decoder that is bound again when it fails.
 
     It keeps the memories, the prefixes and the columns of all lanes, to compute them again on another decoder.
 

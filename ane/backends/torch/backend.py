@@ -9,17 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.backends.base import check_inputs
-from ane.backends.torch.alignment import aligned_pass
-from ane.backends.torch.cuda_graphs import CudaGraphRunner
-from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchBatchedDenoiser, TorchDenoiser
-from ane.backends.torch.device import choose_device, native_bf16, refuses_long_rows
+from ane.backends.base import Backend, check_inputs
+from ane.backends.torch.decoder import TorchDecoder, aligned_pass
+from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchDenoiser
+from ane.backends.torch.device import (
+    choose_device,
+    convolutions,
+    keep_freed_memory,
+    native_bf16,
+    refuses_long_rows,
+    return_freed_memory,
+    torch_memory_errors,
+)
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
-from ane.backends.torch.memory import keep_freed_memory, return_freed_memory, torch_memory_errors
-from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders
-from ane.backends.torch.tf32 import convolutions
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StaticDecoders
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
@@ -77,7 +81,7 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     return TorchPrecision("fp32", usual, exact_prepacking(stored))
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """Runs the stages with the reference networks, each loaded when it is first called and kept until released.
 
     On CUDA, convolutions are full float32 in calls of this backend; the program's own are as before. On the CPU the
@@ -88,6 +92,8 @@ class TorchBackend:
         threads, keep, notice: see ``ane.backends.load_backend``.
         exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
+
+    returns_attention = True
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, notice: Callable[[str], None] = lambda line: None, exact: bool = False):
@@ -128,9 +134,6 @@ class TorchBackend:
             call = network if declared.method == "forward" else getattr(network, declared.method)
             return call(*arguments).float().cpu().numpy()
 
-    def longest(self, stage: str, length: str) -> int | None:
-        return None         # every length can be computed
-
     def embeddings(self) -> dict[str, np.ndarray]:
         tensors = self.model.tensors(self.stages.decoder.network)
         return {table: tensors[key].float().numpy() for table, key in self.stages.decoder.tables.items()}
@@ -170,17 +173,12 @@ class TorchBackend:
             return scores.cpu().numpy()
 
     @torch.inference_mode()
-    def denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> TorchDenoiser:
-        return TorchDenoiser(self.batched_denoiser([latents], conditioning, [frames]))
-
-    @torch.inference_mode()
-    def batched_denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray,
-                         frames: Sequence[int]) -> TorchBatchedDenoiser:
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> TorchDenoiser:
         name = self.stages.denoiser.network
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
-            return TorchBatchedDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
-                                        self._to_device(conditioning, dtype), frames)
+            return TorchDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
+                                 self._to_device(conditioning, dtype), frames)
 
     def load(self, *networks: str) -> None:
         for name in networks:

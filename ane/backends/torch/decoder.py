@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.base import check_step
-from ane.backends.torch.memory import torch_memory_errors
+from ane.backends.base import Decoder, check_step
+from ane.backends.torch.device import torch_memory_errors
 
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
 FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
@@ -26,13 +26,15 @@ BLOCK = 192             # a sum over more positions would be divided by its leng
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
 
-class TorchDecoder:
-    """``ane.backends.base.Decoder`` on PyTorch; ``DecoderStage`` there says what the network must offer.
+class TorchDecoder(Decoder):
+    """A decoder on PyTorch; ``ane.backends.base.DecoderStage`` says what the network must offer.
 
     A prefix is stored once, and all lanes that use it attend to it in one matrix product. The caches are allocated
     once: prefixes (layers, prefixes, heads, prefix_capacity, head_width), the lanes' own positions (layers, lanes,
     heads, capacity, head_width). Only without ``max_prefix_length`` a longer prefix reallocates that of the prefixes.
     """
+
+    copies_lanes = True
 
     def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None):
@@ -313,3 +315,38 @@ class OwnPositions:
             rows = torch.arange(len(cache), device=cache.device)[:, None]
             cache[rows, :, self.position] = new.transpose(1, 2)
         return cache[:, :, :self.end].flatten(0, 1)
+
+
+class RecordedAttention:
+    """Cross-attention that keeps its scores.
+
+    Args:
+        memory: keys and values (1, heads, N, w) of each layer. heads: (layer, head) whose scores are kept.
+    """
+
+    def __init__(self, memory: Sequence[tuple[Tensor, Tensor]], heads: Sequence[tuple[int, int]]):
+        self.memory, self.heads = memory, heads
+        self._recorded: dict[tuple[int, int], Tensor] = {}
+
+    def attend(self) -> list[Callable[[Tensor], Tensor]]:
+        """A function q (1, heads, T, w) → output of the same shape for each layer."""
+        def cross(layer: int, q: Tensor) -> Tensor:
+            keys, values = self.memory[layer]
+            for head in (head for at, head in self.heads if at == layer):
+                query = q[0, head].float() * q.shape[-1] ** -0.5
+                self._recorded[layer, head] = query @ keys[0, head].float().T
+            return F.scaled_dot_product_attention(q, keys, values)
+
+        return [lambda q, layer=layer: cross(layer, q) for layer in range(len(self.memory))]
+
+    def scores(self) -> Tensor:
+        """(heads, T, N) float32, in the order of ``heads``."""
+        return torch.stack([self._recorded[key] for key in self.heads])
+
+
+def aligned_pass(network: Any, columns: Tensor, memory: Tensor,
+                 heads: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Columns (T, D) and a memory (N, D), float32 → logits (T, V) and scores (heads, T, N), float32."""
+    recorded = RecordedAttention(network.memory(memory[None]), heads)
+    hidden = network(columns[None], None, recorded.attend())
+    return network.logits(hidden)[0], recorded.scores()

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.torch.memory import torch_memory_errors
-from ane.backends.torch.tf32 import convolutions
+from ane.backends.denoising import Denoiser
+from ane.backends.torch.device import convolutions, torch_memory_errors
 
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
 # batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
@@ -16,8 +16,8 @@ from ane.backends.torch.tf32 import convolutions
 MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
-class TorchBatchedDenoiser:
-    """``ane.backends.denoising.BatchedDenoiser``: all utterances' frames in one call of a network with ``bind``."""
+class TorchDenoiser(Denoiser):
+    """All utterances' frames in one call of a network with ``bind``."""
 
     def __init__(self, network: Any, latents: Sequence[Tensor], conditioning: Tensor,
                  frames: Sequence[int]):
@@ -28,13 +28,3 @@ class TorchBatchedDenoiser:
         with torch_memory_errors(), convolutions.full():
             outputs = self.bound([torch.from_numpy(mel) for mel in x], torch.tensor([timestep]), guided)
             return [output.float().cpu().contiguous().numpy() for output in outputs]
-
-
-class TorchDenoiser:
-    """``ane.backends.denoising.Denoiser``: one utterance."""
-
-    def __init__(self, batched: TorchBatchedDenoiser):
-        self.batched = batched
-
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        return self.batched([x], timestep, guided)[0]

@@ -9,13 +9,12 @@ float32, as in upstream.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ane.audio.mel import denormalise_mel
-from ane.backends.base import Backend, BatchingBackend
-from ane.backends.denoising import BatchedDenoiser, Denoiser, DenoisingStep, FusedBatchedDenoiser, FusedDenoiser
+from ane.backends.base import Backend
+from ane.backends.denoising import Denoiser, DenoisingStep
 from ane.system.errors import UserError
 
 TRAINED_STEPS = 4000
@@ -210,55 +209,25 @@ def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random
 
     Draws from ``rng`` float32 normals (1, 100, frames): x_T, then for sampler ``p`` one per step, the last unused.
     """
-    batch = FusedOne(denoiser) if isinstance(denoiser, FusedDenoiser) else One(denoiser)
-    return sample_batch(batch, [frames], diffusion, [rng], progress, prediction)[0]
+    return sample_batch(denoiser, [frames], diffusion, [rng], progress, prediction)[0]
 
 
-class One:
-    """``ane.backends.denoising.BatchedDenoiser`` of one utterance."""
-
-    def __init__(self, denoiser: Any):
-        self.denoiser = denoiser
-
-    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        return [self.denoiser(x[0], timestep, guided)]
-
-
-class FusedOne(One):
-    """``ane.backends.denoising.FusedBatchedDenoiser`` of one utterance."""
-
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        return self.denoiser.fused_steps(guided)
-
-    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        x1, x0, output = self.denoiser.advance(x[0], previous_x0[0], steps, noise[0])
-        return [x1], [x0], [output]
-
-
-def sample_batch(denoiser: BatchedDenoiser, frames: Sequence[int], diffusion: Diffusion,
+def sample_batch(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion,
                  rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
                  prediction: str = "epsilon") -> list[np.ndarray]:
     """``sample`` for several utterances, one call per step; each draws from its own ``rng`` as ``sample`` does."""
     initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
     xs, previous_x0s = map(list, zip(*initial, strict=True))
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
-    fused = denoiser if isinstance(denoiser, FusedBatchedDenoiser) else None
     done = 0
     while done < len(steps):
-        step = steps[done]
-        counts = fused.fused_steps(step.guided) if fused else ()        # fewer after a fallback
-        alike = next((turn for turn, other in enumerate(steps[done:]) if other.guided != step.guided),
-                     len(steps) - done)
-        count = max((count for count in counts if count <= alike), default=1)
+        guided = steps[done].guided
+        same_guidance = next((index for index, step in enumerate(steps[done:]) if step.guided != guided),
+                             len(steps) - done)
+        count = max((count for count in denoiser.fused_steps(guided) if count <= same_guidance), default=1)
         noise = [np.concatenate([step_noise(diffusion, x.shape, rng) for _ in range(count)])
                  for x, rng in zip(xs, rngs, strict=True)]
-        if fused and count > 1:
-            xs, previous_x0s, outputs = fused.advance(xs, previous_x0s, steps[done:done + count], noise)
-        else:
-            outputs = denoiser(xs, step.timestep, step.guided)
-            taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
-            xs, previous_x0s = map(list, zip(*taken, strict=True))
+        xs, previous_x0s, outputs = denoiser.advance(xs, previous_x0s, steps[done:done + count], noise)
         for output, x in zip(outputs, xs, strict=True):
             check_finite_sample(output, x)
         done += count
@@ -289,7 +258,7 @@ def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffus
                 prediction: str = "epsilon") -> np.ndarray:
     """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
     frames = frame_count(len(latents))
-    denoiser = backend.denoiser(latents[None], voice, frames)
+    denoiser = backend.denoiser([latents[None]], voice, [frames])
     return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
 
 
@@ -303,17 +272,13 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
     lengths = [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)
     mels: list[np.ndarray] = []
-    batching = backend if isinstance(backend, BatchingBackend) else None
-    for group in group_by_frames(lengths, batching.max_batched_frames if batching else 0):
+    for group in group_by_frames(lengths, backend.max_batched_frames):
         def report(done: int, _: int, before: int = diffusion.steps * len(mels), each: int = len(group)) -> None:
             progress(before + done * each, total)
 
         rows, random = [latents[index] for index in group], [rngs[index] for index in group]
-        if batching is None or len(group) == 1:
-            mels.append(spectrogram(backend, rows[0], voice, diffusion, random[0], report, prediction))
-            continue
         frames = [lengths[index] for index in group]
-        denoiser = batching.batched_denoiser([array[None] for array in rows], voice, frames)
+        denoiser = backend.denoiser([array[None] for array in rows], voice, frames)
         normalised = sample_batch(denoiser, frames, diffusion, random, report, prediction)
         mels += [denormalise_mel(mel) for mel in normalised]
     return mels

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, RecordingDecoder
+from ane.backends.base import Backend
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import Sampler
@@ -70,8 +70,7 @@ class LanePool:
         self.tables = Embeddings(**backend.embeddings())
         longest = len(self.tables.text_position) + Embeddings.prefix_length(()) if longest is None else longest
         self.decoder = backend.decoder(lanes, capacity, prefixes, longest)
-        self.recorder = self.decoder if (recorded_heads and isinstance(self.decoder, RecordingDecoder)
-                                         and self.decoder.record(recorded_heads)) else None
+        self.recorder = self.decoder if recorded_heads and self.decoder.record(recorded_heads) else None
         self.free_prefixes = list(reversed(range(self.decoder.prefixes)))
         self.schedulers: list[LaneScheduler] = []
         self.active: dict[int, ActiveCandidate] = {}

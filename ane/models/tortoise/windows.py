@@ -108,7 +108,8 @@ class WindowedDiffusion:
         """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
-        denoiser = self.backend.denoiser(self.latents[None, start - self.first:stop - self.first], self.voice, frames)
+        latents = self.latents[None, start - self.first:stop - self.first]
+        denoiser = self.backend.denoiser([latents], self.voice, [frames])
         mel = sample(denoiser, frames, self.diffusion, self.noise, self.progress, self.prediction)[0]
         if self.overlapping is None:
             return mel

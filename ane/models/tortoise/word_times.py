@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ane.backends.base import AlignmentBackend, Backend
+from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.spoken_words import SpokenWord, joined_pieces, matched_words, shared_time
 from ane.models.tortoise.candidate import Candidate
@@ -59,7 +59,7 @@ class WordTimer:
 
         None: the backend returns no attention, or no head follows the text. ``tokens``: with the stop token.
         """
-        if not isinstance(self.backend, AlignmentBackend) or not candidate.codes:
+        if not self.backend.returns_attention or not candidate.codes:
             return None
         stated = self.stated_heads
         heads = stated or [(layer, head, 0) for layer in range(self.config.layers) for head in range(self.config.heads)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.base import Backend, CrossAttentionDecoder, LaneCopyingDecoder
+from ane.backends.base import Backend
 from ane.models.whisper.beams import BeamSearch, sequence_score
 from ane.models.whisper.rules import TokenRules, log_sum_exp
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens
@@ -132,9 +132,6 @@ class WindowDecoder:
 
     Args:
         backend: of a Whisper model. config: of its decoder, a ``WhisperDecoderConfig``.
-
-    Raises:
-        UserError: the backend's decoder has no cross-attention.
     """
 
     def __init__(self, backend: Backend, config: Any, special: SpecialTokens, windows: int = 1, candidates: int = 1):
@@ -143,10 +140,7 @@ class WindowDecoder:
         tables = backend.embeddings()
         self.token_table, self.position_table = tables["token"], tables["position"]
         self.max_prompt = config.n_text_ctx // 2 - 1
-        decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
-        if not isinstance(decoder, CrossAttentionDecoder):
-            raise UserError(f"the backend {backend.name} cannot run Whisper: use backend=torch")
-        self.decoder = decoder
+        self.decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
 
     def encode(self, mels: np.ndarray) -> None:
         """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""
@@ -202,7 +196,7 @@ class WindowDecoder:
         Raises:
             UserError: the backend's decoder cannot copy lanes.
         """
-        if not isinstance(self.decoder, LaneCopyingDecoder):
+        if not self.decoder.copies_lanes:
             raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
                             "the beams out")
         prefix = self._prefix(text)

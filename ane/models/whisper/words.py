@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ane.backends.base import AlignmentBackend, Backend
+from ane.backends.base import Backend
 from ane.models.whisper.alignment import token_times
 from ane.models.whisper.alignment_heads import alignment_heads
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
@@ -46,7 +46,7 @@ class WordAligner:
 
     def __init__(self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens,
                  tokenizer: WhisperTokenizer):
-        if not isinstance(backend, AlignmentBackend):
+        if not backend.returns_attention:
             raise UserError(f"the backend {backend.name} cannot time words: use backend=torch")
         self.backend, self.special, self.tokenizer = backend, special, tokenizer
         self.heads = alignment_heads(config.alignment_heads, config.n_text_layer, config.n_text_head)

@@ -26,16 +26,11 @@ def onnx(decoder_bundle):
     return load_backend("onnx:cpu", decoder_bundle, "fp32", threads=1, keep=True)
 
 
-@pytest.fixture(scope="module")
-def as_on_cuda(torch, decoder_bundle):
-    return OnnxBackend(decoder_bundle, DEVICES["cpu"], torch, "fp32", threads=1, as_on_cuda=True)
-
-
-@pytest.fixture(params=["rows by NumPy", "rows by a graph", "rows by the step's graph"])
-def decoder(onnx, as_on_cuda, request):
-    """``decoder(lanes, capacity, …)``; its caches are written as on the host, with TensorRT, or on CUDA."""
+@pytest.fixture(params=["rows by NumPy", "rows by a graph"])
+def decoder(onnx, request):
+    """``decoder(lanes, capacity, …)``; its caches are written as on the host, or on a GPU."""
     def make(*args):
-        decoder = (as_on_cuda if request.param == "rows by the step's graph" else onnx).decoder(*args)
+        decoder = onnx.decoder(*args)
         if request.param == "rows by a graph":
             decoder.allocator = BufferAllocator(DEVICES["cpu"], rows_by_graph=True)
             for cache in decoder.lane_caches:

@@ -5,7 +5,7 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.onnx import providers
 from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
-from ane.backends.onnx.selection import select_onnx_packages
+from ane.backends.packaged.selection import select_onnx_packages
 from ane.cli import main
 from ane.system.errors import UserError
 from converters.proof.parity import UnpublishedModel

@@ -54,17 +54,6 @@ def test_sessions_may_take_exactly_the_budget(budget, loaded):
     assert len(cache) == loaded
 
 
-def test_shared_weights_count_once_for_each_package():
-    cache, _ = sessions(budget=70)
-    for path in ("one/a", "one/b", "other/a"):
-        cache.get(SessionKey(Path(path), 10, shared=20))
-    assert (len(cache), cache.used) == (3, 70)
-    cache.get(SessionKey(Path("one/c"), 10, shared=20))         # the least recently used, one/a, leaves
-    assert (len(cache), cache.used) == (3, 70)
-    cache.unload(Path("one"))
-    assert (len(cache), cache.used) == (1, 30)
-
-
 def test_a_session_larger_than_the_budget_is_loaded_alone():
     cache, _ = sessions(budget=25)
     cache.get(key("a"))

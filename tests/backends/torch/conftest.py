@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ane.backends.torch.cuda_graphs import CudaGraphRunner
+from ane.backends.torch.static_decoder import CudaGraphRunner
 
 
 class FakeCudaGraph(TorchDispatchMode):

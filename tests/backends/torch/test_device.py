@@ -10,8 +10,7 @@ import torch
 from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import choose_precision
-from ane.backends.torch.device import choose_device
-from ane.backends.torch.memory import return_freed_memory, torch_memory_errors
+from ane.backends.torch.device import choose_device, return_freed_memory, torch_memory_errors
 from ane.cli import main
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
@@ -157,7 +156,7 @@ def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
 
 PAGE_FAULTS = """
 import ctypes, resource, sys
-from ane.backends.torch.memory import keep_freed_memory
+from ane.backends.torch.device import keep_freed_memory
 
 libc, size = ctypes.CDLL(None), 10 << 20
 libc.malloc.restype = ctypes.c_void_p

@@ -67,7 +67,7 @@ def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> li
                for seed, rng in zip(seeds, rngs, strict=True)]
     frames = [4 * rows.shape[1] for rows in latents]
     noisy = [rng.standard_normal((1, 100, length), dtype=np.float32) for rng, length in zip(rngs, frames, strict=True)]
-    return backend.batched_denoiser(latents, VOICE, frames)(noisy, 700, guided)
+    return backend.denoiser(latents, VOICE, frames)(noisy, 700, guided)
 
 
 @pytest.fixture(scope="module", params=[*AVAILABLE, *["bf16, AMX"] * AMX])

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import TorchBackend, TorchPrecision
-from ane.backends.torch.cuda_graphs import StepRunner, run_eagerly
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders
+from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders, StepRunner, run_eagerly
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens

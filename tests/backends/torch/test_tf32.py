@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.tf32 import ConvolutionPrecision
+from ane.backends.torch.device import ConvolutionPrecision
 from ane.bundles import open_model
 
 CUDNN = torch.backends.cudnn
@@ -55,7 +55,7 @@ def test_vocoders_and_encoders_run_without_tf32(backend, stage, network, inputs)
 def test_the_denoiser_runs_without_tf32(backend):
     seen = precisions_inside(backend, "diffusion")
     latents, voice = (noise(1, *size) for size in ((4, backend.model.widths[0]), (backend.model.widths[1],)))
-    backend.denoiser(latents, voice, 18)(noise(1, 100, 18), 12, True)
+    backend.denoiser([latents], voice, [18])([noise(1, 100, 18)], 12, True)
     assert set(seen) == {"ieee"}
     assert CUDNN.allow_tf32
 

@@ -12,7 +12,7 @@ from ane.backends.coreml.extract import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction
-from ane.backends.torch.denoiser import TorchBatchedDenoiser, TorchDenoiser
+from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
@@ -112,8 +112,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     run = Diffusion(steps, "ddim", 2.0 if rows == 2 else None)
     first, last = found = {graph.name: captured(graph) for graph in (graphs[0], graphs[-1])}
     with found[first].capture(), found[last].capture():
-        reference = TorchDenoiser(TorchBatchedDenoiser(
-            network, [torch.from_numpy(latents)], torch.from_numpy(voice), [length]))
+        reference = TorchDenoiser(network, [torch.from_numpy(latents)], torch.from_numpy(voice), [length])
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
     source = InterpretedActivations(MilRuntime())

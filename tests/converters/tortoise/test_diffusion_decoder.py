@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ane.backends.denoising import Denoiser
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks
 from ane.bundles import open_model
@@ -204,7 +205,7 @@ def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
     assert stored(*network) < 1.001 * stored(network[0])
 
 
-class ReferenceDenoiser:
+class ReferenceDenoiser(Denoiser):
     """The reference network as a denoiser."""
 
     def __init__(self, network: DiffusionTts, latents: np.ndarray, voice: np.ndarray, length: int):
@@ -212,10 +213,10 @@ class ReferenceDenoiser:
         conditional = network.condition(torch.from_numpy(latents), torch.from_numpy(voice), length)
         self.codes = torch.cat((conditional, network.unconditioned(length)))
 
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-        batch = 1 + guided
-        return self.network(torch.from_numpy(x).expand(batch, -1, -1), torch.full((batch,), timestep),
-                            self.codes[:batch]).numpy()
+    def __call__(self, x: list[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        [mel], batch = x, 1 + guided
+        return [self.network(torch.from_numpy(mel).expand(batch, -1, -1), torch.full((batch,), timestep),
+                             self.codes[:batch]).numpy()]
 
 
 def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int, fused: bool = True,
@@ -251,11 +252,8 @@ def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
     steps = denoising_steps(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
     for first in (0, 13, 28):
         x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
-        got = denoiser.advance(x, before, steps[first:first + 2], noise)
-        for step, drawn in zip(steps[first:first + 2], noise, strict=True):
-            output = alone(x, step.timestep, step.guided)
-            x, before = step.take(x, before, output, drawn)
-        for expected, made in zip((x, before, output), got, strict=True):
+        got, wanted = (each.advance([x], [before], steps[first:first + 2], [noise]) for each in (denoiser, alone))
+        for [expected], [made] in zip(wanted, got, strict=True):
             assert snr_db(expected, made) > 90
 
 
@@ -292,7 +290,7 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
               for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
-        output = denoiser(np.zeros((1, 100, length), np.float32), 5, guided)
+        [output] = denoiser([np.zeros((1, 100, length), np.float32)], 5, guided)
         assert output.shape == (1 + guided, 200, length)
         assert denoiser.fused_steps(guided) == ([3] if (length, guided) == (64, False) else [])
     assert [name for name in called if "denoise" in name] == ["denoise_1_64", "denoise_2_64", "denoise_1_128"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.backends.base import BatchingBackend
+from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.diffusion import (
     MELS,
@@ -55,9 +55,9 @@ def test_a_prediction_in_a_batch_equals_that_of_the_utterance_alone(backend, cou
     latents, frames = [rows[None] for rows in random_latents(counts)], [frame_count(count) for count in counts]
     noisy = [rng.standard_normal((1, MELS, length), dtype=np.float32)
              for rng, length in zip(generators(len(counts)), frames, strict=True)]
-    together = backend.batched_denoiser(latents, VOICE, frames)(noisy, timestep, guided)
+    together = backend.denoiser(latents, VOICE, frames)(noisy, timestep, guided)
     for rows, length, x, prediction in zip(latents, frames, noisy, together, strict=True):
-        alone = backend.denoiser(rows, VOICE, length)(x, timestep, guided)
+        [alone] = backend.denoiser([rows], VOICE, [length])([x], timestep, guided)
         assert prediction.shape == alone.shape == (1 + guided, 2 * MELS, length)
         assert_close(prediction, alone, ROUNDING["fp32"])
 
@@ -77,11 +77,11 @@ def test_utterances_do_not_affect_each_other_in_bf16():
     backend, latents = TorchBackend(RandomModel(), "cpu", "bf16", keep=True), random_latents([30, 7])
     noisy = [np.zeros((1, MELS, frame_count(len(rows))), np.float32) for rows in latents]
     frames = [x.shape[-1] for x in noisy]
-    denoisers = [backend.batched_denoiser([rows[None] for rows in pair], VOICE, frames)
+    denoisers = [backend.denoiser([rows[None] for rows in pair], VOICE, frames)
                  for pair in (latents, [latents[0], -latents[1]])]
     first, beside_another = (denoiser(noisy, 2000, True)[0] for denoiser in denoisers)
     np.testing.assert_array_equal(first, beside_another)
-    alone = backend.denoiser(latents[0][None], VOICE, frames[0])(noisy[0], 2000, True)
+    [alone] = backend.denoiser([latents[0][None]], VOICE, frames[:1])(noisy[:1], 2000, True)
     assert_close(first, alone, ROUNDING["bf16"])
 
 
@@ -99,12 +99,13 @@ def test_guidance_applies_to_every_utterance(backend):
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_prediction_that_is_not_finite_is_refused_for_any_utterance(broken, value):
-    def denoise(x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        return [np.full((1, 2 * MELS, each.shape[-1]), value if index == broken else 0, np.float32)
-                for index, each in enumerate(x)]
+    class BrokenDenoiser(Denoiser):
+        def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+            return [np.full((1, 2 * MELS, each.shape[-1]), value if index == broken else 0, np.float32)
+                    for index, each in enumerate(x)]
 
     with pytest.raises(UserError, match="the diffusion decoder returned NaN or infinite values"):
-        sample_batch(denoise, [5, 8], Diffusion(3, "ddim", None), generators(2))
+        sample_batch(BrokenDenoiser(), [5, 8], Diffusion(3, "ddim", None), generators(2))
 
 
 @given(lengths=st.lists(st.integers(1, 1000), max_size=20), limit=st.integers(0, 3000))
@@ -126,16 +127,13 @@ def test_progress_counts_the_steps_of_all_utterances(backend, limit):
     assert reports[-1] == (12, 12)
 
 
-def test_a_backend_without_batches_gets_one_utterance_at_a_time(backend):
-    class SingleDenoiserBackend:
-        name = "single"
-        denoiser = staticmethod(backend.denoiser)
-
-    assert isinstance(backend, BatchingBackend)
-    assert not isinstance(SingleDenoiserBackend(), BatchingBackend)
-    latents = random_latents([3, 4])
-    mels = spectrograms(SingleDenoiserBackend(), latents, VOICE, Diffusion(2), generators(2))
-    assert [mel.shape[-1] for mel in mels] == [frame_count(3), frame_count(4)]
+def test_utterances_that_are_denoised_one_by_one_are_those_alone(backend):
+    latents, frames = [rows[None] for rows in random_latents([3, 4])], [frame_count(3), frame_count(4)]
+    separate = each_alone(lambda rows, length: backend.denoiser([rows], VOICE, [length]), latents, frames)
+    together = sample_batch(separate, frames, Diffusion(2, "p", 2.0), generators(2))
+    for rows, length, rng, mel in zip(latents, frames, generators(2), together, strict=True):
+        alone = backend.denoiser([rows], VOICE, [length])
+        np.testing.assert_array_equal(mel, sample_batch(alone, [length], Diffusion(2, "p", 2.0), [rng])[0])
 
 
 def test_no_utterances_give_no_spectrograms(backend):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrogram
 from ane.models.tortoise.windows import Windows, windowed_mels
 from ane.system.errors import UserError
@@ -24,18 +25,24 @@ class FirstChannelBackend:
         self.latents: list[int] = []        # of each window
         self.first_values: list[float] = []
 
-    def denoiser(self, latents: np.ndarray, voice: np.ndarray, frames: int):
+    def denoiser(self, utterances: list[np.ndarray], voice: np.ndarray, lengths: list[int]) -> "LinearDenoiser":
+        [latents], [frames] = utterances, lengths
         self.latents.append(latents.shape[1])
         self.first_values.append(float(latents[0, 0, 0]))
         assert latents.dtype == np.float32
         codes = np.arange(frames) * latents.shape[1] // frames
         clean = np.broadcast_to(latents[0, codes, 0], (1, MELS, frames))
 
-        def predict(x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
-            mel = clean + np.float32(self.noise_share) * x
-            return np.concatenate((mel, np.zeros_like(mel)), axis=1)
+        return LinearDenoiser(clean, self.noise_share)
 
-        return predict
+
+class LinearDenoiser(Denoiser):
+    def __init__(self, clean: np.ndarray, noise_share: float):
+        self.clean, self.noise_share = clean, noise_share
+
+    def __call__(self, x: list[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        mel = self.clean + np.float32(self.noise_share) * x[0]
+        return [np.concatenate((mel, np.zeros_like(mel)), axis=1)]
 
 
 def slope(latents: int) -> np.ndarray:
@@ -113,8 +120,8 @@ def test_windows_share_the_noise_of_the_frames_where_they_overlap(sampler):
 class NumberingBackend(FirstChannelBackend):
     """A backend that predicts, for every frame of a window, a tenth of the number of windows before it."""
 
-    def denoiser(self, latents: np.ndarray, voice: np.ndarray, frames: int):
-        return super().denoiser(np.full_like(latents, len(self.latents) / 10), voice, frames)
+    def denoiser(self, latents: list[np.ndarray], voice: np.ndarray, frames: list[int]) -> LinearDenoiser:
+        return super().denoiser([np.full_like(latents[0], len(self.latents) / 10)], voice, frames)
 
 
 def test_overlapping_windows_are_cross_faded_in_a_straight_line():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import ane
+from ane.backends.base import Decoder
 from ane.books.checking.recognisers import TextAligner
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
@@ -130,10 +131,16 @@ def test_without_a_recording_another_pass_gives_the_same_times(synthesizer):
                                [(word.start, word.end) for word in recorded], atol=1e-4)
 
 
-class UnrecordedDecoder:
+class UnrecordedDecoder(Decoder):
     def __init__(self, decoder):
         self.lanes, self.capacity, self.prefixes = decoder.lanes, decoder.capacity, decoder.prefixes
-        self.prefill, self.step = decoder.prefill, decoder.step
+        self.decoder = decoder
+
+    def prefill(self, *arguments):
+        return self.decoder.prefill(*arguments)
+
+    def step(self, *arguments):
+        return self.decoder.step(*arguments)
 
 
 def test_scores_are_those_of_the_whole_network(synthesizer):

@@ -95,4 +95,5 @@ def test_the_next_window_begins_after_the_last_word(transcriber, noise, monkeypa
 
 def test_a_backend_without_attention_scores_is_refused(transcriber):
     with pytest.raises(UserError, match="the backend abc cannot time words: use backend=torch"):
-        WordAligner(SimpleNamespace(name="abc"), transcriber.decoder_config, transcriber.special, transcriber.tokenizer)
+        WordAligner(SimpleNamespace(name="abc", returns_attention=False), transcriber.decoder_config,
+                    transcriber.special, transcriber.tokenizer)

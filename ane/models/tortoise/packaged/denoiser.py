@@ -6,15 +6,15 @@ import numpy as np
 import torch
 
 from ane.backends.base import FunctionSet
-from ane.backends.denoising import DenoisingStep
+from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
 from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 
 INPUT = "the text"      # what is too long when no bucket fits
 
 
-class PackagedDenoiser:
-    """``ane.backends.denoising.FusedDenoiser`` on the graphs of ``converters.tortoise.diffusion_decoder``.
+class PackagedDenoiser(Denoiser):
+    """One utterance on the graphs of ``converters.tortoise.diffusion_decoder``.
 
     Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
@@ -43,24 +43,27 @@ class PackagedDenoiser:
     def fused_steps(self, guided: bool) -> Sequence[int]:
         return sorted({f.bucket["steps"] for f in self._fused(guided) if f.bucket["frames"] >= self.length})
 
-    def __call__(self, x: np.ndarray, timestep: int, guided: bool) -> np.ndarray:
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        [mel] = x
         function = smallest_fitting(self._denoise, INPUT, batch=1 + guided, frames=self.length)
-        outputs = function(x=self._columns(x, function), time=self._times([timestep]),
+        outputs = function(x=self._columns(mel, function), time=self._times([timestep]),
                            **self._constant_inputs(function))
-        return self._output(outputs, guided)
+        return [self._output(outputs, guided)]
 
-    def advance(self, x: np.ndarray, previous_x0: np.ndarray, steps: Sequence[DenoisingStep],
-                noise: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
+                noise: Sequence[np.ndarray]) -> Advanced:
         guided = steps[0].guided
+        if len(steps) not in self.fused_steps(guided):
+            return super().advance(x, previous_x0, steps, noise)
         function = smallest_fitting([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], INPUT,
                             frames=self.length)
         outputs = function(
-            x=self._columns(x, function), previous_x0=self._columns(previous_x0, function),
-            noise=self._columns(noise, function), times=self._times([step.timestep for step in steps]),
+            x=self._columns(x[0], function), previous_x0=self._columns(previous_x0[0], function),
+            noise=self._columns(noise[0], function), times=self._times([step.timestep for step in steps]),
             coefficients=np.stack([step.coefficients for step in steps])[:, :, None, None],
             **self._constant_inputs(function))
-        return (*(outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_previous_x0")),
-                self._output(outputs, guided))
+        next_x, x0 = (outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_previous_x0"))
+        return [next_x], [x0], [self._output(outputs, guided)]
 
     def _fused(self, guided: bool) -> list[PackageFunction]:
         """Fused functions of exactly this batch size: two rows instead of one would double the work."""
