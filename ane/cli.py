@@ -14,7 +14,6 @@ from rich.markup import escape
 from ane.commands import (
     bench,
     cache,
-    classify,
     completion,
     convert,
     doctor,
@@ -50,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (say, read, serve, voices, transcribe, import_model, convert, verify, plan, export_swift, bench,
-                    cache, classify, doctor, completion):
+                    cache, doctor, completion):
         command.register(commands)
     add_common_arguments(top)
     top.set_defaults(top_parser=top)

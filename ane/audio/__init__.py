@@ -1,8 +1,15 @@
 """Sound: reading and writing files, resampling, playback, mel spectrograms, trimming of silence."""
 
 from ane.audio.playback import check_sound_device, play
-from ane.audio.reader import CLIP_SUFFIXES, MIN_CLIP_SECONDS, check_clip, read_audio, read_clip
-from ane.audio.resampling import resample, resample_windowed_sinc
+from ane.audio.reader import (
+           CLIP_SUFFIXES,
+           MIN_CLIP_SECONDS,
+           check_clip,
+           read_audio,
+           read_clip,
+           resample,
+           resample_windowed_sinc,
+)
 from ane.audio.writer import check_output, write, writing
 
 __all__ = ["CLIP_SUFFIXES", "MIN_CLIP_SECONDS", "check_clip", "check_output", "check_sound_device", "play",

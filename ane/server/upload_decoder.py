@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from ane.audio.reader import MAX_RATE, read_audio
-from ane.audio.resampling import resample
+from ane.audio.reader import MAX_RATE, read_audio, resample
 from ane.system.errors import UserError
 
 UNREADABLE = "the file is not sound in a known format, or is damaged"

@@ -13,7 +13,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.audio import check_clip, read_audio, read_clip, write
+from ane.audio import check_clip, read_audio, read_clip, resample, write
 from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_recording
 from ane.system.errors import UserError
 from tests.audio.waves import RATE, tone
@@ -49,59 +49,30 @@ def test_the_format_is_detected_by_content_not_by_name(tmp_path):
     assert len(read_clip(tmp_path / "tone.wav")[0]) == RATE
 
 
-def test_a_missing_file_is_refused(tmp_path):
-    assert "no such file" in refusal(tmp_path / "nope.wav")
+def with_nan(value: float) -> np.ndarray:
+    audio = tone()
+    audio[1000] = value
+    return audio
 
 
-def test_a_directory_is_refused(tmp_path):
+@pytest.mark.parametrize(("content", "fault"), [
+    (None, "no such file"), (b"", "empty"), (b"It was a dark and stormy night.\n" * 100, "convert it"),
+    (tone(peak=0.00098), "silent"), (np.full(RATE, 0.4, np.float32), "silent"),         # -60.2 dBFS; a constant
+    (tone() * 32768, "between -1 and 1"), *((with_nan(value), "NaN or infinite") for value in (np.nan, np.inf)),
+    *((tone()[:samples], f"lasts {samples / RATE:.3f} s") for samples in (1, RATE // 2 - 1))])
+def test_what_is_no_clip_is_refused(tmp_path, content, fault):
+    if isinstance(content, bytes):
+        (tmp_path / "clip.wav").write_bytes(content)
+    elif content is not None:
+        soundfile.write(tmp_path / "clip.wav", content, RATE, "FLOAT")
+    assert fault in refusal(tmp_path / "clip.wav")
     assert "is not a file" in refusal(tmp_path)
-
-
-def test_a_file_of_no_bytes_is_refused(tmp_path):
-    (tmp_path / "empty.wav").touch()
-    assert "empty" in refusal(tmp_path / "empty.wav")
 
 
 @pytest.mark.parametrize("suffix", ["wav", "ogg"])
 def test_a_sound_file_of_no_samples_is_refused(tmp_path, suffix):
     soundfile.write(tmp_path / f"none.{suffix}", np.empty(0), RATE)
     assert "no samples" in refusal(tmp_path / f"none.{suffix}")
-
-
-def test_text_with_the_suffix_of_sound_is_refused(tmp_path):
-    (tmp_path / "text.wav").write_text("It was a dark and stormy night.\n" * 100)
-    assert "convert it" in refusal(tmp_path / "text.wav")
-
-
-def test_silence_is_refused(tmp_path):
-    write(tmp_path / "silent.wav", tone(peak=0.00098), RATE)     # −60.2 dBFS
-    assert "silent" in refusal(tmp_path / "silent.wav")
-    write(tmp_path / "quiet.wav", tone(peak=0.0011), RATE)
-    read_clip(tmp_path / "quiet.wav")
-
-
-def test_a_constant_is_silence(tmp_path):
-    write(tmp_path / "offset.wav", np.full(RATE, 0.4, np.float32), RATE)
-    assert "silent" in refusal(tmp_path / "offset.wav")
-
-
-@pytest.mark.parametrize("samples", [1, 3, RATE // 2 - 1])
-def test_a_clip_below_half_a_second_is_refused_with_its_length(tmp_path, samples):
-    write(tmp_path / "short.wav", tone()[:samples], RATE)
-    assert f"lasts {samples / RATE:.3f} s" in refusal(tmp_path / "short.wav")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_samples_that_are_not_numbers_are_refused(tmp_path, value):
-    audio = tone()
-    audio[1000] = value
-    soundfile.write(tmp_path / "bad.wav", audio, RATE, "FLOAT")
-    assert "NaN or infinite" in refusal(tmp_path / "bad.wav")
-
-
-def test_floats_on_an_integer_scale_are_refused(tmp_path):
-    soundfile.write(tmp_path / "scale.wav", tone() * 32768, RATE, "FLOAT")
-    assert "between -1 and 1" in refusal(tmp_path / "scale.wav")
 
 
 def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypatch):
@@ -260,3 +231,18 @@ def test_a_path_may_begin_with_the_users_home(tmp_path, monkeypatch):
 def test_reading_and_writing_do_not_load_torch():
     code = "import sys, ane.audio; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@given(source=st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000, 96000]),
+       target=st.sampled_from([16000, 22050, 24000]), seconds=st.floats(0.5, 1.5))
+def test_resampling_keeps_the_duration_and_the_tone(source, target, seconds):
+    audio = resample(tone(seconds, source), source, target)
+    assert audio.dtype == np.float32
+    assert abs(len(audio) - round(seconds * source) * target / source) <= 1
+    middle = slice(target // 10, len(audio) - target // 10)
+    np.testing.assert_allclose(audio[middle], tone(seconds + 0.1, target)[:len(audio)][middle], atol=2e-4)
+
+
+def test_resampling_clips_to_full_scale():
+    assert np.abs(resample(tone(peak=1.5), RATE, 24000)).max() == 1.0
+    np.testing.assert_array_equal(resample(tone(peak=1.5), RATE, RATE), np.clip(tone(peak=1.5), -1, 1))

@@ -160,12 +160,6 @@ def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, 
     assert bundle.precision == "bf16"
 
 
-def test_a_repository_without_checkpoints_is_refused(run_import, hub):
-    with hub.serving({"me/tts": hub.Repository({FIRST: {"README.md": b""}}, {"main": FIRST})}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "-o", "./out"))
-    assert "me/tts at main has no autoregressive.pth" in message
-
-
 def test_offline_mode_without_a_cache_is_refused(run_import):
     message = error_of(run_import("http://127.0.0.1:9", "me/tts", "-o", "./out", HF_HUB_OFFLINE="1"))
     assert "cannot download me/tts: HF_HUB_OFFLINE is set" in message
@@ -188,42 +182,27 @@ def test_a_refused_connection_is_reported(run_import):
     assert f"the hub at {endpoint} cannot be reached" in message
 
 
-def test_an_unknown_repository_is_reported(run_import, files, hub):
-    with hub.serving({}) as endpoint:
-        assert "has no repository you/tts" in error_of(run_import(endpoint, "you/tts", "-o", "./out"))
-
-
-def test_an_unknown_revision_is_reported(run_import, files, hub):
-    with hub.serving({"me/tts": hub.Repository({FIRST: files}, {"main": FIRST})}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "-o", "./out", "--revision", "v9"))
-    assert "me/tts has no revision 'v9'" in message
+@pytest.mark.parametrize(("faults", "arguments", "message"), [
+    (None, (), "has no repository me/tts"), ({"files": {"README.md": b""}}, (), "at main has no autoregressive.pth"),
+    ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
+    ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
+    ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
+    ({"lies": {"vocoder.pth": "f" * 64}}, (), f"me/tts states {'f' * 64}")])
+def test_a_fault_of_the_repository_is_reported(run_import, files, tmp_path, hub, faults, arguments, message):
+    repositories = {}
+    if faults is not None:
+        faults = dict(faults)
+        content = faults.pop("files", files)
+        repositories["me/tts"] = hub.Repository({FIRST: content, SECOND: content}, {"main": FIRST}, **faults)
+    with hub.serving(repositories) as endpoint:
+        assert message in error_of(run_import(endpoint, "me/tts", "-o", "./out", *arguments))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("path", "message"), [("elsewhere", "answered 404"), ("portal", "does not answer like a")])
 def test_a_server_that_is_no_hub_is_reported(run_import, hub, path, message):
     with hub.serving({}) as endpoint:
         assert message in error_of(run_import(f"{endpoint}/{path}", "me/tts", "-o", "./out"))
-
-
-def test_a_listed_file_that_is_gone_is_reported(run_import, files, hub):
-    with hub.serving({"me/tts": hub.Repository({FIRST: files}, {"main": FIRST}, gone=("vocoder.pth",))}) as endpoint:
-        assert "me/tts at main has no file vocoder.pth" in error_of(run_import(endpoint, "me/tts", "-o", "./out"))
-
-
-def test_a_branch_that_moves_during_the_download_is_refused(run_import, files, tmp_path, hub):
-    repository = hub.Repository({FIRST: files, SECOND: files}, {"main": FIRST}, moves_to=SECOND)
-    with hub.serving({"me/tts": repository}) as endpoint:
-        assert "moved while it was being downloaded" in error_of(run_import(endpoint, "me/tts", "-o", "./out"))
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_download_with_another_hash_than_the_hub_states_is_refused(run_import, files, tmp_path, hub):
-    repository = hub.Repository({FIRST: files}, {"main": FIRST}, lies={"vocoder.pth": "f" * 64})
-    with hub.serving({"me/tts": repository}) as endpoint:
-        message = error_of(run_import(endpoint, "me/tts", "-o", "./out"))
-    assert "vocoder.pth has SHA-256" in message
-    assert f"me/tts states {'f' * 64}" in message
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("arguments", [("./out", "--force"), ("./new", "--expect", "out/bundle.json")])

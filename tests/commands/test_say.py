@@ -159,7 +159,7 @@ def test_help_names_every_command_and_comes_without_loading_an_engine():
               "assert 'torch' not in sys.modules, 'torch was imported'\n")
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
-    assert {"say", "voices", "import", "classify"} <= set(result.stdout.split())
+    assert {"say", "voices", "import", "cache"} <= set(result.stdout.split())
 
 
 TWO = "The turtle was first. The rabbit came second."

@@ -22,7 +22,7 @@ OFF_THE_PATH = {
     "ane.models.tortoise.packaged", "ane.models.tortoise.packaged.clvp",            # of packages; stages name them
     "ane.models.tortoise.packaged.denoiser", "ane.models.tortoise.packaged.encoders",
     "ane.models.tortoise.packaged.vocoders",
-    "ane.models.tortoise.networks.classifier",      # of `ane classify`
+    "ane.models.tortoise.networks.classifier",      # compared with upstream, and used by no command
     "ane.backends.torch.static_decoder",            # for GPUs
 }
 RESULT = re.compile(r"`([\w.-]+\.json)`")

@@ -42,3 +42,11 @@ def test_a_wrong_value_is_one_line_that_names_it(content, message):
     with pytest.raises(UserError) as caught:
         read_record(Cart, content, "cart.json", "; make it again")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("two\nlines  of\ttext ", "two lines of text"), ("Zoë – «ok»", "Zoë – «ok»"),
+    ("\x1b[31mred", "\\x1b[31mred"), ("a\udc80b", "a\\udc80b"), ("x\0y", "x\\x00y")])
+def test_a_message_is_one_printable_line(text, message):
+    assert str(UserError(text)) == message
+    message.encode("utf-8")

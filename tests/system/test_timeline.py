@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 
 
@@ -73,3 +74,28 @@ def test_the_first_sound_is_marked_once():
     timeline.mark_first_audio()
     timeline.mark_first_audio()
     assert timeline.first_audio == 1
+
+
+def test_a_source_is_closed_however_the_block_ends():
+    closed = []
+
+    def numbers():
+        try:
+            yield from range(3)
+        finally:
+            closed.append(True)
+
+    source = numbers()
+    with closing_source(source):
+        next(source)
+    assert closed == [True]
+    source = numbers()
+    next(source)
+    with pytest.raises(ValueError, match="half"), closing_source(source):
+        raise ValueError("half")
+    assert closed == [True, True]
+
+
+def test_a_source_that_cannot_be_closed_is_left_alone():
+    with closing_source([1, 2]) as nothing:
+        assert nothing is None

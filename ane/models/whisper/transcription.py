@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ane.audio.resampling import resample
+from ane.audio.reader import resample
 from ane.backends.base import Backend
 from ane.bundles.model import Model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
