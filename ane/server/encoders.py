@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import soxr
 
-from ane.audio.writer import EncodedStream, endless_wav_header, pcm16
+from ane.audio.writer import endless_wav_header, pcm16
+from ane.books.media_writer import EncodedStream
 
 PCM_RATE = 24000        # of ``pcm``, which states no rate: that of OpenAI's
 
