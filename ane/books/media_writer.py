@@ -22,6 +22,8 @@ from ane.system.files import check_output_file
 from ane.system.interruption import uninterrupted
 
 WITHOUT_PYAV = (".wav", ".flac", ".mp3", ".ogg")
+# the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
+IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
 OPUS_RATE = 48000       # Hz of every Opus stream
 INSTALL = "pip install 'tortoise-ane[books]'"
 
@@ -79,11 +81,15 @@ def has_pyav() -> bool:
 
 def cover_size(cover: CoverImage) -> tuple[int, int] | None:
     """Width and height of a cover in pixels; None when PyAV is missing or cannot read it."""
+    start, form = IMAGES[cover.media_type]
+    if not cover.data.startswith(start):
+        return None
     try:
         import av
 
-        with av.open(BytesIO(cover.data)) as image:
-            return image.streams.video[0].width, image.streams.video[0].height
+        with av.open(BytesIO(cover.data), format=form) as image:
+            size = image.streams.video[0].width, image.streams.video[0].height
+            return size if all(size) else None
     except (ImportError, OSError, ValueError, IndexError):      # FFmpeg's errors are OSError or ValueError
         return None
 

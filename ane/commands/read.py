@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
-IMAGE_STARTS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png"}
 MAX_COVER = 16 << 20        # bytes
 POCKETSPHINX = "pocketsphinx"
 LOCAL = "local"             # of --ray without an address
@@ -309,14 +308,14 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
 def read_cover(path: Path) -> "CoverImage":
     """A cover in a file. Raises UserError when it is no JPEG or PNG."""
     from ane.books.document import CoverImage
-    from ane.books.media_writer import cover_size, has_pyav
+    from ane.books.media_writer import IMAGES, cover_size, has_pyav
 
     try:
         with path.open("rb") as file:
             data = file.read(MAX_COVER + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    kind = next((kind for start, kind in IMAGE_STARTS.items() if data.startswith(start)), None)
+    kind = next((kind for kind, (start, _) in IMAGES.items() if data.startswith(start)), None)
     if kind is None or len(data) > MAX_COVER:
         raise UserError(f"{path} cannot be a cover: give a JPEG or PNG of at most {MAX_COVER >> 20} MB")
     cover = CoverImage(data, kind)

@@ -26,6 +26,7 @@ from ane.system.errors import UserError
 from tests.audio.test_loudness import measured
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job
 
+SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"   # would open a port
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff"), (".m4b", ".m4a", ".mp3", ".flac")
 
 
@@ -71,7 +72,8 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
 
 def test_a_png_is_a_cover_and_a_damaged_cover_is_left_out(job, tmp_path):
     av = pytest.importorskip("av", reason=INSTALL)
-    for name, cover, pictures in (("a", image("PNG"), 1), ("b", CoverImage(b"\xff\xd8\xffdamaged", "image/jpeg"), 0)):
+    for name, cover, pictures in (("a", image("PNG"), 1), ("b", CoverImage(b"\xff\xd8\xffdamaged", "image/jpeg"), 0),
+                                  ("c", CoverImage(SDP, "image/jpeg"), 0)):
         write(job, tmp_path / f"{name}.m4b", cover=cover)
         with av.open(str(tmp_path / f"{name}.m4b")) as file:
             assert len(file.streams.video) == pictures
