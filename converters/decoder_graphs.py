@@ -13,11 +13,12 @@ Embedding tables, positions and masks stay on the host (``blocks``, principle 6)
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from torch import Tensor, nn
 
 from ane.backends.base import DecoderShape
 from converters.blocks import LayerPool
@@ -37,6 +38,22 @@ def scale_for(largest: float) -> float:
     underflows in fp16, which matters where embeddings are small.
     """
     return min(1.0, max(SMALLEST_SCALE, 2.0 ** math.floor(math.log2(LARGEST / largest))))
+
+
+def measured_scale(blocks: Iterable[nn.Module], run: Callable[[], object]) -> float:
+    """``scale_for`` of the largest value that these blocks take or return while ``run`` is called."""
+    found: list[float] = []
+
+    def record(_: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        found.extend(float(each.abs().max()) for each in (inputs[0], output))
+
+    hooks = [block.register_forward_hook(record) for block in blocks]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return scale_for(max(found))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """A tiny bundle with Core ML packages, and a way to damage them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 
 from ane.backends.mil.package import METADATA, Package
 from ane.bundles.bundle import Bundle
@@ -18,9 +20,24 @@ NETWORKS = ["autoregressive", "clvp", "contextual_embedder", "rlg_auto", "univne
 
 
 def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
-    """Write ``folder``/plain, and that bundle with packages as ``folder``/small; the path of the latter."""
+    """Write ``folder``/plain, and that bundle with packages of these networks as ``folder``/small; returns the latter.
+
+    ``folder`` is a temporary one of pytest's. The packages are converted once in a run, by the first test that needs
+    one.
+    """
     write_random_bundle(folder / "plain")
-    return convert(Bundle(folder / "plain"), folder / "small", [OPTIONS], networks or NETWORKS).path
+    shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent     # of xdist's workers
+    with FileLock(shared / "small.lock"):
+        if not (shared / "small").exists():
+            convert(Bundle(folder / "plain"), shared / "small", [OPTIONS], NETWORKS)
+    left_out = [f"{network}-*" for network in NETWORKS if networks and network not in networks]
+    shutil.copytree(shared / "small", folder / "small", ignore=lambda parent, names: (
+        shutil.ignore_patterns(*left_out)(parent, names) if Path(parent).name == "packages" else ()))
+    manifest = json.loads((folder / "small" / "bundle.json").read_text())
+    manifest["coreml"]["packages"] = [package for package in manifest["coreml"]["packages"]
+                                      if (folder / "small" / package["path"]).exists()]
+    (folder / "small" / "bundle.json").write_text(json.dumps(manifest))
+    return folder / "small"
 
 
 def spoil(bundle: Path, package: str, function: str, value: str) -> None:

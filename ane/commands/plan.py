@@ -75,11 +75,7 @@ def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
-    """Packages and the compute units of each: those that bundle.json lists, else all in the folder.
-
-    Raises:
-        UserError: no such bundle, or no packages in it.
-    """
+    """The package, or those that a bundle states, each with its compute units. Raises UserError when there are none."""
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
     from ane.bundles.opening import demo_bundle, find_bundle
@@ -93,18 +89,11 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     found = find_bundle(args.bundle)
     if found == demo_bundle():
         found = with_packages(open_model(), "mil", message_console(args)).path
-    manifest = found / "bundle.json"
-    recorded = []
-    if manifest.is_file():
-        read = read_manifest(found)
-        recorded = read_section(read.sections, str(manifest), read.networks)
-    packages = [(found / record.path, record.compute_units) for record in recorded]
-    packages = packages or [(path, DEFAULT_UNITS) for path in sorted(found.rglob("*.mlpackage"))]
-    if not packages:
-        if manifest.is_file():
-            raise missing_packages(open_model(found), "coreml")
-        raise UserError(f"there are no Core ML packages in {found}; make some with: ane convert")
-    return packages
+    manifest = read_manifest(found)
+    recorded = read_section(manifest.sections, str(found / "bundle.json"), manifest.networks)
+    if not recorded:
+        raise missing_packages(open_model(found), "coreml")
+    return [(found / record.path, record.compute_units) for record in recorded]
 
 
 def read_chips(text: str) -> "list[Chip]":

@@ -6,33 +6,22 @@ A window has one length, so there is no padding and no mask.
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderBlock
 from ane.models.whisper.networks.layers import WhisperAttention
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.decoder_graphs import scale_for
+from converters.decoder_graphs import measured_scale
 
 QUERIES = 256       # computed at once; scores of all 1500 would take 4.5 MB a head (argmaxinc/whisperkittools: 256)
 
 
 def encoder_scale(network: WhisperEncoder) -> float:
     """Power of two by which the residual stream is multiplied (``scale_for``). Measured on a random spectrogram."""
-    found: list[float] = []
-
-    def record(_: object, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        found.extend(float(each.abs().max()) for each in (inputs[0], output))
-
-    hooks = [block.register_forward_hook(record) for block in network.blocks]
     mel = torch.randn(1, network.config.n_mels, 2 * network.config.n_audio_ctx,
                       generator=torch.Generator().manual_seed(0))
-    try:
-        network.float()(mel)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return scale_for(max(found))
+    return measured_scale(network.blocks, lambda: network.float()(mel))
 
 
 def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:

@@ -16,7 +16,7 @@ from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDeco
 from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.decoder_graphs import DecoderGraphBuilder, Pools, scale_for
+from converters.decoder_graphs import DecoderGraphBuilder, Pools, measured_scale
 from converters.neural_engine import MAX_AXIS
 from converters.whisper.audio_encoder import feed_forward, projections, queries
 
@@ -33,15 +33,7 @@ def decoder_scale(network: WhisperDecoder) -> float:
     states = torch.randn(1, config.n_audio_ctx, config.n_text_state, generator=generator)
     cross = [partial(torch.nn.functional.scaled_dot_product_attention, key=k, value=v)
              for k, v in network.memory(states)]
-    found = [float(x.abs().max())]
-    hooks = [block.register_forward_hook(lambda _, __, output: found.append(float(output.abs().max())))
-             for block in network.blocks]
-    try:
-        network(x, None, cross)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return scale_for(max(found))
+    return measured_scale(network.blocks, lambda: network(x, None, cross))
 
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:

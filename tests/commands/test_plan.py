@@ -77,34 +77,26 @@ def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
     assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")
 
 
-def test_all_packages_of_a_bundle_are_planned(run, step, tmp_path):
-    for name in ("a.mlpackage", "deeper/b.mlpackage"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).symlink_to(step)
-    out = run("--bundle", tmp_path)
-    assert str(tmp_path / "a.mlpackage") in out
-    assert str(tmp_path / "deeper" / "b.mlpackage") in out
-    assert len(json.loads(run("--bundle", tmp_path, "--function", "main", "--json", "-"))["functions"]) == 2
-
-
-def test_packages_that_a_bundle_states_come_with_its_units(random_bundle, monkeypatch):
+def test_all_packages_that_a_bundle_states_are_planned_with_its_units(run, step, random_bundle, monkeypatch):
     from ane.bundles import manifest
     from ane.bundles.hashes import FileRecord
     from ane.bundles.packages import FunctionRecord, PackageRecord, section
 
-    path = "packages/univnet-fp32.mlpackage"
-    record = PackageRecord("univnet", "fp32", path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
-                           {"univnet_14_17": FunctionRecord("univnet", {"frames": 14}, {})},
-                           compute_units="CPU_AND_GPU")
+    units = {"packages/a.mlpackage": "CPU_AND_GPU", "packages/b.mlpackage": "CPU_AND_NE"}
+    records = [PackageRecord("univnet", precision, path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
+                             {"main": FunctionRecord("univnet", {"frames": 14}, {})}, compute_units=stated)
+               for precision, (path, stated) in zip(("fp32", "fp16"), units.items(), strict=True)]
     monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
-        sections={"coreml": section([record])}, networks={"univnet": None}))
+        sections={"coreml": section(records)}, networks={"univnet": None}))
     args = SimpleNamespace(package=None, bundle=str(random_bundle))
-    assert plan.find_packages(args) == [(random_bundle / record.path, "CPU_AND_GPU")]
+    assert plan.find_packages(args) == [(random_bundle / path, stated) for path, stated in units.items()]
+    monkeypatch.setattr(plan, "find_packages", lambda args: [(step, "CPU_AND_NE"), (step, "CPU_AND_GPU")])
+    assert len(json.loads(run("--bundle", "both", "--function", "main", "--json", "-"))["functions"]) == 2
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (("no/such.mlpackage",), "there is no Core ML package at no/such.mlpackage"),
-    (("--bundle", "./empty"), "there are no Core ML packages in empty"),
+    (("--bundle", "./empty"), "empty"),
     (("STEP", "--chip", "M1,M99"), "unknown chip 'M99'; known chips: M1, M1 Max"),
     (("STEP", "--function", "step_9_9"), "no package has a function 'step_9_9'"),
     (("STEP", "--json", "/dev/null/plan.json"), "cannot write /dev/null/plan.json"),
