@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.onnx.backend import OnnxBackend
 from ane.bundles import Model
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.embeddings import Embeddings
@@ -125,42 +124,20 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
 
 def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
                   rng: np.random.Generator) -> list[np.ndarray]:
-    """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix.
-
-    On the torch backend, each lane is a separate decoder.
-    """
+    """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix."""
     lanes = lengths["lanes"]
     starts = [prefix(backend, model, length, rng) for length in (9, 14)]
     codes = Embeddings(**backend.embeddings()).code
     length, prefix_of = np.arange(lanes) % 3, np.arange(lanes) % 2
     before = codes[rng.integers(0, len(codes), (lanes, 2))]
     columns = codes[rng.integers(0, len(codes), (2, lanes, 1))]
-    if isinstance(backend, OnnxBackend):
-        decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
-        for number, start in enumerate(starts):
-            decoder.prefill(start, number)
-        decoder.step(before, np.zeros(lanes, dtype=np.int64), 0, prefix_of)
-        outputs = list(decoder.step(columns[0], length, 0, prefix_of))
-        prefix_of[0], length[0] = 1, 0
-        return outputs + list(decoder.step(columns[1], length, 0, prefix_of))
-    single = [_single_lane(backend, starts, int(prefix_of[lane]), before[lane], columns[:, lane], int(length[lane]),
-                           lane == 0) for lane in range(lanes)]
-    return [np.concatenate(part) for part in zip(*single, strict=True)]
-
-
-def _single_lane(backend: Backend, starts: list[np.ndarray], prefix: int, before: np.ndarray, columns: np.ndarray,
-                 length: int, moved: bool) -> list[np.ndarray]:
-    """What ``step_prefixes`` does with one lane; ``moved``: it changes to the second prefix after the first step."""
-    decoder = backend.decoder(1, 8)
-    decoder.prefill(starts[prefix])
-    position = np.array([length])
-    decoder.step(before[None], np.zeros(1, dtype=np.int64))
-    outputs = list(decoder.step(columns[0][None], position))
-    if moved:
-        decoder = backend.decoder(1, 8)
-        decoder.prefill(starts[1])
-        position = np.zeros(1, dtype=np.int64)
-    return outputs + list(decoder.step(columns[1][None], position))
+    decoder = backend.decoder(lanes, 8, len(starts), max(map(len, starts)))
+    for number, start in enumerate(starts):
+        decoder.prefill(start, number)
+    decoder.step(before, np.zeros(lanes, dtype=np.int64), 0, prefix_of)
+    outputs = list(decoder.step(columns[0], length, 0, prefix_of))
+    prefix_of[0], length[0] = 1, 0
+    return outputs + list(decoder.step(columns[1], length, 0, prefix_of))
 
 
 def cvvp_speech(backend: Backend, model: Model, lengths: Mapping[str, int],
