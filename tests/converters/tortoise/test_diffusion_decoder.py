@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ane.backends.denoising import Denoiser
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks
+from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
     PREDICTIONS,
@@ -205,28 +205,14 @@ def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
     assert stored(*network) < 1.001 * stored(network[0])
 
 
-class ReferenceDenoiser(Denoiser):
-    """The reference network as a denoiser."""
-
-    def __init__(self, network: DiffusionTts, latents: np.ndarray, voice: np.ndarray, length: int):
-        self.network = network
-        conditional = network.condition(torch.from_numpy(latents), torch.from_numpy(voice), length)
-        self.codes = torch.cat((conditional, network.unconditioned(length)))
-
-    def __call__(self, x: list[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
-        [mel], batch = x, 1 + guided
-        return [self.network(torch.from_numpy(mel).expand(batch, -1, -1), torch.full((batch,), timestep),
-                             self.codes[:batch]).numpy()]
-
-
 def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int, fused: bool = True,
-          value: float = 1.0) -> tuple[PackagedDenoiser, ReferenceDenoiser]:
+          value: float = 1.0) -> tuple[PackagedDenoiser, TorchDenoiser]:
     config = network.config
     given, voice = value * numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
     kinds = [[f for f in served if f.kind == kind] for kind in ("condition", "denoise", "sample" if fused else "")]
     unconditioned = network.unconditioned_embedding.numpy()
     return (PackagedDenoiser(*kinds, unconditioned, given, voice, length),
-            ReferenceDenoiser(network, given, voice, length))
+            TorchDenoiser(network, [torch.from_numpy(given)], torch.from_numpy(voice), [length]))
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
