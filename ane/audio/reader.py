@@ -127,6 +127,7 @@ def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_
         raise UserError(f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
                         f"is shorter, {_DAMAGED}") from None
     while count < len(audio) and len(samples := file.read(block, dtype="float32", always_2d=True)):
+        samples = samples[:len(audio) - count]          # a damaged mp3 can hold more than its header states
         audio[count:count + len(samples)] = samples.mean(axis=1)
         count += len(samples)
     audio = audio[:count]
@@ -177,7 +178,8 @@ def _missing_in_chunks(file: BinaryIO, size: int, byte_order: str) -> int:
         file.seek(position)
         name, length = struct.unpack(byte_order + "4sI", file.read(8))
         position += 8
-        if name == b"ds64" and length >= 16:      # RF64 (EBU Tech 3306): 64-bit sizes of the file, then of the data
+        if name == b"ds64" and length >= 16 and position + 16 <= size:
+            # RF64 (EBU Tech 3306): 64-bit sizes of the file, then of the data
             data_size_64 = struct.unpack("<QQ", file.read(16))[1]
         if name in (b"data", b"SSND"):
             if length == 0xFFFFFFFF and data_size_64 is not None:

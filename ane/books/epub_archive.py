@@ -99,6 +99,8 @@ def _check_directory(file: BinaryIO) -> None:
     if at < 0 or len(tail) - at < 22:
         raise UserError("it is no EPUB or cut off: it has no directory of a ZIP archive; download it again")
     entries, length = struct.unpack_from("<HI", tail, at + 10)
+    if tail[at - 20:at - 16] == b"PK\x06\x07" and at >= 76:      # ZIP64 (4.3.14)
+        entries, length = struct.unpack_from("<2Q", tail, at - 76 + 32)
     if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
         raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
 

@@ -33,6 +33,7 @@ TEMPLATE = "{book} {number} {title}"
 FIELDS = ("book", "number", "title")
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
 MAX_NAME = 120              # characters of a title in a file name
+MAX_BYTES = 210             # of it: a name has 255 at most on most systems, and the rest of the name needs some
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class OutputOptions:
 
     def chapter_path(self, number: int, count: int, title: str) -> Path:
         """The file of a chapter. The title keeps no character that a file name cannot have."""
-        clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].strip(" .") or "untitled"
+        clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
+        clean = clean.strip(" .") or "untitled"
         name = self.template
         for field, value in (("book", self.path.stem), ("number", f"{number:0{max(2, len(str(count)))}}"),
                              ("title", " ".join(clean.split()))):

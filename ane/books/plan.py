@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -160,7 +161,8 @@ def title_of(chapter: BookChapter, document: Document, number: int) -> str:
     "Chapter 5"."""
     heading = next((without_commands(block.text).replace("\n", " ") for block in chapter.blocks
                     if block.kind == HEADING), "")
-    return (chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}")[:MAX_TITLE]
+    title = chapter.title or heading or (document.title if number == 1 else "") or f"Chapter {number}"
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", title)[:MAX_TITLE]      # a terminal would obey control characters
 
 
 def silence_after(block: TextBlock, following: TextBlock | None, silences: Silences) -> float:

@@ -5,9 +5,11 @@ so a power failure at any instant loses at most the chunk that is being spoken, 
 record without its sound cannot exist. Sounds are FLAC, 24 bits.
 """
 
+import errno
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -24,6 +26,7 @@ from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
 from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
+from ane.system.files import replacing
 
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 OUTPUT = "output"       # the key of the lease on writing the output
@@ -230,7 +233,11 @@ class JobStore(JobDatabase):
             try:
                 os.replace(file, path)
             except OSError as error:
-                raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is kept") from error
+                if error.errno != errno.EXDEV:
+                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
+                                    "kept") from error
+                with replacing(path) as target:         # the job is on another disk
+                    shutil.copyfile(file, target)
             flush_folder(path.parent)
 
     def _unlock(self) -> None:

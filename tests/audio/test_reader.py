@@ -96,6 +96,12 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix, share):
     assert "cut off" in refusal(cut)
 
 
+def test_an_rf64_that_ends_within_its_sizes_is_refused(tmp_path):
+    soundfile.write(tmp_path / "whole.rf64", tone(), RATE, format="RF64")
+    (tmp_path / "cut.wav").write_bytes((tmp_path / "whole.rf64").read_bytes()[:30])
+    assert "cut off" in refusal(tmp_path / "cut.wav")
+
+
 @given(missing=st.integers(1, 43))
 def test_a_wav_that_lacks_bytes_at_its_end_is_refused(tmp_path_factory, missing):
     path = tmp_path_factory.mktemp("cut") / "cut.wav"

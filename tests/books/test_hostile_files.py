@@ -52,6 +52,14 @@ def archive_of_too_many_files(path):
     path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + directory)
 
 
+@hostile("more than 20000 files")
+def archive_whose_zip64_directory_is_too_long(path):
+    end64 = struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1 << 20, 1 << 20, 1 << 30, 0)
+    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, 104, 1)
+    directory = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 46, 104, 0)
+    path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + end64 + locator + directory)
+
+
 @hostile("no directory of a ZIP archive")
 def archive_that_is_cut_off(path):
     write_book(path, PAGE)

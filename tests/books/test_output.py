@@ -1,6 +1,8 @@
 """The files of a finished book: sound, chapters, tags, subtitles, times, loudness."""
 
+import errno
 import json
+import os
 import re
 import sys
 from io import BytesIO
@@ -125,7 +127,7 @@ def test_one_file_a_chapter_has_names_from_the_template_and_times_of_its_own(job
 
 @pytest.mark.parametrize(("title", "name"), [
     ("../../etc/passwd", "b 1 etc passwd.mp3"), ('A: "B" / C?', "b 1 A B C.mp3"), ("..", "b 1 untitled.mp3"),
-    ("x" * 500, f"b 1 {'x' * 120}.mp3")])
+    ("x" * 500, f"b 1 {'x' * 120}.mp3"), ("章" * 120, f"b 1 {'章' * 70}.mp3")])
 def test_a_title_makes_a_harmless_file_name(tmp_path, title, name):
     options = OutputOptions(tmp_path / "b.mp3", template="{book} {number} {title}")
     assert options.chapter_path(1, 1, title) == tmp_path / name.replace("b 1", "b 01")
@@ -175,6 +177,21 @@ def test_a_template_that_gives_two_chapters_one_name_is_refused(tmp_path):
 def test_chapters_whose_names_differ_by_case_alone_are_refused(tmp_path):
     with pytest.raises(UserError, match="two chapters the name"):
         OutputOptions(tmp_path / "book.wav", per_chapter=True, template="{title}").paths(["Café", "CAFE\u0301"])
+
+
+def test_a_job_on_another_disk_is_published(job, tmp_path, monkeypatch):
+    rename, calls = os.replace, []
+
+    def across_disks(source, destination):
+        calls.append(source)
+        if len(calls) == 1:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "replace", across_disks)
+    written = write(job, tmp_path / "book.wav")
+    assert soundfile.info(tmp_path / "book.wav").duration == pytest.approx(written.seconds, abs=0.1)
+    assert [path.name for path in tmp_path.iterdir()] == ["book.wav"]
 
 
 @pytest.mark.parametrize("held", [True, False])
