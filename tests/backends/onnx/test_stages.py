@@ -82,10 +82,11 @@ def test_the_denoiser_returns_what_torch_returns(bundle, backends, latents, fram
     rng = np.random.default_rng(frames)
     encoded = rng.standard_normal((1, latents, bundle.widths[0]), dtype=np.float32)
     voice = rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    expected, actual = (backend.denoiser([encoded], voice, [frames]) for backend in backends)
+    both = [backend.denoiser([encoded, -encoded[:, 1:]], voice, [frames, frames - 3]) for backend in backends]
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, frames), dtype=np.float32)
-        [prediction], [wanted] = (each([x], timestep, guided) for each in (actual, expected))
+        (wanted, second), (prediction, own_second) = (each([x, -x[..., 3:]], timestep, guided) for each in both)
+        assert error(second[0], own_second[0]) <= LARGEST_ERROR
         assert error(wanted[0], prediction[0]) <= LARGEST_ERROR
         if guided:
             assert error(exact(backends[0], x, timestep), prediction[1]) <= UNCONDITIONED_ERROR

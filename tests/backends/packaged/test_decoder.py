@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ane.backends.mil import Arithmetic
 from ane.backends.packaged import pools
@@ -176,39 +174,6 @@ class SpiedFunction:
         return self.loaded.predict(inputs, state)
 
 
-def test_a_prefill_and_steps_equal_a_longer_prefill(make_decoder):
-    at_once, stepwise = make_decoder(), make_decoder()
-    columns = random_columns(3, 26)
-    stepwise.prefill(columns[:20])
-    for turn in range(6):
-        column = np.repeat(columns[None, 20 + turn:21 + turn], 5, axis=0)
-        hidden, logits = stepwise.step(column, np.full(5, turn))
-    assert lowest_snr(at_once.prefill(columns), [hidden[2, 0], logits[2]]) >= 100
-
-
-def test_one_step_of_nine_positions_equals_nine_steps(make_decoder):
-    single, together = make_decoder(), make_decoder()
-    columns = random_columns(4, 2, 9)
-    for decoder in (single, together):
-        decoder.prefill(random_columns(0, 12))
-    hidden, logits = together.step(columns, np.array([0, 0]), first_lane=1)     # 18 columns: no function has as many
-    for turn in range(9):
-        expected, last_logits = single.step(columns[:, turn:turn + 1], np.array([turn, turn]), first_lane=1)
-        assert lowest_snr([expected[:, 0]], [hidden[:, turn]]) >= 100
-    assert lowest_snr([last_logits], [logits]) >= 100
-
-
-def test_the_other_lanes_do_not_affect_a_lane(make_decoder):
-    alone, together = make_decoder(lanes=1), make_decoder(lanes=5)
-    for decoder in (alone, together):
-        decoder.prefill(random_columns(0, 20))
-    for turn in range(5):
-        columns = random_columns(turn, 5, 1)
-        expected = alone.step(columns[3:4], np.array([turn]))
-        actual = together.step(columns, np.array([1, 0, 4, turn, 2]))
-        assert lowest_snr([expected[0][0]], [actual[0][3]]) >= 100
-
-
 def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make_decoder):
     prefix = random_columns(5, 50)
     assert lowest_snr(reference_decoder(network).prefill(prefix), make_decoder(capacity=8).prefill(prefix)) >= 100
@@ -237,13 +202,6 @@ def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
     with pytest.raises(UserError, match=r"takes 20 positions .* up to 200.*has 160.*larger buckets") as caught:
         make_decoder(capacity=200).prefill(random_columns(0, 20))
     assert "\n" not in str(caught.value)
-
-
-def test_a_lane_beyond_those_of_the_decoder_raises(make_decoder):
-    packaged = make_decoder(lanes=2, capacity=4)
-    packaged.prefill(random_columns(0, 20))
-    with pytest.raises(ValueError, match="lane 2, position 0"):
-        packaged.step(random_columns(1, 3, 1), np.zeros(3, dtype=np.int64))
 
 
 class BufferedFunction:
@@ -275,23 +233,6 @@ def test_only_a_single_pool_uses_the_buffers_of_the_runtime(network, packages, c
     assert bool(step.loaded.copied) == (pools > 1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, deadline=None)
-@given(schedule=st.lists(st.lists(st.integers(0, 7), min_size=4, max_size=4), min_size=1, max_size=12))
-def test_lanes_rewound_in_any_order_match_torch(network, make_decoder, kind, schedule):
-    """In each turn every lane continues, or is rewound to some earlier length."""
-    packaged, reference = make_decoder(kind=kind, lanes=4, capacity=12), reference_decoder(network, 4, 12)
-    for decoder in (packaged, reference):
-        decoder.prefill(random_columns(0, 9))
-    held = np.zeros(4, dtype=np.int64)
-    for turn, wanted in enumerate(schedule):
-        lengths = np.minimum(held, wanted)
-        columns = random_columns(turn, 4, 1)
-        threshold = 95 if kind == "step" else 65
-        assert lowest_snr(reference.step(columns, lengths), packaged.step(columns, lengths)) >= threshold
-        held = lengths + 1
-
-
 @pytest.mark.parametrize("peak", [3000.0, 6000.0])
 def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp_path, peak):
     """Trained networks have such channels; NARROW computes even a norm's inner steps in fp16."""
@@ -318,47 +259,3 @@ def test_the_stream_scale_keeps_squares_within_fp16(network):
     loud = reference_network("autoregressive")
     loud.gpt.h[1].mlp.c_proj.bias[3] += 3000.0
     assert 3000 * autoregressive.stream_scale(loud) <= 64
-
-
-# index to store a prefix at, its length, and the prefix index of every lane
-TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20), st.lists(st.integers(0, 2), min_size=5, max_size=5)),
-                 min_size=1, max_size=4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=15, deadline=None)
-@given(turns=TURNS, columns=st.sampled_from([(8,), (4,)]))
-def test_lanes_of_several_prefixes_match_single_lanes_on_torch(network, make_decoder, kind, turns, columns):
-    """In each turn one prefix is replaced, and every lane attends to a prefix of its choice."""
-    limits = {"prefixes": 3, "max_prefix_length": 20}
-    packaged = make_decoder("fp32", kind, 5, 12, columns=columns, **limits)
-    reference = reference_decoder(network, 5, 12, **limits)
-    single = [reference_decoder(network, 1, 12, max_prefix_length=20) for _ in range(5)]
-    stored = [random_columns(200 + index, 4 + index) for index in range(3)]
-    for index, prefix in enumerate(stored):
-        reference.prefill(prefix, index)
-        packaged.prefill(prefix, index)
-    threshold = 65 if kind == "state" else 100
-    for turn, (index, prefix_length, attended) in enumerate(turns):
-        stored[index] = random_columns(turn, prefix_length)
-        expected = reference.prefill(stored[index], index)
-        assert lowest_snr(expected, packaged.prefill(stored[index], index)) >= threshold
-        for position in range(3):
-            inputs, lengths = random_columns(50 + position, 5, 1), np.full(5, position)
-            actual, together = (decoder.step(inputs, lengths, prefix_indices=np.array(attended))
-                                for decoder in (packaged, reference))
-            for lane, decoder in enumerate(single):
-                if position == 0:
-                    decoder.prefill(stored[attended[lane]])
-                expected = decoder.step(inputs[lane:lane + 1], lengths[:1])
-                assert lowest_snr(expected, [output[lane:lane + 1] for output in together]) >= 100
-                assert lowest_snr(expected, [output[lane:lane + 1] for output in actual]) >= threshold
-
-
-def test_a_prefix_beyond_the_agreed_number_or_length_raises(network, make_decoder):
-    limits = {"prefixes": 2, "max_prefix_length": 20}
-    for decoder in (make_decoder("fp32", **limits), reference_decoder(network, **limits)):
-        decoder.prefill(random_columns(0, 5))
-        for index, length in ((2, 5), (0, 21)):
-            with pytest.raises(ValueError, match="a decoder of 2 prefixes of 20 positions"):
-                decoder.prefill(random_columns(0, length), index)

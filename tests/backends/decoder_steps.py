@@ -4,10 +4,12 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from ane.backends.base import Decoder
 from ane.backends.torch.decoder import TorchDecoder
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
+from ane.system.decibels import snr_db
 
 CPU = torch.device("cpu")
 LANES, CAPACITY, PREFIXES, LONGEST = 4, 30, 3, 12       # LONGEST: positions of a prefix
@@ -47,20 +49,26 @@ def schedules(longest: int, lanes: int = LANES) -> st.SearchStrategy:
     return st.lists(st.one_of(prefills, steps, steps, steps), min_size=1, max_size=longest)
 
 
-def assert_same_results(both: tuple[TorchDecoder, TorchDecoder], schedule: list[tuple]) -> None:
+def assert_near(expected: tuple[np.ndarray, ...], actual: tuple[np.ndarray, ...], decibels: float) -> None:
+    for one, other in zip(expected, actual, strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert snr_db(one, other) >= decibels
+
+
+def assert_same_results(both: tuple[TorchDecoder, Decoder], schedule: list[tuple], decibels: float) -> None:
     """Fill all prefixes, then run the schedule on both decoders."""
     lanes, width = both[0].lanes, both[0].shape.width
     for index in range(PREFIXES):
-        assert_close(*(decoder.prefill(columns(index, 3 + index, width=width), index) for decoder in both))
+        assert_near(*(decoder.prefill(columns(index, 3 + index, width=width), index) for decoder in both), decibels)
     held = np.zeros(lanes, dtype=np.int64)
     for turn, (action, *rest) in enumerate(schedule):
         if action == "prefill":
             index, length = rest
-            assert_close(*(decoder.prefill(columns(turn, length, width=width), index) for decoder in both))
+            assert_near(*(decoder.prefill(columns(turn, length, width=width), index) for decoder in both), decibels)
             continue
         low, high, back, seen, each = rest
         chosen = slice(low, max(high, low + 1))
         length = np.minimum(np.maximum(held - back, 0), CAPACITY - each)[chosen]
         x = columns(turn, len(length), each, width=width)
-        assert_close(*(decoder.step(x, length, low, np.array(seen)[chosen]) for decoder in both))
+        assert_near(*(decoder.step(x, length, low, np.array(seen)[chosen]) for decoder in both), decibels)
         held[chosen] = length + each

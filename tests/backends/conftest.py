@@ -1,4 +1,4 @@
-"""CUDA graphs on the CPU: recorded and replayed operations."""
+"""What the tests of several engines share: bundles with ONNX packages, and a fake of CUDA graphs on the CPU."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ane.backends.torch.static_decoder import CudaGraphRunner
+from ane.bundles.bundle import Bundle
+from tests.onnx_packages import OnnxPackages
 
 
 class FakeCudaGraph(TorchDispatchMode):
@@ -71,8 +73,8 @@ class FakeStream:
 
 
 @pytest.fixture(scope="module")
-def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
-    """``graphs()``: a ``CudaGraphRunner`` on the CPU, with ``FakeCudaGraph`` in place of the classes of torch.cuda."""
+def fake_graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
+    """``fake_graphs()``: a ``CudaGraphRunner`` on the CPU, with ``FakeCudaGraph`` in place of torch.cuda."""
     signature = inspect.signature(torch.cuda.graph)
 
     def graph(*args, **kwargs) -> FakeCudaGraph:
@@ -84,3 +86,15 @@ def graphs() -> Iterator[Callable[[], CudaGraphRunner]]:
                            "graph_pool_handle": object}.items():
             patch.setattr(torch.cuda, name, fake)
         yield lambda: CudaGraphRunner(FakeStream(torch.device("cpu")))
+
+
+@pytest.fixture(scope="session")
+def bundle(onnx_packages: OnnxPackages) -> Bundle:
+    """The tiny bundle with ONNX packages of every network, shared by all workers of a run."""
+    return onnx_packages.bundle()
+
+
+@pytest.fixture(scope="session")
+def decoder_bundle(onnx_packages: OnnxPackages) -> Bundle:
+    """The same with packages of the decoder alone."""
+    return onnx_packages.bundle("autoregressive")

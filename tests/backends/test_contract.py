@@ -1,0 +1,138 @@
+"""What the decoder of every engine promises: on the same weights it returns what torch's plain decoder returns.
+
+Schedules replace prefixes, step some of the lanes, rewind and refill lanes, move them to another prefix, and have steps
+of several columns in between. Cross-attention is compared in tests/parity/test_whisper_packages.py.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from ane.backends.base import Decoder
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.buffers import BufferAllocator
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.packaged.decoder import PackagedDecoder
+from ane.backends.packaged.functions import PackageFunction
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.static_decoder import StaticDecoder, run_eagerly
+from converters.tortoise import autoregressive
+from tests.backends.decoder_steps import (
+    CAPACITY,
+    CPU,
+    LANES,
+    LONGEST,
+    PREFIXES,
+    assert_near,
+    assert_same_results,
+    columns,
+    schedules,
+)
+from tests.backends.packaged.packages import FP32, functions, saved
+
+SIZES = LANES, CAPACITY, PREFIXES, LONGEST
+# engine → SNR in dB; a state is in fp16
+THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
+              "packages with a state": 65, "onnx": 95, "onnx, rows written by a graph as on a GPU": 95}
+EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
+
+
+@pytest.fixture(scope="module")
+def backend(decoder_bundle) -> TorchBackend:
+    return TorchBackend(decoder_bundle, "cpu", "fp32", keep=True, exact=True)
+
+
+@pytest.fixture(scope="module")
+def package_functions(backend, tmp_path_factory) -> list[PackageFunction]:
+    built = autoregressive.decoder_graphs(backend.network("autoregressive"))
+    graphs = [built.prefill(8), built.step(8, 160, "io", 160), built.step(8, 160, "state", 160), built.store(160)]
+    return functions(graphs, saved(graphs, FP32, tmp_path_factory.mktemp("packages")))
+
+
+@pytest.fixture(scope="module")
+def make(backend, decoder_bundle, request, fake_graphs) -> Callable[[str], Decoder]:
+    """``make(engine)``: a decoder of ``SIZES``; "torch" is the plain one."""
+    network = backend.network("autoregressive")
+    onnx = cache(partial(OnnxBackend, decoder_bundle, DEVICES["cpu"], backend, "fp32", threads=1))
+
+    def make_decoder(engine: str) -> Decoder:
+        if engine == "torch":
+            return TorchDecoder(network, LANES, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST)
+        if engine.startswith("static"):
+            run = fake_graphs() if "replayed" in engine else run_eagerly
+            return StaticDecoder(network, LANES, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
+        if engine.startswith("packages"):
+            kinds = {kind: [f for f in request.getfixturevalue("package_functions") if f.kind == kind]
+                     for kind in ("prefill", "step", "state", "store")}
+            shape = network.config.decoder_shape
+            return PackagedDecoder(kinds["prefill"], kinds["state" if "state" in engine else "step"], kinds["store"],
+                                   LANES, CAPACITY, (shape.layers, shape.heads, shape.head_width), 1.0, np.float32,
+                                   PREFIXES, LONGEST)
+        decoder = onnx().decoder(*SIZES)
+        if "graph" in engine:
+            decoder.allocator = BufferAllocator(DEVICES["cpu"], rows_by_graph=True)
+            for written in decoder.lane_caches:
+                written.allocator = decoder.allocator
+        return decoder
+
+    return make_decoder
+
+
+@EVERY_ENGINE
+@settings(deadline=None)
+@given(schedule=schedules(12))
+def test_any_schedule_gives_what_torch_gives(make, engine, schedule):
+    assert_same_results((make("torch"), make(engine)), schedule, THRESHOLDS[engine])
+
+
+@EVERY_ENGINE
+def test_the_next_call_does_not_overwrite_returned_arrays(make, engine):
+    decoder, width = make(engine), make("torch").shape.width
+    returned = [*decoder.prefill(columns(0, 5, width=width))]
+    before = [array.copy() for array in returned]
+    for turn in range(2):
+        new = decoder.step(columns(turn, LANES, 1, width=width), np.full(LANES, turn))
+        returned += new
+        before += [array.copy() for array in new]
+    decoder.prefill(columns(9, 7, width=width), 1)
+    for one, other in zip(before, returned, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@EVERY_ENGINE
+def test_lanes_positions_and_prefixes_beyond_the_limits_are_refused(make, engine):
+    decoder, width = make(engine), make("torch").shape.width
+    decoder.prefill(columns(0, 5, width=width))
+    for each in (1, 3):
+        decoder.step(columns(0, 1, each, width=width), np.array([CAPACITY - each]), LANES - 1)
+        with pytest.raises(ValueError, match=f"position {CAPACITY}"):
+            decoder.step(columns(0, 1, each, width=width), np.array([CAPACITY - each + 1]))
+        with pytest.raises(ValueError, match=f"lane {LANES}"):
+            decoder.step(columns(0, 2, each, width=width), np.zeros(2, np.int64), LANES - 1)
+    with pytest.raises(ValueError, match=f"prefix (index )?{PREFIXES}"):
+        decoder.prefill(columns(0, 5, width=width), PREFIXES)
+
+
+@EVERY_ENGINE
+def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
+    """Recording takes a copy of the scores in each step, so that only the plain decoder does it."""
+    decoder, plain = make(engine), make("torch")
+    assert not decoder.record([(0, 0)])
+    assert plain.record([(0, 0)])
+    if not decoder.copies_lanes:
+        with pytest.raises(NotImplementedError):
+            decoder.copy_lanes(np.zeros(LANES, np.int64), 2)
+        return
+    width = plain.shape.width
+    for each in (decoder, plain):
+        each.prefill(columns(0, 5, width=width))
+        for turn in range(2):
+            each.step(columns(turn, LANES, 1, width=width), np.full(LANES, turn))
+        each.copy_lanes(np.array([2, 2, 0, 1]), 2)
+    assert_near(*(each.step(columns(9, LANES, 1, width=width), np.full(LANES, 2)) for each in (plain, decoder)),
+                THRESHOLDS[engine])
