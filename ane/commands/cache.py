@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.commands.messages import message_console, output_console, report_console
-from ane.commands.tables import plain_table
+from ane.commands.messages import message_console, output_console, plain_table, report_console
 from ane.system import paths
 from ane.system.staging import leftovers
 

@@ -14,9 +14,8 @@ from rich.console import Console
 from ane.bundles import Model, is_path, open_model
 from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
-from ane.commands.messages import LOGGER, message_console, report_console
+from ane.commands.messages import LOGGER, message_console, plain_table, report_console
 from ane.commands.progress import status_display
-from ane.commands.tables import plain_table
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ane.bundles import Model
-from ane.commands.messages import output_console
-from ane.commands.tables import plain_table
+from ane.commands.messages import output_console, plain_table
 from ane.system.errors import UserError
 from ane.text.explanation import ReadingStep, explain_english, respelled
 from ane.text.passages import read_passages

@@ -15,8 +15,7 @@ from ane.bundles import EMBEDDED, Model, is_path
 from ane.bundles.family import ModelFamily, family_of_checkpoints, family_of_repository
 from ane.bundles.manifest import read_content
 from ane.commands import arguments
-from ane.commands.messages import message_console, report_console
-from ane.commands.tables import plain_table
+from ane.commands.messages import message_console, plain_table, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 

@@ -1,12 +1,13 @@
-"""What commands print on standard error: log messages, and consoles that --quiet silences."""
+"""What commands print: log messages, consoles that --quiet silences, and tables."""
 
 import argparse
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.table import Table
 
 from ane.system.streams import TolerantStream
 
@@ -60,3 +61,11 @@ def output_console() -> Console:
     """Standard output for requested lists and tables, without markup."""
     width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+
+
+def plain_table(title: str | None, *headings: str, numbers: Sequence[int] = ()) -> Table:
+    """A table that truncates no cell, and wraps long ones except in the first column; ``numbers``: aligned right."""
+    table = Table(title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=not number, justify="right" if number in numbers else "left")
+    return table

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from ane.commands.messages import plain_table
 from ane.commands.placement import NEURAL_ENGINE, Placement
-from ane.commands.tables import plain_table
 
 if TYPE_CHECKING:
     from converters.neural_engine import Chip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from ane.commands.tables import plain_table
+from ane.commands.messages import plain_table
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle

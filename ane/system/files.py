@@ -32,6 +32,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
     """
     destination = Path(os.path.expanduser(destination))
     _check_name(destination)
+    if os.path.islink(destination):         # what it refers to is replaced, not the link
+        destination = Path(os.path.realpath(destination))
     staging = StagingFolder(destination)
     old: Path | None = None
     try:

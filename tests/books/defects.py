@@ -31,6 +31,7 @@ from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.settings import Settings
 from ane.system.files import write_json
+from ane.system.records import read_record
 from benchmarks.listening import Recogniser, edits, words
 from training.grammar import plain_sentence
 from training.text import held_out_sentences
@@ -69,7 +70,8 @@ def spoken_book(speaker: TortoiseSpeaker, plan: BookPlan, folder: Path) -> list[
     store.adopt(plan)
     narrate(store, plan, speaker, lambda done, total, left: None)
     parts = [SpokenPart(chunk.chunk.text, store.sound(chunk.chunk.key), store.words(chunk.chunk.key),
-                        ChunkSignals.read(store.signals_of(chunk.chunk.key) or {})) for chunk in store.chunks()]
+                        read_record(ChunkSignals, store.signals_of(chunk.chunk.key) or {}, "the job"))
+             for chunk in store.chunks()]
     store.close()
     return parts
 

@@ -94,6 +94,15 @@ def test_a_name_as_long_as_the_file_system_allows_can_be_written(tmp_path):
     assert path.read_text() == "sound"
 
 
+def test_what_a_link_refers_to_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "sound")
+    with replacing(tmp_path / "link") as target:
+        target.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "sound").read_text() == "new"
+
+
 def test_a_pipe_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:

@@ -3,7 +3,7 @@
 The limits are from the distributions that ``tests/books/defects.json`` records.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -149,11 +149,6 @@ class ChunkSignals:
         return cls(sound, letters, all(part.stopped for part in spoken.decoded),
                    max(part.loop for part in spoken.decoded),
                    min(part.log_probability for part in spoken.decoded))
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> "ChunkSignals":
-        """The inverse of ``dataclasses.asdict``."""
-        return cls(**{**content, "sound": SoundSignals(**content["sound"])})
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -19,6 +19,7 @@ from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
 from ane.models.spoken_words import SpokenWord
 from ane.system.errors import UserError
+from ane.system.records import read_record
 from ane.text.passages import without_commands
 
 CheckProgress = Callable[[int, int], None]      # chunks judged, of all
@@ -75,7 +76,7 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
 
 def norms_of(store: JobStore) -> BookNorms:
     """What is usual in a job whose chunks have all been spoken."""
-    return BookNorms.of(ChunkSignals.read(content) for content in store.signals())
+    return BookNorms.of(read_record(ChunkSignals, content, str(store.path)) for content in store.signals())
 
 
 def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
@@ -118,7 +119,7 @@ def judged(claimed: ClaimedChunk, sound: SoundToCheck, speaker: BookSpeaker, che
            count: int) -> CheckedChunk:
     """The best of the chunk's sound and, if it is suspect, of others with other seeds. ``count``: of all chunks."""
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
-    signals = (ChunkSignals.read(sound.signals) if sound.signals
+    signals = (read_record(ChunkSignals, sound.signals, "the job") if sound.signals
                else ChunkSignals.of(text, SpokenChunk(sound.audio), rate))
     best = checker.problems(text, sound.audio, rate, signals, norms, sound.words if speaker.aligned else ())
     spoken: SpokenChunk | None = None
