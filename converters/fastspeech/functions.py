@@ -7,16 +7,20 @@ the mel's by its frames.
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from ane.backends.base import Backend
+from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 from ane.bundles import Model
-from ane.models.fastspeech.networks.acoustic import FastSpeechConfig
+from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
+from ane.models.fastspeech.networks.layers import joined_heads, position_table
 from ane.models.fastspeech.regulator import alignment_matrix
 from ane.models.vocoders.waveglow import HOP, SIGMA
 from converters.fastspeech import acoustic
-from converters.fastspeech import onnx_graphs as onnx
 from converters.functions import Bucket, ConvertibleModel, Function, Sizes
 from converters.neural_engine import MAX_AXIS
+from converters.onnx.graph import network_call, noise, traced
 from converters.vocoders.hifigan import hifigan
 from converters.vocoders.waveglow import waveglow as waveglow_graph
 
@@ -94,6 +98,55 @@ def probe_waveglow(backend: Backend, model: Model, bucket: Mapping[str, int],
     return [backend.run("waveglow", mel=mel, noise=noise)]
 
 
+# ONNX graphs: the reference networks, batch first; named axes have any length
+
+class StoredPositions(nn.Module):
+    """``PositionEncoding`` with a slice of a table, since a graph cannot compute it for a dynamic length."""
+
+    table: Tensor
+
+    def __init__(self, positions: int, width: int, dtype: torch.dtype):
+        super().__init__()
+        self.register_buffer("table", position_table(positions, width).to(dtype), persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x + self.table[:x.shape[1]] * mask
+
+
+class ExplicitAttention(nn.Module):
+    """``HeadAttention`` in its parts: ONNX Runtime's operator takes no mask that is the same for all queries."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias
+        return joined_heads(scores.softmax(dim=-1) @ v)
+
+
+def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
+    """Replace the modules of the acoustic network that cannot be traced."""
+    if not isinstance(network, FastSpeech):
+        return
+    # TensorRT builds an engine for the largest length of a bucket, which may exceed the model's positions
+    positions = bucket_range(network.config.max_seq_len, LENGTHS)[1]
+    for stack in (network.phoneme_side, network.mel_side):
+        stack.positions = StoredPositions(positions, network.config.d_model, dtype)
+        for block in stack.layer_stack:
+            block.slf_attn.attention = ExplicitAttention()
+
+
+onnx_text = traced(lambda network, ids, mask: network.encode(ids, mask), ("encoded",), lambda network, dtype: {
+    "ids": (torch.ones((2, 13), dtype=torch.int64), {0: "batch", 1: "symbols"}),
+    "mask": (torch.ones((2, 13), dtype=dtype), {0: "batch", 1: "symbols"})})
+onnx_mel = traced(lambda network, *inputs: network.decode(*inputs), ("mel",), lambda network, dtype: {
+    "states": (noise(2, 13, network.config.d_model).to(dtype), {0: "batch", 1: "symbols"}),
+    "alignment": (torch.zeros((2, 13, 29), dtype=dtype), {0: "batch", 1: "symbols", 2: "frames"}),
+    "mask": (torch.ones((2, 29), dtype=dtype), {0: "batch", 1: "frames"})})
+onnx_vocoder = traced(network_call, ("sound",), lambda network, dtype: {
+    "mel": (noise(2, network.config.num_mels, 19), {0: "batch", 2: "frames"})})
+onnx_waveglow = traced(network_call, ("sound",), lambda network, dtype: {
+    "mel": (noise(2, network.config.n_mel_channels, 19), {0: "batch", 2: "frames"}),
+    "noise": (noise(2, HOP, 19), {0: "batch", 2: "frames"})})
+
+
 # The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
 # The example stores references and goes on in place, so its ``conv2`` holds the residual too and its ``ln`` is masked.
 # Here the names stand for what they say: ``conv2`` is the convolution's output, ``ln`` the norm's before the mask.
@@ -131,26 +184,26 @@ def _side(side: str, layers: int) -> dict[str, tuple[str, ...]]:
 ACOUSTIC = {"fp16": (55.0, 45.0)}
 
 FUNCTIONS = (
-    Function("text", "fastspeech", probe_text, onnx=onnx.text, onnx_lengths={"symbols": 40},
+    Function("text", "fastspeech", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
              coreml=lambda r: [acoustic.text(r.network, size) for size in r.lengths("text")],
              buckets={"text": Bucket("symbols", 8, lambda model: up_to(positions(model), SYMBOLS), positions)},
              outputs={"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
              thresholds=ACOUSTIC),
-    Function("mel", "fastspeech", probe_mel, onnx=onnx.mel, onnx_lengths={"frames": 90, "symbols": 30},
+    Function("mel", "fastspeech", probe_mel, onnx=onnx_mel, onnx_lengths={"frames": 90, "symbols": 30},
              # it is called with the states of a text in any bucket
              coreml=lambda r: [acoustic.mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
              buckets={"mel": Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions)},
              outputs={"mel": "mel_linear"}, thresholds=ACOUSTIC),
-    Function("vocoder", "vocoder", probe_vocoder, onnx=onnx.vocoder, onnx_lengths={"frames": 30},
+    Function("vocoder", "vocoder", probe_vocoder, onnx=onnx_vocoder, onnx_lengths={"frames": 30},
              coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
              buckets={"vocoder": Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model)))},
              # as Tortoise's HiFi-GAN
              outputs={"sound": ""}, thresholds={"fp16": (60.0, 45.0)}),
-    Function("waveglow", "waveglow", probe_waveglow, onnx=onnx.waveglow, onnx_lengths={"frames": 30},
+    Function("waveglow", "waveglow", probe_waveglow, onnx=onnx_waveglow, onnx_lengths={"frames": 30},
              coreml=lambda r: [waveglow_graph(r.network, size) for size in r.lengths("waveglow")],
              buckets={"waveglow": Bucket("frames", 4, waveglow_windows, lambda model: max(waveglow_windows(model)))},
              # 12 flows multiply their errors; random weights at the official size reach 59 dB
              thresholds={"fp16": (55.0, 45.0)}),
 )
-MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=onnx.make_traceable,
+MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable,
                          published_names=published_names)

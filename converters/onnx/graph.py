@@ -1,12 +1,23 @@
-"""An ONNX graph of a network: a call of it, inputs and outputs by name; torch's exporter writes it."""
+"""An ONNX graph of a network: a call of it, inputs and outputs by name; torch's exporter writes it.
+
+Decoders attend to caches that the runtime holds. A step reads the keys and values of the prefix and of the lanes'
+earlier positions, and returns only those of the new columns, which the runtime stores. So the kv-cache is never copied
+or concatenated.
+
+Each layer's cache is a separate input, which avoids slices: ``keys_i`` and ``values_i`` (n, heads, L, w) of the
+lanes, ``prefix_keys_i`` and ``prefix_values_i`` of the prefix. ``mask`` (n, T, P + L + T) float32 is added to the
+scores; its last axis holds P positions of the prefix, L of the lane, then the T new columns.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.backends.base import DecoderShape
 from converters.coreml.graph import quiet
 
 if TYPE_CHECKING:
@@ -86,3 +97,90 @@ def noise(*shape: int) -> Tensor:
 def ids(count: int, *shape: int) -> Tensor:
     """Whole numbers below ``count``, to trace with."""
     return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))
+
+
+# Decoders
+
+PREFILL_OUTPUTS = ("hidden", "logits", "keys", "values")
+STEP_OUTPUTS = ("hidden", "logits", "new_keys", "new_values")
+LANES, COLUMNS, LENGTH, PREFIX_LENGTH, PREFIXES = 3, 2, 7, 5, 4         # sizes of the example inputs for tracing
+
+
+def prefilled(network: nn.Module, columns: Tensor, *cross: Any) -> tuple[Tensor, ...]:
+    """A prefix (1, P, D) → hidden (1, D), logits (1, V), keys and values (layers, heads, P, w).
+
+    ``cross``: the cross-attention of the layers, for a network that has it.
+    """
+    stored: list[tuple[Tensor, Tensor]] = []
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        stored.append((k[0], v[0]))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    hidden = network(columns, [attend] * network.config.decoder_shape.layers, *cross)[:, -1:]
+    return hidden[:, 0], network.logits(hidden)[:, 0], *(torch.stack(part) for part in zip(*stored, strict=True))
+
+
+def stepped(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor | None,
+            caches: Sequence[list[Tensor]], *cross: Any) -> tuple[Tensor, ...]:
+    """Columns (n, T, D) → hidden (n, T, D), logits (n, V) of the last column, new keys and values (layers, n, heads, T,
+    w).
+
+    Lanes share one prefix (heads, P, w), whose scores are computed in one matrix product; or ``prefix_index`` (n,)
+    int64 selects each lane's among (prefixes, heads, P, w).
+    """
+    new: list[tuple[Tensor, Tensor]] = []
+    hidden = network(columns, [attention(mask, prefix_index, new, *layer) for layer in zip(*caches, strict=True)],
+                     *cross)
+    logits = network.logits(hidden[:, -1:])[:, 0]       # rank 3, so that the product can be quantised
+    return hidden, logits, *(torch.stack(part) for part in zip(*new, strict=True))
+
+
+def attention(mask: Tensor, prefix_index: Tensor | None, new: list[tuple[Tensor, Tensor]], keys: Tensor, values: Tensor,
+              prefix_keys: Tensor, prefix_values: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Attention of one layer to its cache; appends the new keys and values to ``new``."""
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        new.append((k, v))
+        q = q * q.shape[-1] ** -0.5
+        scores = (to_prefix(q, prefix_keys, prefix_index), q @ keys.transpose(2, 3), q @ k.transpose(2, 3))
+        weight = torch.softmax(torch.cat(scores, dim=-1).float() + mask[:, None], dim=-1).to(q.dtype)
+        P, L = prefix_keys.shape[-2], keys.shape[-2]
+        of_prefix, of_own, of_new = weight[..., :P], weight[..., P:P + L], weight[..., P + L:]
+        return from_prefix(of_prefix, prefix_values, prefix_index) + of_own @ values + of_new @ v
+
+    return attend
+
+
+def to_prefix(q: Tensor, keys: Tensor, prefix_index: Tensor | None) -> Tensor:
+    """Scores (n, heads, T, P) of queries (n, heads, T, w)."""
+    if prefix_index is not None:
+        return q @ keys[prefix_index].transpose(2, 3)
+    n, heads, T, width = q.shape
+    rows = q.transpose(0, 1).reshape(heads, n * T, width) @ keys.transpose(1, 2)
+    return rows.view(heads, n, T, keys.shape[-2]).transpose(0, 1)
+
+
+def from_prefix(weight: Tensor, values: Tensor, prefix_index: Tensor | None) -> Tensor:
+    """The prefix's part (n, heads, T, w) of the output, from attention weights (n, heads, T, P)."""
+    if prefix_index is not None:
+        return weight @ values[prefix_index]
+    n, heads, T, P = weight.shape
+    rows = weight.transpose(0, 1).reshape(heads, n * T, P) @ values
+    return rows.view(heads, n, T, values.shape[-1]).transpose(0, 1)
+
+
+def step_inputs(shape: DecoderShape, dtype: torch.dtype, shared: bool) -> dict[str, tuple[Any, Axes]]:
+    """Inputs of a step. ``shared``: all lanes have one prefix."""
+    layers, heads, width = shape.layers, shape.heads, shape.head_width
+
+    def caches(*size: int) -> list[Tensor]:     # distinct tensors: the tracer merges inputs that share one
+        return [torch.zeros(size, dtype=dtype) for _ in range(layers)]
+
+    before = (heads, PREFIX_LENGTH, width) if shared else (PREFIXES, heads, PREFIX_LENGTH, width)
+    of_own, of_prefix = {0: "lanes", 2: "length"}, {1: "prefix"} if shared else {0: "prefixes", 2: "prefix"}
+    prefix_index = {} if shared else {"prefix_index": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
+    return {"columns": (torch.zeros(LANES, COLUMNS, shape.width), {0: "lanes", 1: "columns"}),
+            "mask": (torch.zeros(LANES, COLUMNS, PREFIX_LENGTH + LENGTH + COLUMNS),
+                     {0: "lanes", 1: "columns", 2: "seen"}), **prefix_index,
+            **{name: (caches(LANES, heads, LENGTH, width), of_own) for name in ("keys", "values")},
+            **{name: (caches(*before), of_prefix) for name in ("prefix_keys", "prefix_values")}}

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
 from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
-from converters.proof.cost import VIEWS
-from converters.proof.program_values import constant_of, form, nbytes, size, unique_bytes, unique_weights, values
+from converters.proof.cost import VIEWS, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
 MAX_KERNEL = 13

@@ -26,8 +26,8 @@ from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.voices import Voice
-from converters.swift.tables import DECODER, VOCODER
 
+DECODER, VOCODER = "autoregressive", "hifigan"
 SEED = 1
 MULTIPLIER, INCREMENT = 1_664_525, 1_013_904_223        # of a linear congruential generator (Numerical Recipes)
 # sentences and the most codes of each; the second has a long prefix, so that the pool of slots grows

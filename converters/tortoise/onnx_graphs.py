@@ -1,7 +1,7 @@
 """The ONNX graphs of Tortoise's networks.
 
 The reference networks themselves are traced, batch first and without padding; the named axes may have any length. The
-decoder's step reads caches of the runtime (``converters.onnx.decoder``).
+decoder's step reads caches of the runtime (``converters.onnx.graph``).
 """
 
 from typing import Any
@@ -11,8 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.tortoise.networks.layers import GroupNorm, RelativePositionBias
-from converters.onnx.decoder import PREFILL_OUTPUTS, PREFIX_LENGTH, STEP_OUTPUTS, prefilled, step_inputs, stepped
-from converters.onnx.graph import ids, network_call, noise, traced
+from converters.onnx.graph import (
+    PREFILL_OUTPUTS,
+    PREFIX_LENGTH,
+    STEP_OUTPUTS,
+    ids,
+    network_call,
+    noise,
+    prefilled,
+    step_inputs,
+    stepped,
+    traced,
+)
 
 
 class ShiftedBias(nn.Module):

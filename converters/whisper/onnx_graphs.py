@@ -1,6 +1,6 @@
 """The ONNX graphs of Whisper's networks: the references, batch first.
 
-The decoder has cross-attention beside the caches (``converters.onnx.decoder``).
+The decoder has cross-attention beside the caches (``converters.onnx.graph``).
 
 ``memory`` computes the keys and values of the cross-attention once a window. The other graphs take them as inputs of
 each layer: ``memory_keys_i`` and ``memory_values_i`` (heads, N, w) of the window that all lanes have in common, or in
@@ -15,17 +15,19 @@ import torch
 from torch import Tensor, nn
 
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
-from converters.onnx.decoder import (
+from converters.onnx.graph import (
     LANES,
     PREFILL_OUTPUTS,
     PREFIX_LENGTH,
     PREFIXES,
     STEP_OUTPUTS,
+    Inputs,
+    network_call,
     prefilled,
     step_inputs,
     stepped,
+    traced,
 )
-from converters.onnx.graph import Inputs, network_call, traced
 
 ROWS = 2            # of the example inputs for tracing: lanes of a window
 

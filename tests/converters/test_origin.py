@@ -24,7 +24,7 @@ def copy(tmp_path_factory) -> Path:
     ("ane/models/tortoise/networks/univnet.py", True), ("ane/models/whisper/networks/text_decoder.py", True),
     ("ane/models/vocoders/hifigan.py", True), ("converters/functions.py", True), ("converters/blocks.py", True),
     ("converters/vocoders/hifigan.py", True), ("converters/tortoise/functions.py", True),
-    ("converters/coreml/merge.py", True), ("converters/onnx/decoder.py", True),
+    ("converters/coreml/merge.py", True), ("converters/onnx/graph.py", True),
     ("converters/whisper/onnx_graphs.py", True), ("converters/decoder_graphs.py", True),
     ("converters/proof/lint.py", False), ("converters/proof/parity.py", False),
     ("converters/tortoise/probes.py", False), ("converters/conversion.py", False), ("converters/gguf.py", False),

@@ -13,9 +13,8 @@ import pytest
 from ane.bundles.bundle import Bundle
 from ane.cli import main
 from converters.conversion import convert
-from converters.swift.export import write_arrays
+from converters.swift.export import token_tables, write_arrays
 from converters.swift.golden import fingerprint
-from converters.swift.tables import token_tables
 from tests.random_model import RandomModel, write_random_bundle
 from tests.small_bundle import OPTIONS
 
