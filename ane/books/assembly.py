@@ -11,6 +11,8 @@ from ane.books.plan import PlannedChunk
 from ane.books.store import JobStore, StoredChunk
 from ane.system.errors import UserError
 
+SILENCE_BLOCK = 1 << 18     # samples: about ten seconds
+
 
 @dataclass(frozen=True)
 class TimedChunk:
@@ -77,9 +79,11 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str]) -> BookTimel
 
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
     """The samples of all chunks with the silence between them, in pieces (n,) float32. One sound is in memory."""
+    block = np.zeros(SILENCE_BLOCK, np.float32)
     for timed in timeline.chunks:
         yield store.sound(timed.chunk.key)
-        yield np.zeros(timed.silence, np.float32)
+        for start in range(0, timed.silence, SILENCE_BLOCK):
+            yield block[:timed.silence - start]
 
 
 def measure_book(store: JobStore, timeline: BookTimeline) -> LoudnessMeter:
