@@ -41,7 +41,8 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.models.tortoise.settings import PRESETS
-from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound
+from ane.models.tortoise.vocoding import hifigan, univnet
+from ane.models.vocoders.streaming import VocodingWindow
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
 from ane.voices import Voice, load_voice
@@ -105,7 +106,7 @@ def compare_readings(model: Model, options: argparse.Namespace) -> Iterator[Benc
 def sounds(model: Model, backend: TorchBackend, readings: Readings, indices: Sequence[int],
            candidates: Sequence[Candidate], piece: int) -> list[list[bytes]]:
     """The 16-bit sound of each reading by HiFi-GAN, by HiFi-GAN as a stream, and by diffusion and UnivNet."""
-    hifigan, univnet, found = model.config("hifigan"), model.config("univnet"), []
+    found: list[tuple[int, list[Iterator[np.ndarray]]]] = []
     diffusion = PRESETS["1x10"].diffusion
     for voice in {id(readings.chosen[index][0]): readings.chosen[index][0] for index in indices}.values():
         own = [(index, one) for index, one in zip(indices, candidates, strict=True)
@@ -116,10 +117,10 @@ def sounds(model: Model, backend: TorchBackend, readings: Readings, indices: Seq
         for (index, one), mel in zip(own, mels, strict=True):
             pieces = [one.hidden[start:start + piece] for start in range(0, len(one.hidden), piece)]
             found.append((index, [
-                hifigan_sound(backend, voice.ar, one.hidden, hifigan),
-                np.concatenate(list(hifigan_stream(backend, hifigan, voice.ar, pieces))),
-                univnet_sound(backend, univnet, Randomness(index).vocoder(0, 0), mel[0])]))
-    return [[np.round(sound * 32767).astype(np.int16).tobytes() for sound in each]
+                hifigan(backend, model.config("hifigan"), voice.ar, [one.hidden]),
+                hifigan(backend, model.config("hifigan"), voice.ar, pieces, VocodingWindow()),
+                univnet(backend, model.config("univnet"), Randomness(index).vocoder(0, 0), [mel[0]])]))
+    return [[np.round(np.concatenate(list(sound)) * 32767).astype(np.int16).tobytes() for sound in each]
             for _, each in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -29,13 +29,12 @@ from ane.commands.arguments import comma_separated, counts
 from ane.models.fastspeech.chunks import split_into_symbols
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import position_table
-from ane.models.fastspeech.result import HOP, SAMPLE_RATE
 from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.fastspeech.text import text_to_ids
-from ane.models.recording import report_nothing
+from ane.speech.request import Run
 from ane.system.errors import UserError
-from ane.system.timeline import Timeline
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.memory import run_ane
 
@@ -87,11 +86,10 @@ def figures(frames: int, seconds: float) -> dict[str, float]:
 def our_reading(synthesizer: FastSpeechSynthesizer, lines: int) -> Reading:
     """All lines in one pass, with the rounding of durations and the alignment, which the host makes."""
     settings = FastSpeechSettings(split=None, batch=lines)
-    chunks = [split_into_symbols(TEXT, None, synthesizer.most_symbols)] * lines
+    chunks = split_into_symbols(TEXT, None, synthesizer.most_symbols) * lines
 
     def run() -> list[np.ndarray]:
-        parts = synthesizer.encode(chunks, settings, Timeline(), report_nothing)
-        return list(synthesizer.mels([part for each in parts for part in each], settings, Timeline(), report_nothing))
+        return list(synthesizer.mels(synthesizer.encode(chunks, settings, Run()), settings, Run()))
 
     def read() -> dict[str, float]:
         mels, seconds = timed(run)

@@ -25,8 +25,7 @@ import ane
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import Model, open_model
 from ane.commands.arguments import natural, positive
-from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.settings import PRESETS, default_preset
+from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, default_preset
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice

@@ -17,11 +17,10 @@ from ane.models.tortoise.diffusion import spectrogram
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
-from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.sampling import InverseCdfSampler
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import SAMPLE_RATE, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.models.tortoise.vocoding import hifigan_sound, univnet_sound
+from ane.models.tortoise.vocoding import hifigan_sound, univnet
 from ane.system.errors import UserError
 from ane.text import Tokenizer
 from ane.voices import Voice
@@ -81,7 +80,8 @@ def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: 
 
 def univnet_audio(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
     """UnivNet's audio (256·L,) float32 of a mel (1, 100, L), with the noise of a request's first chunk."""
-    return univnet_sound(synthesizer.backend, synthesizer.model.config("univnet"), randomness.vocoder(0, 0), mel[0])
+    return np.concatenate(list(univnet(synthesizer.backend, synthesizer.model.config("univnet"),
+                                       randomness.vocoder(0, 0), [mel[0]])))
 
 
 def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: int,

@@ -27,7 +27,7 @@ from ane.bench.workload import CODES, SentenceWork
 from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from benchmarks.competitors import Competitor, chosen_competitors, opened_model

@@ -16,8 +16,8 @@ from ane.bench.records import BenchRow, Spread
 from ane.commands.arguments import positive
 from ane.models.tortoise.diffusion import SOLVERS, Diffusion, spectrogram
 from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.result import SAMPLE_RATE
-from ane.models.tortoise.vocoding import univnet_sound
+from ane.models.tortoise.settings import SAMPLE_RATE
+from ane.models.tortoise.vocoding import univnet
 from ane.models.tortoise.windows import Windows, windowed_mels
 from ane.voices import load_voice
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
@@ -75,7 +75,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     def errors(mels: Sequence[np.ndarray]) -> float:
         wrong = total = 0
         for index, (mel, text) in enumerate(zip(mels, texts, strict=True)):
-            sound = univnet_sound(backend, model.config("univnet"), Randomness(SEED + index).vocoder(0, 0), mel)
+            sound = np.concatenate(list(univnet(
+                backend, model.config("univnet"), Randomness(SEED + index).vocoder(0, 0), [mel])))
             expected, transcript = words(text), words(recogniser.transcribe(sound, SAMPLE_RATE))
             wrong, total = wrong + edits(expected, transcript), total + len(expected)
         return wrong / total

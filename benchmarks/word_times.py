@@ -17,10 +17,10 @@ import numpy as np
 import ane
 from ane.bench.records import BenchRow, Spread
 from ane.books.checking.recognisers import TextAligner
-from ane.models.spoken_words import shared_time
 from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer, expected_starts, without_delay
+from ane.speech.words import shared_time
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from benchmarks.word_reference import true_times
 from training.grammar import plain_sentence

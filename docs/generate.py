@@ -27,8 +27,8 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path|table: [^\n]*?) -->\n.*?^<!-- end 
 # From the command to the sound on torch, in the order in which to read them.
 READING_PATH = {
     "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane"],
-    "A request": ["ane.models.tortoise.options", "ane.models.tortoise.synthesizer",
-                  "ane.models.tortoise.settings", "ane.models.tortoise.result", "ane.models.recording",
+    "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
+                  "ane.speech.delivery", "ane.models.tortoise.settings", "ane.models.tortoise.synthesizer",
                   "ane.models.tortoise.pipeline", "ane.models.tortoise.randomness"],
     "Text to tokens": ["ane.text.passages", "ane.models.tortoise.chunks", "ane.text.splitter",
                        "ane.text.english", "ane.text.tokenizer"],
@@ -41,7 +41,7 @@ READING_PATH = {
                                     "ane.models.tortoise.sampling", "ane.models.tortoise.codes",
                                     "ane.models.tortoise.ranking"],
     "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows"],
-    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.audio.trimming", "ane.models.delivery",
+    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.audio.trimming",
                               "ane.audio.writer"],
     "The backend": ["ane.backends.base", "ane.backends.denoising", "ane.models.tortoise.stages",
                     "ane.backends.choosing", "ane.backends.torch.backend", "ane.backends.torch.decoder",

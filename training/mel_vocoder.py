@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE
+from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from training.timed_speech import TimedClip, load_timed_shard
 from training.trained_mel import BANDS

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.audio import resample
-from ane.models.fastspeech.result import HOP, SAMPLE_RATE
+from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
 from ane.models.fastspeech.text import PHONEMES
 from ane.system.errors import UserError
 from ane.system.files import replacing

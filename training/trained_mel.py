@@ -3,7 +3,7 @@
 import numpy as np
 
 from ane.audio.mel import FLOOR, HOP, WINDOW, mel_filters
-from ane.models.fastspeech.result import HIGHEST, SAMPLE_RATE
+from ane.models.fastspeech.stages import HIGHEST, SAMPLE_RATE
 
 BANDS = 80
 EDGE = (WINDOW - HOP) // 2      # samples mirrored at each end, so that frame i is centred on sample 256·i + 128

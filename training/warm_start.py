@@ -24,9 +24,8 @@ from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.result import SAMPLE_RATE
 from ane.models.tortoise.sampling import InverseCdfSampler
-from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.settings import SAMPLE_RATE, Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.errors import UserError
 from ane.system.files import replacing

@@ -74,7 +74,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     """
     from ane.backends.torch.backend import TorchBackend
 
-    if model.family.own_backend is not None:
+    if model.family.stages is None:
         refuse_backend_options(model, spec, {
             "precision": precision != "auto", "threads": threads is not None, "keep": keep is False,
             "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,

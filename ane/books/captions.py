@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
-from ane.models.spoken_words import WORDS, SpokenWord
+from ane.speech.words import WORDS, SpokenWord
 from ane.text.passages import without_commands
 
 LINE = 80       # characters of a line of a subtitle

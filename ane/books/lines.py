@@ -13,7 +13,7 @@ from ane.books.document import PARAGRAPH
 from ane.books.narration import POLL, check_finite, leases_renewed
 from ane.books.plan import BookPlan, PlannedChunk, SpeechIdentity, digest_of
 from ane.books.store import ClaimedChunk, JobStore
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text import shorten
 

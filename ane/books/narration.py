@@ -14,7 +14,7 @@ from ane.books.checking.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import LEASE, ClaimedChunk, JobStore
-from ane.models.spoken_words import delivered_words
+from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 from ane.text.passages import PLAIN

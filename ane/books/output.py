@@ -22,7 +22,7 @@ from ane.books.media_writer import ChapterMark, check_media_output, writing_medi
 from ane.books.narration import EDGE, POLL, leases_renewed
 from ane.books.plan import digest_of
 from ane.books.store import JobStore
-from ane.models.spoken_words import WORDS, SpokenWord, shared_time
+from ane.speech.words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 from ane.text.passages import without_commands

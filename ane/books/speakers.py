@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ane.books.plan import digest_of
-from ane.models.spoken_words import SpokenWord, matched_words
 from ane.models.tortoise.randomness import Randomness
+from ane.speech.words import SpokenWord, matched_words
 from ane.text import Lexicon
 from ane.text.passages import without_commands, without_faulty_commands
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
     from ane.models.kitten.settings import KittenSettings
     from ane.models.kitten.synthesizer import KittenSynthesizer
-    from ane.models.tortoise.result import DecodingSignals
+    from ane.models.tortoise.pipeline import DecodingSignals
     from ane.models.tortoise.settings import Settings
     from ane.models.tortoise.synthesizer import Synthesizer
     from ane.voices import Voice
@@ -87,7 +87,7 @@ class SynthesizerSpeaker:
         words = speech.words
         if words and (removed or self.lexicon):
             words = matched_words(without_commands(text), [(word.word, (word.start, word.end)) for word in words])
-        return SpokenChunk(speech.audio, [*notes, *speech.notes], words, getattr(speech, "decoded", ()))
+        return SpokenChunk(speech.audio, [*notes, *speech.notes], words, speech.details.get("decoded", ()))
 
 
 class TortoiseSpeaker(SynthesizerSpeaker):
@@ -151,11 +151,11 @@ class KittenSpeaker(SynthesizerSpeaker):
 def book_speaker(synthesizer: Any, voice: str | None, settings: Any, seed: int, *, speed: float = 1.0,
                  lexicon: Lexicon | None = None, word_times: bool = False, checked: bool = False) -> BookSpeaker:
     """The speaker of a synthesizer's family. ``seed``: of a random voice. ``speed``: where it is no setting."""
-    takes = synthesizer.model.family.speak_arguments
-    if "seed" in takes:
+    family = synthesizer.model.family
+    if family.name == "tortoise":
         return TortoiseSpeaker(synthesizer, synthesizer.voice(voice, Randomness(seed)), settings, word_times, lexicon,
                                checked, speed)
-    if "voice" in takes:
+    if family.speaks_voices:
         return KittenSpeaker(synthesizer, voice, settings, lexicon)
     return FastSpeechSpeaker(synthesizer, settings, lexicon)
 

@@ -24,7 +24,7 @@ from ane.books import job_database
 from ane.books.job_database import JobDatabase, flush_folder
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.files import replacing
 

@@ -8,16 +8,19 @@ import importlib.util
 import os
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch takes a second to import
     from torch import nn
+
+    from ane.speech.settings import SpeechSettings
 
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
 
@@ -79,74 +82,116 @@ class Network:
         return self.config(**dict(self.defaults))
 
 
-@dataclass(frozen=True)
 class ModelFamily:
-    """A kind of model.
+    """A kind of model: what bundles, backends and commands ask about it.
 
     Attributes:
-        title: its name in messages.
+        name: of its folder in ``ane.models``. title: its name in messages.
         networks: by name, in the order in which bundles store them. None of PyTorch: the family runs graphs of its own.
-        stages: ``ane.backends.base.ModelStages``: what a backend runs; None where ``own_backend`` is.
-        check_value: (name, JSON value, official value, where) raises UserError for a value of the wrong kind.
-        check_config: (network, config, where) raises UserError for values that do not describe a network.
-        open_checkpoints: (path, constructor arguments or None, their origin) → ``ane.bundles.Model`` with a ``check()``
-            that compares every key and shape and returns the entries that are not used, by file. With "vocoder" in
-            ``import_options`` also ``vocoder``, a path.
-        source_files: (path, and ``vocoder`` as above) → the files of checkpoints, by the name under which their hash is
-            recorded.
-        synthesizer: (``ane.bundles.Model``, backend) → what ``ane.load`` returns.
-        read_options: (options of `ane say` that were given, ``ane.bundles.Model``) → the ``settings`` of ``speak``.
-        options: names of the options of `ane say` that apply to this family, of those that not every family has.
-        import_options: the same for `ane import`.
-        recognises: whether a file or a directory is a checkpoint of this family, by its content. Raises UserError for a
-            damaged file.
-        speak_arguments: those of the options that are arguments of ``speak`` rather than settings.
+        stages: ``ane.backends.base.ModelStages``: what a backend runs; None: it has a backend of its own.
+        settings: class of the settings of a request (``ane.speech.settings``); None: it does not speak.
+        speaks_voices: whether a request may name a voice.
+        presets: whether a request may name a preset.
+        transcribes: whether it has a transcriber.
+        import_options: the options of `ane import` that not every family has.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
         package_formats: of ``ane.bundles.packages.FORMATS``, those that `ane convert` makes of it.
         usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
-        voice_widths: (``ane.bundles.Model``) → widths of the two latents of its voices; None: it has no such voices.
-        voice_names: (``ane.bundles.Model``) → names of the voices that are part of the model; None: there are none.
-        own_backend: (``ane.bundles.Model``) → what the synthesizer gets for a backend; None: a backend that runs
-            ``stages``.
-        open_bundle, write_bundle: in place of ``ane.bundles.bundle``'s, for a family without PyTorch networks.
         required_files: official files without which the model cannot be opened.
         extra_files: other files that are used if they are in the same directory.
         repository: the Hugging Face repository with the official checkpoints.
         repositories: regular expression found in the names of repositories of this family; "": any other.
-        download: (repository, revision, progress) → ``ane.bundles.hub.Snapshot``; None: the two kinds of files above.
-        transcriber: (``ane.bundles.Model``, backend) → an object with ``transcribe``; None: it speaks, as most do.
         kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
     name: str
     title: str
-    networks: Mapping[str, Network]
-    stages: Any
-    check_value: Callable[[str, Any, Any, str], None]
-    check_config: Callable[[str, Any, str], None]
-    open_checkpoints: Callable[..., Any]
-    synthesizer: Callable[[Any, Any], Any]
-    read_options: Callable[[Mapping[str, Any], Any], Any]
-    options: frozenset[str]
-    source_files: Callable[..., Mapping[str, Path]]
-    recognises: Callable[[Path], bool]
+    networks: Mapping[str, Network] = MappingProxyType({})
+    stages: Any = None
+    settings: "type[SpeechSettings] | None" = None
+    speaks_voices = presets = transcribes = kept = False
     import_options: frozenset[str] = frozenset()
-    speak_arguments: tuple[str, ...] = ()
     data: frozenset[str] = frozenset()
-    voice_widths: Callable[[Any], tuple[int, int]] | None = None
-    voice_names: Callable[[Any], Sequence[str]] | None = None
-    own_backend: Callable[[Any], Any] | None = None
-    open_bundle: Callable[[Path], Any] | None = None
-    write_bundle: Callable[..., Any] | None = None
+    package_formats: frozenset[str] = frozenset()
+    usage = "--bundle"
     required_files: tuple[str, ...] = ()
     extra_files: tuple[str, ...] = ()
-    repository: str = ""
-    repositories: str = ""
-    download: Callable[..., Any] | None = None
-    package_formats: frozenset[str] = frozenset()
-    transcriber: Callable[[Any, Any], Any] | None = None
-    kept: bool = False
-    usage: str = "--bundle"
+    repository = repositories = ""
+
+    # Speaking
+
+    def synthesizer(self, model: Any, backend: Any) -> Any:
+        """What ``ane.load`` returns: an ``ane.speech.Speaker``. Raises UserError when the family does not speak."""
+        raise UserError(f"{model.name} is a {self.title} model, which cannot speak")
+
+    def transcriber(self, model: Any, backend: Any) -> Any:
+        """An object with ``transcribe``. Raises UserError when the family has none."""
+        raise UserError(f"{model.name} is a {self.title} model, which transcribes nothing")
+
+    def own_backend(self, model: Any) -> Any:
+        """What the synthesizer gets for a backend when the family has no ``stages``."""
+        raise NotImplementedError
+
+    def is_random(self, model: Any) -> bool:
+        """Whether another seed gives another sound."""
+        return False
+
+    def check_option(self, model: Any, name: str) -> None:
+        """Raise UserError for an option of a request that has no effect on this model."""
+        options = {} if self.settings is None else self.settings.options()
+        takes = {"speed": True, "stream": True, "voice": self.speaks_voices, "preset": self.presets,
+                 "no_split": "split" in options, "seed": self.is_random(model)}
+        if not takes.get(name, name in options):
+            raise UserError(f"{name} has no effect on {self.title} models, and {model.name} is one; leave it out")
+
+    def voice_widths(self, model: Any) -> tuple[int, int] | None:
+        """Widths of the two latents of its voices; None: it has no such voices."""
+        return None
+
+    def voice_names(self, model: Any) -> list[str] | None:
+        """Names of the voices that are part of the model; None: there are none."""
+        return None
+
+    # Opening and importing
+
+    def recognises(self, path: Path) -> bool:
+        """Whether a file or a directory is a checkpoint of this family. Raises UserError for a damaged file."""
+        return False
+
+    def open_bundle(self, folder: Path) -> Any:
+        """The ``ane.bundles.Model`` of a bundle."""
+        from ane.bundles.bundle import Bundle
+
+        return Bundle(folder)
+
+    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str, **options: Any) -> Any:
+        """The ``ane.bundles.Model`` of checkpoints, which has a ``check()`` that compares every key and shape.
+
+        Args:
+            arguments: constructor arguments, or None. origin: of these, for messages.
+            options: of ``import_options``, the paths that were given.
+        """
+        raise NotImplementedError
+
+    def source_files(self, path: Path, **options: Any) -> Mapping[str, Path]:
+        """The files of checkpoints, by the name under which their hash is recorded. Arguments as above."""
+        raise NotImplementedError
+
+    def write_bundle(self, model: Any, destination: Path, **options: Any) -> Any:
+        """``ane.bundles.bundle.write_bundle`` for a family without PyTorch networks."""
+        raise NotImplementedError
+
+    def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Any:
+        """The ``ane.bundles.hub.Snapshot`` of a repository; None: the files above are all that it needs."""
+        return None
+
+    def check_value(self, name: str, value: Any, official: Any, where: str) -> None:
+        """Raise UserError for a JSON value of the wrong kind. ``where`` begins the message."""
+        raise UserError(f"a {self.title} model has no PyTorch networks")
+
+    def check_config(self, network: str, config: Any, where: str) -> None:
+        """Raise UserError for values that do not describe a network."""
+        raise UserError(f"a {self.title} model has no PyTorch networks")
 
     @cached_property
     def files(self) -> tuple[str, ...]:

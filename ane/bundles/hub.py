@@ -37,10 +37,8 @@ def is_repository(text: str) -> bool:
 def download_checkpoints(family: ModelFamily, repository: str, revision: str | None,
                          progress: Callable[[str], None]) -> Snapshot:
     """Download a family's checkpoints. Arguments and errors: ``download_files``."""
-    if family.download is not None:
-        return family.download(repository, revision, progress)
-    return download_files(repository, family.required_files, family.files, revision=revision,
-                          kind=family.title, progress=progress)
+    return family.download(repository, revision, progress) or download_files(
+        repository, family.required_files, family.files, revision=revision, kind=family.title, progress=progress)
 
 
 def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,

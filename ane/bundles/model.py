@@ -81,9 +81,10 @@ class Model(ABC):
     @property
     def widths(self) -> tuple[int, int]:
         """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
-        if self.family.voice_widths is None:
+        widths = self.family.voice_widths(self)
+        if widths is None:
             raise self.lacks("voices")
-        return self.family.voice_widths(self)
+        return widths
 
     def lacks(self, part: str) -> UserError:
         """The error for a part that its family does not have."""

@@ -32,7 +32,6 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory limit for loaded ONNX graphs; the least recently used are released (default: no limit)")
     add("--rebuild-engines", action="store_true", help="build TensorRT engines even if they are cached (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
-    add("--lanes", type=positive, metavar="N", help="candidates sampled at a time, over all chunks (default: 16)")
 
 
 def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,

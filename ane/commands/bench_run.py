@@ -51,7 +51,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.models.tortoise.settings import Settings, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
-    if "preset" not in model.family.options:
+    if not model.family.presets:
         raise UserError(f"`ane bench` measures Tortoise models; {model.name} is a {model.family.title} model")
     subject = with_packages(model, "auto", console)
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)

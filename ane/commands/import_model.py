@@ -80,7 +80,7 @@ def import_command(args: argparse.Namespace) -> int:
     vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
     model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
     surplus = model.check()
-    write = family.write_bundle or partial(_write_networks, console, args.precision)
+    write = partial(_write_networks, console, args.precision) if family.networks else family.write_bundle
     bundle = write(model, destination, name=args.name or destination.name, licence=origin.licence,
                    source=origin.source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
@@ -177,8 +177,8 @@ def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> Non
     """Print the networks of a bundle, or the voices of one without PyTorch networks."""
     from ane.bundles.entries import summarise_keys
 
-    if bundle.family.voice_names is not None:
-        console.print(f"Voices: {', '.join(bundle.family.voice_names(bundle))}")
+    if names := bundle.family.voice_names(bundle):
+        console.print(f"Voices: {', '.join(names)}")
     if not bundle.networks:
         return
     table = plain_table(None, "network", "parameters", f"MB in {bundle.precision}", numbers=(1, 2))

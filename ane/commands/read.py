@@ -278,7 +278,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
-    if "speed" in model.family.speak_arguments:
+    if model.family.name == "tortoise":
         check_speed(speed)
     if not model.trained:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "

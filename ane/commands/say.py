@@ -33,9 +33,8 @@ from ane.text.user_lexicon import read_lexicon
 if TYPE_CHECKING:
     import numpy as np
 
-    from ane.models.recording import SoundStream
-    from ane.models.tortoise.result import Speech
-    from ane.models.tortoise.synthesizer import Stream, Synthesizer
+    from ane.speech.speaker import Speaker
+    from ane.speech.stream import SoundStream, Speech
 
 CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
@@ -117,12 +116,12 @@ def say(args: argparse.Namespace) -> int:
     synthesizer, settings = load_synthesizer(args, model, settings, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
     if text is None:
-        named = {"voice": args.voice} if "voice" in model.family.speak_arguments else {}
+        named = {"voice": args.voice} if model.family.speaks_voices else {}
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = "" if args.follow else read_text(args)
     args.word_times = args.times_file is not None or None
-    request = {**speak_arguments(args, model), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
     if not args.follow:
         request["ssml"] = args.ssml or None
     args.stream |= args.follow
@@ -147,7 +146,7 @@ def list_presets(args: argparse.Namespace) -> int:
     from ane.models.tortoise.settings import PRESETS, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
-    if "preset" not in model.family.options:
+    if not model.family.presets:
         raise model.lacks("presets")
     default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
@@ -200,16 +199,16 @@ def check_outputs(args: argparse.Namespace) -> None:
         check_sound_device()
 
 
-SpeechOutputs = Iterator[tuple["Speech | Stream", list[Path]]]
+SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 
 
-def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
-    """Speak the text, and write it when it is complete; of a model that can, each chunk as soon as it is."""
+    """Speak the text, and write it chunk by chunk, or when it is complete."""
     from ane.audio import write
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
-    if hasattr(synthesizer, "speak_in_chunks") and piecewise:
+    if piecewise:
         stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
         send_pieces(args, stream)
         yield stream, [args.output]
@@ -223,14 +222,14 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Synthesizer", text: str,
     yield speech, outputs
 
 
-def speak_stream(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+def speak_stream(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                  progress: ProgressDisplay) -> SpeechOutputs:
     stream = synthesizer.stream(text, **request, progress=progress.update)
     send_pieces(args, stream)
     yield stream, output_paths(args.output, 1)
 
 
-def speak_arriving(args: argparse.Namespace, synthesizer: "Synthesizer", text: str, request: dict[str, Any],
+def speak_arriving(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                    progress: ProgressDisplay) -> SpeechOutputs:
     stream = synthesizer.feed(arriving_text(), **request, progress=progress.update)
     send_pieces(args, stream)

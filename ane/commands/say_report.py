@@ -14,12 +14,11 @@ from ane.system.machine import peak_memory_bytes
 
 if TYPE_CHECKING:
     from ane.books.lines import SpokenLine
-    from ane.models.recording import Recording
-    from ane.models.tortoise.result import Speech
-    from ane.models.tortoise.synthesizer import Stream, Synthesizer
+    from ane.speech.speaker import Speaker
+    from ane.speech.stream import SoundStream, Speech
 
 
-def print_report(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path],
+def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream", outputs: list[Path],
                  console: Console) -> None:
     """Print the closing line, or with --json one object on standard output."""
     timeline = speech.timeline
@@ -46,11 +45,12 @@ def print_kept_line(args: argparse.Namespace, line: "SpokenLine", outputs: list[
     console.print(f"{line.seconds:.2f} s of audio → {', '.join(map(str, outputs))}  (spoken before; kept in {job})")
 
 
-def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech | Stream", outputs: list[Path]) -> dict:
+def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream",
+          outputs: list[Path]) -> dict:
     from ane.models.tortoise.settings import default_preset
 
     model, timeline = synthesizer.model, speech.timeline
-    has_presets = "preset" in model.family.options
+    has_presets = model.family.presets
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
         "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
@@ -63,7 +63,7 @@ def facts(args: argparse.Namespace, synthesizer: "Synthesizer", speech: "Speech 
         **({"timeline": [asdict(span) for span in timeline.spans]} if args.profile else {})}
 
 
-def write_word_times(path: Path, sound: "Recording | SpokenLine") -> None:
+def write_word_times(path: Path, sound: "Speech | SpokenLine") -> None:
     """Write the words of a speech and their times as JSON."""
     write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
                       "words": [asdict(word) for word in sound.words]})

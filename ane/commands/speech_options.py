@@ -1,27 +1,26 @@
-"""The flags for synthesis, and reading settings from them."""
+"""The flags for synthesis, which are made from the settings of all kinds of models, and reading settings from them."""
 
 import argparse
 from typing import Any
 
 from ane.bundles import Model
 from ane.commands.arguments import natural, pair, positive, rare_group
+from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.kitten.settings import KittenSettings
+from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
+from ane.speech.settings import Option
 from ane.system.errors import UserError
 
-# Flags of `ane say` that not every kind of model has; each family names those that it has.
-SPEECH_OPTIONS = (
-    "voice", "preset", "seed", "speed", "stream", "candidates", "best", "cvvp_amount", "temperature", "top_p", "top_k",
-    "repetition_penalty", "typical_mass", "max_codes", "steps", "sampler", "spacing", "guidance",
-    "guidance_steps", "noise", "normaliser", "split", "no_split", "published", "lanes")
-
+# of all kinds of models; of options with one name, the first has the help
+OPTIONS: dict[str, Option] = KittenSettings.options() | FastSpeechSettings.options() | Settings.options()
+GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
+          "diffusion": "Defaults are the preset's.", "text": None}
+REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream")    # options that are no field of settings
 WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
-    from ane.models.tortoise.diffusion import SOLVERS, SPACINGS
-    from ane.models.tortoise.settings import DEFAULT_PRESET
-    from ane.text import NORMALISERS
-
     parser.add_argument("--preset", metavar="NAME", help="how much work to do; '?' lists the presets (default: the "
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
@@ -30,31 +29,24 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                         help="speed of speech: 2 is twice as fast (default: 1)")
     parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
                         help=f"the speed in words a minute; {WORDS_PER_MINUTE} is --speed 1")
-    add = rare_group(parser, "candidates and codes",
-                     "A model may have defaults of its own, as the embedded one does.").add_argument
-    add("--candidates", type=positive, metavar="N", help="candidates sampled for each chunk (default: the preset's)")
-    add("--best", type=positive, metavar="K", help="write the K best candidates, as OUT-1.wav, OUT-2.wav, …")
-    add("--cvvp-amount", type=float, metavar="SHARE", help="share of CVVP in ranking, 0 to 1 (default: 0)")
-    add("--temperature", type=float, metavar="T", help="sampling temperature of the codes (default: 0.8)")
-    add("--top-p", type=float, metavar="P", help="share of probability to sample codes from (default: 0.8)")
-    add("--top-k", type=int, metavar="K", help="number of codes to sample from (default: 50)")
-    add("--repetition-penalty", type=float, metavar="R", help="penalty for codes already sampled (default: 2)")
-    add("--typical-mass", type=float, metavar="M", help="typical sampling with this mass (default: off)")
-    add("--max-codes", type=positive, metavar="N", help="codes in a chunk at most, 21.5 a second (default: 500)")
-    add = rare_group(parser, "diffusion", "Defaults are the preset's.").add_argument
-    add("--steps", type=positive, metavar="N", help="number of denoising steps")
-    add("--sampler", choices=tuple(SOLVERS), help="sampler of the diffusion")
-    add("--spacing", choices=SPACINGS, help="spacing of the steps; use logsnr with ddim and dpm++2m")
-    add("--guidance", type=float, metavar="K", help="scale of classifier-free guidance, 0 for none")
-    add("--guidance-steps", type=positive, metavar="N", help="guide the last N steps only (default: all)")
-    add("--noise", type=float, metavar="T", help="diffusion temperature: scale of the initial noise")
-    add = rare_group(parser, "text").add_argument
-    add("--normaliser", choices=NORMALISERS, help="how numbers and abbreviations are spelt out (default: english)")
-    add("--split", type=pair, metavar="D,M",
-        help="chunks of about D and at most M characters (default: 200,300; FastSpeech: 150,250)")
-    add("--no-split", action="store_true", help="speak the text as one chunk")
-    add("--published", action="store_true",
-        help="for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1")
+    for title, description in GROUPS.items():
+        group = rare_group(parser, title, description)
+        for option in OPTIONS.values():
+            if option.group == title:
+                add_option(group, option)
+    group.add_argument("--no-split", action="store_true", help="speak the text as one chunk")
+
+
+def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    flag = f"--{option.name.replace('_', '-')}"
+    if option.type is bool:
+        group.add_argument(flag, action="store_true", help=option.help)
+        return
+    kind = {int: int if option.name == "top_k" else positive, float: float, str: str}.get(option.type, pair)
+    stated = option.default and option.group != "diffusion" and "(default" not in option.help
+    default = f" (default: {option.default})" if stated else ""
+    named = {"choices": option.choices} if option.choices else {"type": kind, "metavar": option.metavar}
+    group.add_argument(flag, help=option.help + default, **named)
 
 
 def read_settings(args: argparse.Namespace, model: Model) -> Any:
@@ -65,10 +57,9 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     """
     options = given_options(args)
     for name in options:
-        if name not in model.family.options:
-            raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; "
-                            "leave it out")
-    return model.family.read_options(options, model)
+        model.family.check_option(model, name)
+    settings = model.family.settings.of(options.get("preset"), model.settings)
+    return settings.changed({name: value for name, value in options.items() if name == "no_split" or name in OPTIONS})
 
 
 def speed_from_words_per_minute(args: argparse.Namespace) -> None:
@@ -83,12 +74,13 @@ def speed_from_words_per_minute(args: argparse.Namespace) -> None:
     args.speed = args.words_per_minute / WORDS_PER_MINUTE
 
 
-def speak_arguments(args: argparse.Namespace, model: Model) -> dict[str, Any]:
-    """The flags given that are arguments of the model's ``speak``, apart from its settings."""
-    return {name: getattr(args, name) for name in model.family.speak_arguments if getattr(args, name) is not None}
+def speak_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags given that are arguments of ``speak``, apart from its settings."""
+    return {name: getattr(args, name) for name in ("voice", "seed", "speed", "word_times")
+            if getattr(args, name) is not None}
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """The flags that were given and that not every kind of model has, with their values."""
-    found = {name: getattr(args, name, None) for name in SPEECH_OPTIONS}         # `ane read` has no --stream
+    found = {name: getattr(args, name, None) for name in (*REQUEST, *OPTIONS)}         # `ane read` has no --stream
     return {name: value for name, value in found.items() if value is not None and value is not False}

@@ -72,12 +72,11 @@ def list_command(args: argparse.Namespace) -> int:
     from ane.voices import list_voices
 
     model = open_model(args.bundle, args.checkpoints)
-    if model.family.voice_names is not None:
-        names = model.family.voice_names(model)
+    if names := model.family.voice_names(model):
         output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if args.json
                                else ", ".join(names))
         return 0
-    if model.family.voice_widths is None:
+    if model.family.voice_widths(model) is None:
         raise model.lacks("voices")
     voices = list_voices(_folders(model)).values()
     if args.json:

@@ -11,17 +11,17 @@ from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
-from ane.models.spoken_words import SpokenWord
 from ane.server.docs_page import docs_page
 from ane.server.encoders import FORMATS, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
 from ane.server.page import page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
-from ane.server.speech import SoundPiece, SpeechRequest, read_client_lexicon, words_event
+from ane.server.speech import ServedRequest, SoundPiece, read_client_lexicon, words_event
 from ane.server.speech_service import Service, Utterance, while_connected
 from ane.server.uploads import upload_routes
 from ane.server.websocket import websocket_routes
+from ane.speech.words import SpokenWord
 from ane.system.version import version
 
 SSE = "text/event-stream"
@@ -133,7 +133,7 @@ def speech_routes(service: Service) -> APIRouter:
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
-        utterance = service.speak(SpeechRequest(
+        utterance = service.speak(ServedRequest(
             name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
             read_client_lexicon(body.lexicon), body.word_times))
         try:

@@ -140,7 +140,7 @@ class ServedModels:
         began = time.monotonic()
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
-                               None if model.family.own_backend else True, notice=LOGGER.info)
+                               None if model.family.stages is None else True, notice=LOGGER.info)
         if isinstance(backend, TorchBackend) and on_cpu(backend):
             backend = ParallelBackend(backend, self._run_call)
         served = ServedModel(name, self._speaker(model, backend), size)
@@ -150,7 +150,7 @@ class ServedModels:
         return served
 
     def _speaker(self, model: Model, backend: Any) -> Any:
-        if model.family.transcriber is not None:
+        if model.family.transcribes:
             return model.family.transcriber(model, backend)
         speaker = model.family.synthesizer(model, backend)
         if isinstance(speaker, LaneSharing):
@@ -178,9 +178,9 @@ def on_cpu(backend: Any) -> bool:
 
 def voice_names(model: Model) -> list[str]:
     """Names of the voices that a client may ask for."""
-    if model.family.voice_names is not None:
-        return list(model.family.voice_names(model))
-    if model.family.voice_widths is None:
+    if names := model.family.voice_names(model):
+        return names
+    if model.family.voice_widths(model) is None:
         return [DEFAULT_VOICE]
     folders: list[Path] = [folder for folder in (model.voices, paths.voices_dir()) if folder is not None]
     return [*list_voices(folders), RANDOM]
@@ -190,7 +190,7 @@ def check_models(settings: ServerSettings) -> None:
     """Raise UserError, before the server starts, for a bundle that is not there or cannot speak."""
     for name in settings.models:
         model = open_model(bundle=name)
-        if model.family.transcriber is not None:
+        if model.family.transcribes:
             raise UserError(f"{name} is a {model.family.title} model, which cannot speak: name it as transcriber")
-    if settings.transcriber and open_model(bundle=settings.transcriber).family.transcriber is None:
+    if settings.transcriber and not open_model(bundle=settings.transcriber).family.transcribes:
         raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks")

@@ -1,19 +1,19 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ane.bundles import Model, open_model
-from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.speech.words import SpokenWord
 from ane.system.iterators import closing_source
 from ane.text import Lexicon
 from ane.text.user_lexicon import LexiconEntry
@@ -22,7 +22,7 @@ MADE = ("codes", "frames", "tokens")        # the facts of a stream that count w
 
 
 @dataclass(frozen=True)
-class SpeechRequest:
+class ServedRequest:
     """A request whose names are known to be of this server; a text of "" arrives later."""
 
     model: str
@@ -87,7 +87,7 @@ class Catalogue:
 
     def presets(self, model: str) -> list[str]:
         """Presets of a model, the default first; none if it has none."""
-        if "preset" not in self.models[model].family.options:
+        if not self.models[model].family.presets:
             return []
         default = default_preset(self.models[model].settings)
         return [default, *(name for name in PRESETS if name != default)]
@@ -118,7 +118,7 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
     return {"type": "speech.audio.words", "words": [asdict(word) for word in words]}
 
 
-def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:
+def speak(models: ServedModels, request: ServedRequest) -> Callable[[Job], None]:
     """Work that speaks the request's text: puts ``SoundPiece``s, then ``SpokenFacts``."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
@@ -129,7 +129,7 @@ def speak(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]
     return work
 
 
-def speak_arriving(models: ServedModels, request: SpeechRequest) -> Callable[[Job], None]:
+def speak_arriving(models: ServedModels, request: ServedRequest) -> Callable[[Job], None]:
     """``speak`` for the texts that the client sends while they are spoken."""
     def work(job: Job) -> None:
         with models.using(request.model) as served:
@@ -156,20 +156,12 @@ def hand_over(job: Job, stream: Any, pieces: Iterator[np.ndarray]) -> None:
         job.put(SpokenFacts(stream.seconds, sum(stream.facts.get(name, 0) for name in MADE), tuple(stream.notes)))
 
 
-def arguments(served: ServedModel, request: SpeechRequest) -> dict[str, Any]:
+def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:
     """The arguments of the family's ``stream``, apart from the text. Raises UserError for what it cannot do."""
     family = served.model.family
-    given: dict[str, Any] = {"speed": request.speed} if request.speed != 1 else {}
-    if request.preset is not None:
-        given["preset"] = request.preset
-    lacking: Iterable[str] = [name for name in given if name not in family.options]
-    for name in lacking:
-        raise RefusedError(f"{name} has no effect on {family.title} models: leave it out", 400, name)
-    spoken = {name: given.pop(name) for name in family.speak_arguments if name in given}
-    if "seed" in family.speak_arguments:        # else nothing is random
-        spoken["seed"] = request.seed
-    if request.word_times and "word_times" in family.speak_arguments:       # the others state words in any case
-        spoken["word_times"] = True
-    if "voice" in family.speak_arguments:
-        spoken["voice"] = served.voice(request.voice)
-    return {**spoken, "settings": family.read_options(given, served.model), "lexicon": request.lexicon}
+    if request.preset is not None and not family.presets:
+        raise RefusedError(f"preset has no effect on {family.title} models: leave it out", 400, "preset")
+    return {"preset": request.preset, "speed": None if request.speed == 1 else request.speed,
+            "seed": request.seed if family.is_random(served.model) else None,
+            "voice": served.voice(request.voice) if family.speaks_voices else None,
+            "lexicon": request.lexicon, "word_times": request.word_times}

@@ -18,7 +18,7 @@ from ane.server.metrics import Metrics
 from ane.server.parallel_calls import calls_at_a_time
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
-from ane.server.speech import Catalogue, SoundPiece, SpeechRequest, SpokenFacts, speak, speak_arriving
+from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak, speak_arriving
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
@@ -66,7 +66,7 @@ class Service:
             raise RefusedError(f"the text of a stream must have at most {most} characters", 400, "text",
                                "string_above_max_length")
 
-    def speak(self, request: SpeechRequest, kind: str = "speech") -> "Utterance":
+    def speak(self, request: ServedRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
         work = speak if request.text else speak_arriving
         return Utterance(self, request, kind, self._submit(kind, work(self.models, request)))
@@ -124,7 +124,7 @@ class Utterance:
         facts: at the end, else None.
     """
 
-    def __init__(self, service: Service, request: SpeechRequest, kind: str, job: Job):
+    def __init__(self, service: Service, request: ServedRequest, kind: str, job: Job):
         self._service, self.request, self._kind, self._job = service, request, kind, job
         self.id = uuid.uuid4().hex[:16]
         self.facts: SpokenFacts | None = None

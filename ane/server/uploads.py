@@ -137,7 +137,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
     """Work that encodes a clip and stores the voice. It does not replace one."""
     def work(job: Job) -> None:
         with service.models.using(model) as served:
-            if served.model.family.voice_widths is None:
+            if served.model.family.voice_widths(served.model) is None:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
                 raise RefusedError(f"there is a voice {name} already", 400, "name")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.speech import SpeechRequest, read_client_lexicon, words_event
+from ane.server.speech import ServedRequest, read_client_lexicon, words_event
 from ane.server.speech_service import Service, Utterance
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
@@ -36,7 +36,7 @@ def websocket_routes(service: Service) -> APIRouter:
         try:
             start = await receive(socket, service, StreamStart)
             name = service.catalogue.model(start.model)
-            utterance = service.speak(SpeechRequest(
+            utterance = service.speak(ServedRequest(
                 name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
                 read_client_lexicon(start.lexicon), start.word_times), "stream")
             await converse(socket, service, utterance, start.response_format)

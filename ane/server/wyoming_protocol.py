@@ -16,7 +16,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 
 from ane.audio.writer import pcm16
 from ane.server.errors import RefusedError, error_content
-from ane.server.speech import SpeechRequest
+from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service, Utterance
 from ane.system.errors import UserError
 from ane.system.version import version
@@ -156,14 +156,14 @@ class WyomingClient:
                 voice = SynthesizeStart.from_event(event).voice
             await self.speak_arriving(self.request(voice, ""))
 
-    def request(self, voice: SynthesizeVoice | None, text: str) -> SpeechRequest:
+    def request(self, voice: SynthesizeVoice | None, text: str) -> ServedRequest:
         """Voices are named MODEL/VOICE here, or VOICE of the first model."""
         catalogue, name = self.service.catalogue, voice.name if voice is not None and voice.name else None
         model = self.service.settings.models[0]
         if name and "/" in str(name):
             first, _, name = str(name).partition("/")
             model = catalogue.model(first)
-        return SpeechRequest(model, catalogue.voice(model, name and str(name)), text)
+        return ServedRequest(model, catalogue.voice(model, name and str(name)), text)
 
     def info(self) -> Info:
         voices = [TtsVoice(name=f"{model}/{voice}", attribution=ATTRIBUTION, installed=True, description=voice,
@@ -172,14 +172,14 @@ class WyomingClient:
         return Info(tts=[TtsProgram(name="ane", attribution=ATTRIBUTION, installed=True, version=version(),
                                     voices=voices, description="tortoise-ane", supports_synthesize_streaming=True)])
 
-    async def speak(self, request: SpeechRequest) -> None:
+    async def speak(self, request: ServedRequest) -> None:
         utterance = self.service.speak(request, "wyoming")
         try:
             await self.send(utterance)
         finally:
             utterance.close()
 
-    async def speak_arriving(self, request: SpeechRequest) -> None:
+    async def speak_arriving(self, request: ServedRequest) -> None:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
         servers without chunks."""
         utterance = self.service.speak(request, "wyoming")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.settings import SAMPLE_RATE
 from benchmarks.listening import Recogniser, Wave, edits, median_pitch, mel_distance, words
 from benchmarks.similarity import SpeakerEncoder, similarity_problem
 from training.text import held_out_sentences

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.settings import SAMPLE_RATE
 from benchmarks.listening import Wave
 from benchmarks.quality import (
     ScoredSpeech,

@@ -27,9 +27,9 @@ from ane.books.narration import narrate
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk, TortoiseSpeaker
 from ane.books.store import JobStore
-from ane.models.spoken_words import SpokenWord
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.settings import Settings
+from ane.speech.words import SpokenWord
 from ane.system.files import write_json
 from ane.system.records import read_record
 from benchmarks.listening import Recogniser, edits, words

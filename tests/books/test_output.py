@@ -23,7 +23,7 @@ from ane.books.narration import narrate
 from ane.books.output import OutputOptions, WrittenBook, check_replaced, write_book_files
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from tests.audio.test_loudness import measured
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job

@@ -18,9 +18,9 @@ from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
 from ane.cli import main
-from ane.models.tortoise.result import Speech
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
+from ane.speech.stream import Speech
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters import conversion

@@ -11,7 +11,7 @@ import pytest
 import ane
 from ane.bundles import demo_bundle
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.result import SAMPLE_RATE
+from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.models.tortoise.voice_encoding import encode_clips, random_voice
 from ane.voices import Voice, load_voice

@@ -5,7 +5,7 @@ import pytest
 
 import ane
 from ane.bundles import demo_bundle
-from ane.models.fastspeech.result import HOP, SAMPLE_RATE
+from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from benchmarks.listening import Wave
 from training.fast_recipe import FAST_CONFIGS

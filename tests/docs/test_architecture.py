@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from tests.docs.structure import LONGEST_FILE, ROOT, SOURCES, classes, imports, line_count, module_name, sources
 
 # Each folder may import from itself and from those above it in this list; one row is one layer.
-LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.models"],
+LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.speech"],
+          ["ane.models"],
           ["ane"], ["ane.bench", "ane.books"], ["ane.server"], ["ane.cluster"],
           ["ane.commands", "ane.cli", "ane.__main__"]]
 RANK = {folder: rank for rank, layer in enumerate(LAYERS) for folder in layer}

@@ -12,6 +12,7 @@ from ane.models.kitten.preprocessing import preprocess
 from ane.models.kitten.published_chunks import split_published
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import PUBLISHED_CUT
+from ane.speech.request import Run
 from tests.parity.conftest import golden_facts
 
 PUBLISHED = KittenSettings(published=True)
@@ -59,7 +60,8 @@ def test_ids_of_phonemes(facts: dict[str, Any]) -> None:
 
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        chunks = replayed.encode(run["text"], run["voice"], KittenSettings(run["speed"], published=True))
+        chunks = replayed.chunks(replayed.request(
+            run["text"], run["voice"], settings=KittenSettings(run["speed"], published=True)), Run())
         assert [chunk.text for chunk in chunks] == run["chunks"]
         assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
         assert [chunk.style_row for chunk in chunks] == run["style_row"]
@@ -73,14 +75,14 @@ def test_audio(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Pa
     assert facts["trim"] == PUBLISHED_CUT
     with np.load(directory / "audio_every_7th_sample.npz") as golden:
         for run in facts["runs"]:
-            audio = replayed.speak(run["text"], run["voice"], run["speed"], settings=PUBLISHED).audio
+            audio = replayed.speak(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED).audio
             assert audio.shape == (run["samples"],)
             assert np.abs(audio[::EVERY] - golden[run["audio"]]).max(initial=0) <= AUDIO_TOLERANCE
 
 
 def test_a_stream_has_the_same_audio(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
-        pieces = list(replayed.stream(run["text"], run["voice"], run["speed"], settings=PUBLISHED))
+        pieces = list(replayed.stream(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED))
         assert len(pieces) == len(run["chunks"])
-        whole = replayed.speak(run["text"], run["voice"], run["speed"], settings=PUBLISHED).audio
+        whole = replayed.speak(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED).audio
         np.testing.assert_array_equal(np.concatenate(pieces), whole)

@@ -12,7 +12,7 @@ from ane.server.engine import Engine
 from ane.server.jobs import ClientGoneError, Job
 from ane.server.parallel_calls import calls_at_a_time
 from ane.server.settings import Limits, ServerSettings
-from ane.server.speech import SpeechRequest
+from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service
 from ane.system.errors import UserError
 from tests.server.server_process import wait_until
@@ -87,7 +87,7 @@ def test_sound_beside_others_is_that_alone():
 
     async def sound(model: str, text: str) -> np.ndarray:
         preset, seed = ("fastest", 3) if model == "demo" else (None, None)
-        utterance = service.speak(SpeechRequest(model, "default", text, preset=preset, seed=seed))
+        utterance = service.speak(ServedRequest(model, "default", text, preset=preset, seed=seed))
         try:
             return np.concatenate([piece.audio async for piece in utterance])
         finally:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.fastspeech.result import HOP
+from ane.models.fastspeech.stages import HOP
 from ane.system.errors import UserError
 from tests.training.timed_teacher import SECONDS, SILENT, ToneTeacher
 from training.timed_speech import (

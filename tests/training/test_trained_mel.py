@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.fastspeech.result import HOP, SAMPLE_RATE
+from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
 from training.trained_mel import BANDS, trained_mel
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ane.books.speakers import SpokenChunk
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.text import NORMALISERS
 from ane.text.passages import without_commands
 

@@ -17,7 +17,7 @@ from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.records import read_record
 from ane.text.passages import without_commands

@@ -6,26 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ane.models.fastspeech.text import is_speakable, text_to_ids
+from ane.speech.request import Chunk
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error, shorten, split
-from ane.text.passages import PLAIN, Delivery, Passage, as_passages, spread, whole_text, with_deliveries
+from ane.text.passages import Passage, as_passages, spread, whole_text, with_deliveries
 
 # stands for a space within braces while a text is split, so that phonemes stay together; not in any text
 JOINER = "\ue000"
 
 
 @dataclass(frozen=True)
-class SymbolChunk:
+class SymbolChunk(Chunk):
     """A piece of text spoken in one pass. ``ids``: (T,) int64, at least one."""
 
-    text: str
     ids: np.ndarray
-    delivery: Delivery = PLAIN
-
-    @property
-    def spoken_delivery(self) -> Delivery:
-        """The volume of its sound and the silence around it; its durations have its speed already."""
-        return replace(self.delivery, speed=1.0)
 
 
 def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
@@ -56,7 +50,7 @@ def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
     if len(parts) < 2:
         return [chunk]
     found = [part for text in parts for part in _fitting(text, (len(text), len(text)), most)]
-    return [replace(part, delivery=delivery)
+    return [replace(part, delivery=delivery, final=chunk.final and part is found[-1])
             for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]
 
 

@@ -6,6 +6,10 @@ Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel b
 from ane.backends.base import ModelStages, Stage, TensorSpec
 from ane.models.fastspeech.packaged import run_mel, run_text, run_vocoder, run_waveglow
 
+SAMPLE_RATE = 22050
+HOP = 256               # samples of a mel frame
+HIGHEST = 8000.0        # Hz: upper end of the mel bands
+
 # masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
 STAGES = {
     # the output's last channel is the log durations, the others are the encoder's states

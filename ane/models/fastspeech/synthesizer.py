@@ -1,32 +1,26 @@
 """Synthesis of 22.05 kHz speech from text: the text side, the length regulator, the mel side, the vocoder."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from math import inf
+from typing import Any
 
 import numpy as np
 
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.asynchronous import AsyncSpeaking
-from ane.models.delivery import delivered, delivered_whole
 from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
-from ane.models.fastspeech.result import HIGHEST, HOP, SAMPLE_RATE, FastSpeechResult
 from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stream import FastSpeechStream, StreamedSound
+from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
 from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
-from ane.models.fastspeech.word_times import chunk_words, words_of
-from ane.models.fed_stream import FedStream
-from ane.models.recording import PhaseProgress, report_nothing
-from ane.models.spoken_words import delivered_words
-from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded, vocoded_in_calls
+from ane.models.fastspeech.word_times import chunk_words
+from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
 from ane.models.vocoders.waveglow import SIGMA
+from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.speaker import Speaker
 from ane.system.errors import UserError
-from ane.system.timeline import Timeline
-from ane.text import Lexicon, normalise_upstream, shorten
+from ane.text import normalise_upstream, shorten
 from ane.text.passages import read_passages
 
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
@@ -47,162 +41,106 @@ class EncodedChunk:
         return int(self.repeats.sum())
 
 
-class FastSpeechSynthesizer(AsyncSpeaking):
-    """A FastSpeech model on a backend. ``speak``, ``speak_all`` and ``stream`` synthesise speech.
+class FastSpeechSynthesizer(Speaker):
+    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text and seed give the same
+    sound.
 
     Attributes:
         most_symbols, most_frames: of one pass: the model's positions, or the largest buckets of its packages.
     """
 
+    settings, sample_rate = FastSpeechSettings, SAMPLE_RATE
+
     def __init__(self, model: Model, backend: Backend):
-        self.model, self.backend = model, backend
+        super().__init__(model, backend)
         positions: int = model.config("fastspeech").max_seq_len
         self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
-    def speak(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
-              progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
-              lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechResult:
-        """Speak ``text``: English, and ARPAbet phonemes in braces. The same text and seed give the same sound.
+    def completed(self, request: SpeechRequest) -> SpeechRequest:
+        """The seed and the speed are settings here: the network itself speaks faster."""
+        given = {name: value for name in ("seed", "speed") if (value := getattr(request, name)) is not None}
+        return replace(request, settings=replace(request.settings, **given))
 
-        Args:
-            speed: speed of speech, 1 as trained, 2 twice as fast; None: that of ``settings``.
-            settings: None: the defaults of ``FastSpeechSettings``.
-            progress: called with (phase, done, total, note) during the work; phase is "text", "mel" or "vocode".
-            timeline: records when each phase runs (None: a new one).
-            lexicon: respells words (``ane.text.read_lexicon``).
-            ssml: whether ``text`` is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s].
+    def facts(self, request: SpeechRequest) -> dict[str, Any]:
+        seed = {"seed": request.settings.seed} if "waveglow" in self.model.networks else {}
+        return seed | {"speed": request.settings.speed, "frames": 0}
 
-        Raises:
-            UserError: nothing to say, markup that asks for what cannot be done, a word or a text that must not be split
-                is too long for one pass, a speed out of range, out of memory.
-        """
-        [speech] = self.speak_all([text], speed, settings, progress, timeline, lexicon, ssml)
-        return speech
+    def normaliser(self, settings: FastSpeechSettings) -> Callable[[str], str]:
+        return normalise_upstream
 
-    def speak_all(self, texts: Sequence[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
-                  progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
-                  lexicon: Lexicon | None = None, ssml: bool | None = None) -> Iterator[FastSpeechResult]:
-        """Speak several texts, as ``speak`` does; chunks of all of them share passes.
+    def chunks(self, request: SpeechRequest, run: Run) -> list[SymbolChunk]:
+        passages = read_passages(request.text, request.lexicon, request.ssml)
+        return split_into_symbols(passages, request.settings.split, self.most_symbols)
 
-        Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
-        """
-        settings, timeline = with_speed(settings, speed), timeline or Timeline()
-        timeline.mark_text_ready()
-        began = timeline.text_ready
-        chunks = [split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
-                  for text in texts]
-        encoded = self.encode(chunks, settings, timeline, progress)
-        mels = self.mels([part for parts in encoded for part in parts], settings, timeline, progress)
-        sounds = self.sounds(mels, sum(map(len, encoded)), settings.seed, timeline, progress)
-        for text, parts in zip(texts, encoded, strict=True):
-            spoken = list(islice(sounds, len(parts)))
-            sounds_of_text = [delivered_whole(sound, part.chunk.spoken_delivery, SAMPLE_RATE)
-                              for (_, sound), part in zip(spoken, parts, strict=True)]
-            audio = join_with_pauses(sounds_of_text, settings.pause)
-            timeline.mark_first_audio()
-            yield FastSpeechResult(audio, settings.speed, [part.chunk.text for part in parts],
-                                   [mel for mel, _ in spoken], [part.repeats for part in parts],
-                                   timeline.new_seconds_by_phase(), timeline.now() - began, self.notes(text, parts),
-                                   timeline, seed=settings.seed if "waveglow" in self.model.networks else None,
-                                   words=words_of([(part.chunk, part.repeats) for part in parts], sounds_of_text,
-                                                  settings.pause))
-            began = timeline.now()
-        self.backend.release()
-
-    def stream(self, text: str, speed: float | None = None, settings: FastSpeechSettings | None = None,
-               progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
-               lexicon: Lexicon | None = None, ssml: bool | None = None) -> FastSpeechStream:
-        """Speak ``text`` and return its sound chunk by chunk, each as soon as it is ready; the first in two pieces.
-
-        Arguments and errors are those of ``speak``. The pieces join to what ``speak`` returns with ``batch=1``.
-        """
-        settings, timeline = replace(with_speed(settings, speed), batch=1), timeline or Timeline()
-        timeline.mark_text_ready()
-        chunks = split_into_symbols(read_passages(text, lexicon, ssml), settings.split, self.most_symbols)
-        return FastSpeechStream(self.pieces(chunks, settings, timeline, progress), [chunk.text for chunk in chunks],
-                                settings.speed, timeline)
-
-    def feed(self, texts: Iterable[str], speed: float | None = None, settings: FastSpeechSettings | None = None,
-             progress: PhaseProgress = report_nothing, timeline: Timeline | None = None,
-             lexicon: Lexicon | None = None) -> FedStream:
-        """Speak a text that arrives in pieces, divided anywhere, while it arrives.
-
-        Other arguments and errors: ``speak``.
-        """
-        settings, timeline = with_speed(settings, speed), timeline or Timeline()
-        return FedStream(texts, lambda text: self.stream(text, None, settings, progress, timeline, lexicon, False),
-                         normalise_upstream, lexicon, SAMPLE_RATE, timeline)
-
-    def pieces(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, timeline: Timeline,
-               progress: PhaseProgress) -> Iterator[StreamedSound]:
-        """Pieces of sound, each with the pause before it."""
-        before: list[np.ndarray] = []       # a piece, or none, that a pause follows
-        samples = 0
+    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+        """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
+        so that it comes soon."""
+        settings = request.settings if run.whole else replace(request.settings, batch=1)
+        done, first = 0, () if run.whole else FIRST_LENGTHS
         try:
-            for index, chunk in enumerate(chunks):
-                [parts] = self.encode([[chunk]], settings, timeline, report_nothing)
-                notes = self.notes(chunk.text, parts)
-                for mel, part in zip(self.mels(parts, settings, timeline, report_nothing), parts, strict=True):
-                    made = self.whole_sound if before else self.first_sounds
-                    frames, words = mel.shape[1], chunk_words(part.chunk, part.repeats)
-                    for sound in delivered(made(mel, settings.seed, timeline), part.chunk.spoken_delivery, SAMPLE_RATE):
-                        piece = join_with_pauses([*before, sound], settings.pause)
-                        begins = (samples + len(piece) - len(sound)) / SAMPLE_RATE
-                        yield StreamedSound(piece, frames, notes, delivered_words(
-                            words, part.chunk.spoken_delivery, 0.0, inf, begins))
-                        samples += len(piece)
-                        before, frames, words = [], 0, []
-                    before = [np.zeros(0, np.float32)]
-                progress("vocode", index + 1, len(chunks), "")
+            for group in [chunks] if run.whole else [[chunk] for chunk in chunks]:
+                parts = self.encode(group, settings, run)
+                for part, mel in zip(parts, self.mels(parts, settings, run), strict=True):
+                    done, total = done + 1, len(parts) if run.whole else max(done + 1, len(chunks))
+                    for piece in self.sound(part, mel, settings, run, first):
+                        if piece.last:
+                            run.progress("vocode", done, total, "")
+                        yield piece
+                    first = ()
         finally:
             self.backend.release()
 
-    def whole_sound(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
-        """The sound of a mel, in one piece."""
-        with timeline.record("vocode"):
-            sound = self.vocode(mel, seed)
-        yield sound
+    def sound(self, part: EncodedChunk, mel: np.ndarray, settings: FastSpeechSettings, run: Run,
+              first: Sequence[int]) -> Iterator[Piece]:
+        """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last."""
+        delivery = part.chunk.delivery          # its durations have its speed already
+        pause = 0.0 if part.chunk.final else settings.pause
+        chunk = replace(part.chunk, delivery=replace(delivery, speed=1.0, after=delivery.after + pause))
+        known: dict[str, Any] = {"words": chunk_words(chunk, part.repeats), "counts": {"frames": part.frames},
+                                 "notes": self.notes(part), "details": {"mels": mel, "durations": part.repeats}}
+        for samples in run.timeline.record_each("vocode", self.vocoded(mel, settings.seed, first)):
+            yield Piece(samples, chunk, **known)
+            known = {}
+        yield Piece(np.zeros(0, np.float32), chunk, last=True, **known)
 
-    def first_sounds(self, mel: np.ndarray, seed: int, timeline: Timeline) -> Iterator[np.ndarray]:
-        """The sound of a mel in pieces, the first of them short, so that it comes soon."""
-        if not mel.shape[1] or "vocoder" not in self.model.networks or "waveglow" in self.model.networks:
-            yield from self.whole_sound(mel, seed, timeline)
+    def vocoded(self, mel: np.ndarray, seed: int, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
+        """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``seed``: of WaveGlow's noise; ``first``: lengths
+        that the first call of HiFi-GAN may have."""
+        if not mel.shape[1]:
             return
-        pieces = vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, FIRST_LENGTHS)
-        while True:
-            with timeline.record("vocode"):
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            yield piece
+        if "waveglow" in self.model.networks:
+            noise = waveglow_noise(mel.shape[1], seed)
+            yield np.clip(self.backend.run("waveglow", mel=np.ascontiguousarray(mel[None]), noise=noise)[0, 0], -1, 1)
+        elif "vocoder" not in self.model.networks:
+            yield griffin_lim(mel, SAMPLE_RATE, HIGHEST)
+        elif not first and self.backend.longest("vocoder", "frames") is not None:   # packages have their own windows
+            yield self.mel_sound(mel)
+        else:
+            yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
 
-    def prepare(self, settings: FastSpeechSettings | None = None) -> None:
+    def prepare(self, voice: None = None, settings: FastSpeechSettings | None = None) -> None:
         """Load the networks, so that the first text is spoken sooner."""
-        self.backend.load(*sorted(self.model.networks))
+        self.backend.load(*self.networks(settings))
         text_to_ids("1")            # the library that spells numbers takes a second to load
 
-    def encode(self, texts: Sequence[Sequence[SymbolChunk]], settings: FastSpeechSettings, timeline: Timeline,
-               progress: PhaseProgress) -> list[list[EncodedChunk]]:
-        """Run the text side on the chunks of all texts. A chunk that takes too many frames is split and encoded again.
+    def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, run: Run) -> list[EncodedChunk]:
+        """Run the text side on chunks. A chunk that takes too many frames is split and encoded again.
 
         Raises:
             UserError: a single word takes more frames than one pass can have.
         """
-        waiting = [(index, chunk) for index, chunks in enumerate(texts) for chunk in chunks]
-        done: list[list[EncodedChunk]] = [[] for _ in texts]
+        waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
             batch, waiting = waiting[:settings.batch], waiting[settings.batch:]
-            with timeline.record("text"):
-                found = self.encode_batch([chunk for _, chunk in batch], settings)
-            for place, ((index, _), part) in enumerate(zip(batch, found, strict=True)):
+            with run.timeline.record("text"):
+                found = self.encode_batch(batch, settings)
+            for place, part in enumerate(found):
                 if part.frames > self.most_frames:        # those after it are encoded again, so order is kept
-                    shorter = self.shorter(part, settings)
-                    waiting = [*((index, piece) for piece in shorter), *batch[place + 1:], *waiting]
+                    waiting = [*self.shorter(part, settings), *batch[place + 1:], *waiting]
                     break
-                done[index].append(part)
-            finished = sum(map(len, done))
-            progress("text", finished, finished + len(waiting), "")
+                done.append(part)
+            run.progress("text", len(done), len(done) + len(waiting), "")
         return done
 
     def shorter(self, part: EncodedChunk, settings: FastSpeechSettings) -> list[SymbolChunk]:
@@ -229,16 +167,15 @@ class FastSpeechSynthesizer(AsyncSpeaking):
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
-    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, timeline: Timeline,
-             progress: PhaseProgress) -> Iterator[np.ndarray]:
+    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, run: Run) -> Iterator[np.ndarray]:
         """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
             batch = parts[start:start + settings.batch]
-            with timeline.record("mel"):
+            with run.timeline.record("mel"):
                 silent = all(part.frames == 0 for part in batch)
                 mels = np.zeros((len(batch), bands, 0), np.float32) if silent else self.decode_batch(batch)
-            progress("mel", start + len(batch), len(parts), "")
+            run.progress("mel", start + len(batch), len(parts), "")
             for part, mel in zip(batch, mels, strict=True):
                 yield mel[:, :part.frames]
 
@@ -252,59 +189,22 @@ class FastSpeechSynthesizer(AsyncSpeaking):
         return self.backend.run("mel", states=states, alignment=alignment_matrix(counts, frames.max()),
                                 mask=length_mask(frames, frames.max()))
 
-    def sounds(self, mels: Iterator[np.ndarray], total: int, seed: int, timeline: Timeline,
-               progress: PhaseProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Each mel with its sound."""
-        for done, mel in enumerate(mels, 1):
-            with timeline.record("vocode"):
-                sound = self.vocode(mel, seed)
-            progress("vocode", done, total, "")
-            yield mel, sound
-
-    def vocode(self, mel: np.ndarray, seed: int) -> np.ndarray:
-        """Mel (M, L) → sound (256·L,) float32 within ±1. ``seed`` is that of WaveGlow's noise."""
-        if not mel.shape[1]:
-            return np.zeros(0, np.float32)
-        if "waveglow" in self.model.networks:
-            noise = waveglow_noise(mel.shape[1], seed)
-            sound = self.backend.run("waveglow", mel=np.ascontiguousarray(mel[None]), noise=noise)
-            return np.clip(sound[0, 0], -1, 1)
-        if "vocoder" not in self.model.networks:
-            return griffin_lim(mel, SAMPLE_RATE, HIGHEST)
-        if self.backend.longest("vocoder", "frames") is not None:       # packages have windows of their own
-            return self.mel_sound(mel)
-        return vocoded(mel, self.model.config("vocoder").margin, self.mel_sound)
-
     def mel_sound(self, mel: np.ndarray) -> np.ndarray:
         """Mel (M, L) → sound (256·L,), by one call of HiFi-GAN."""
         return self.backend.run("vocoder", mel=np.ascontiguousarray(mel[None]))[0, 0][:mel.shape[1] * HOP]
 
-    def notes(self, text: str, parts: Sequence[EncodedChunk]) -> list[str]:
+    def notes(self, part: EncodedChunk) -> list[str]:
         """Warnings for the user."""
         notes = [] if VOCODERS & self.model.networks else [NO_VOCODER]
-        unknown = unknown_phonemes(text)
-        if unknown:
+        if unknown := unknown_phonemes(part.chunk.text):
             notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
-        silent = [part.chunk.text for part in parts if not part.frames]
-        if silent:
-            notes.append(f"{shorten(silent[0])!r} is silent: every duration that the model predicts for it rounds to 0")
+        if not part.frames:
+            notes.append(f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it "
+                         "rounds to 0")
         return notes
-
-
-def with_speed(settings: FastSpeechSettings | None, speed: float | None) -> FastSpeechSettings:
-    """The settings (None: the defaults) with this speed (None: theirs)."""
-    settings = settings or FastSpeechSettings()
-    return settings if speed is None else replace(settings, speed=speed)
 
 
 def waveglow_noise(frames: int, seed: int) -> np.ndarray:
     """The noise of a sound, (1, 256, L) float32: frame after frame, so longer noise begins with shorter noise."""
     noise = np.random.default_rng(seed).standard_normal((frames, HOP), dtype=np.float32)
     return np.ascontiguousarray(SIGMA * noise.T[None])
-
-
-def join_with_pauses(pieces: Sequence[np.ndarray], seconds: float) -> np.ndarray:
-    """The pieces of sound in one, with silence between them."""
-    pause = np.zeros(round(seconds * SAMPLE_RATE), np.float32)
-    joined = [part for piece in pieces for part in (pause, piece)][1:]
-    return np.concatenate(joined) if joined else np.zeros(0, np.float32)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ane.models.fastspeech.chunks import SymbolChunk
-from ane.models.fastspeech.result import HOP, SAMPLE_RATE
+from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
 from ane.models.fastspeech.text import IDS, SYMBOLS
-from ane.models.spoken_words import SpokenWord, delivered_words, joined_pieces, matched_words
+from ane.speech.words import SpokenWord, joined_pieces, matched_words
 
 
 def chunk_words(chunk: SymbolChunk, repeats: np.ndarray) -> list[SpokenWord]:
@@ -21,15 +21,3 @@ def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, in
     """Each word with its first symbol and the one after its last, without punctuation."""
     symbols = (SYMBOLS[number] for number in ids)
     return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)
-
-
-def words_of(chunks: Sequence[tuple[SymbolChunk, np.ndarray]], sounds: Sequence[np.ndarray],
-             pause: float) -> list[SpokenWord]:
-    """The words of all chunks, each with the frames of its symbols, in the time of their sounds joined with pauses."""
-    words: list[SpokenWord] = []
-    offset = 0.0
-    for (chunk, repeats), sound in zip(chunks, sounds, strict=True):
-        seconds = len(sound) / SAMPLE_RATE
-        words += delivered_words(chunk_words(chunk, repeats), chunk.spoken_delivery, 0.0, seconds, offset)
-        offset += seconds + round(pause * SAMPLE_RATE) / SAMPLE_RATE
-    return words

@@ -4,6 +4,15 @@
 >>> open_kitten("kitten-tts-nano-0.8-fp32").speak("Hello.", voice="Bella").save("hello.wav")
 """
 
-from ane.models.kitten.synthesizer import KittenSynthesizer, open_kitten
+from typing import Any
 
 __all__ = ["KittenSynthesizer", "open_kitten"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the synthesizer when it is used: settings and bundles need no libraries for sound."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from ane.models.kitten import synthesizer
+
+    return getattr(synthesizer, name)

@@ -8,13 +8,14 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import FileRecord, check_hash, record
+from ane.bundles.hub import Snapshot
 from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.models.kitten.model_files import (
     CONFIG_FILE,
@@ -25,7 +26,7 @@ from ane.models.kitten.model_files import (
     read_model_files,
 )
 from ane.models.kitten.session import KittenBackend
-from ane.models.kitten.settings import OPTIONS, read_options
+from ane.models.kitten.settings import KittenSettings
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.records import read_record
@@ -97,34 +98,45 @@ def write_bundle(model: KittenModel, destination: Path | str, *, name: str | Non
     return open_bundle(destination)
 
 
-def open_folder(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> KittenModel:
-    """The model in a folder as published. Raises UserError for ``arguments``: it states its own sizes."""
-    if arguments:
-        raise UserError(f"{origin}: a KittenTTS model states its own sizes: leave the config out")
-    return read_model_files(path)
+class KittenFamily(ModelFamily):
+    name, title = NAME, "KittenTTS"
+    settings = KittenSettings
+    speaks_voices = True
+    required_files = (CONFIG_FILE,)
+    repository, repositories = "KittenML/kitten-tts-nano-0.8-fp32", f"^{OWNER}/"
+
+    def synthesizer(self, model: KittenModel, backend: KittenBackend) -> "KittenSynthesizer":
+        from ane.models.kitten.synthesizer import KittenSynthesizer
+
+        return KittenSynthesizer(model, backend)
+
+    def own_backend(self, model: KittenModel) -> KittenBackend:
+        return KittenBackend(model)
+
+    def voice_names(self, model: KittenModel) -> list[str]:
+        return model.read_voices().names
+
+    def recognises(self, path: Path) -> bool:
+        return is_kitten_folder(path)
+
+    def open_bundle(self, folder: Path) -> KittenModel:
+        return open_bundle(folder)
+
+    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str,
+                         **options: Any) -> KittenModel:
+        """The model in a folder as published. Raises UserError for ``arguments``: it states its own sizes."""
+        if arguments:
+            raise UserError(f"{origin}: a KittenTTS model states its own sizes: leave the config out")
+        return read_model_files(path)
+
+    def source_files(self, path: Path, **options: Any) -> dict[str, Path]:
+        return {file.name: file for file in read_model_files(path).files}
+
+    def write_bundle(self, model: KittenModel, destination: Path, **options: Any) -> KittenModel:
+        return write_bundle(model, destination, **options)
+
+    def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
+        return download_model(repository, revision, progress)
 
 
-def source_files(path: Path) -> dict[str, Path]:
-    return {file.name: file for file in read_model_files(path).files}
-
-
-def voice_names(model: KittenModel) -> list[str]:
-    return model.read_voices().names
-
-
-def make_synthesizer(model: KittenModel, backend: KittenBackend) -> "KittenSynthesizer":
-    from ane.models.kitten.synthesizer import KittenSynthesizer
-
-    return KittenSynthesizer(model, backend)
-
-
-def no_networks(*arguments: Any) -> NoReturn:
-    raise UserError("a KittenTTS model has no PyTorch networks")
-
-
-FAMILY = ModelFamily(
-    NAME, title="KittenTTS", networks={}, stages=None, check_value=no_networks, check_config=no_networks,
-    open_checkpoints=open_folder, synthesizer=make_synthesizer, read_options=read_options, options=OPTIONS,
-    source_files=source_files, recognises=is_kitten_folder, speak_arguments=("voice",), voice_names=voice_names,
-    own_backend=KittenBackend, open_bundle=open_bundle, write_bundle=write_bundle, required_files=(CONFIG_FILE,),
-    repository="KittenML/kitten-tts-nano-0.8-fp32", repositories=f"^{OWNER}/", download=download_model)
+FAMILY = KittenFamily()

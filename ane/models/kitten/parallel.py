@@ -6,7 +6,7 @@ worker, takes no thread.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -42,25 +42,6 @@ class Parallelism:
     def threads_for(self, workers: int) -> int | None:
         """Threads of a session for that many workers; None: ONNX Runtime's choice."""
         return self.threads or (1 if workers > 1 else None)
-
-
-def compute_all(function: Callable[[T], R], items: Sequence[T], workers: int, size: Callable[[T], int]) -> list[R]:
-    """``function`` of every item, in order; the items of greatest ``size`` are computed first.
-
-    When an item fails, those that have not begun are cancelled, the others are finished, and the exception is raised.
-    """
-    if workers == 1 or len(items) < 2:
-        return [function(item) for item in items]
-    longest_first = sorted(range(len(items)), key=lambda index: -size(items[index]))
-    with _pool(workers) as pool:
-        futures = {index: pool.submit(function, items[index]) for index in longest_first}
-        try:
-            for future in as_completed(futures.values()):
-                future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [futures[index].result() for index in range(len(items))]
 
 
 def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:

@@ -1,18 +1,13 @@
 """The settings of a request, apart from its text and voice."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from pydantic import Field
 
-from ane.bundles.model import Model
-from ane.system.errors import UserError
-
-MIN_SPEED, MAX_SPEED = 0.1, 10.0
-OPTIONS = frozenset(("voice", "speed", "published", "stream"))
+from ane.speech.settings import SpeechSettings, setting
+from ane.system.checked import checked
 
 
-@dataclass(frozen=True)
-class KittenSettings:
+@checked
+class KittenSettings(SpeechSettings):
     """Settings of a request.
 
     Attributes:
@@ -24,14 +19,6 @@ class KittenSettings:
         UserError: the speed is out of range.
     """
 
-    speed: float = 1.0
-    published: bool = False
-
-    def __post_init__(self) -> None:
-        if not MIN_SPEED <= self.speed <= MAX_SPEED:
-            raise UserError(f"speed must be from {MIN_SPEED:g} to {MAX_SPEED:g}, got {self.speed:g}")
-
-
-def read_options(options: Mapping[str, Any], model: Model) -> KittenSettings:
-    """Settings from the options of `ane say`. Raises UserError for a speed out of range."""
-    return KittenSettings(options.get("speed", 1.0), options.get("published", False))
+    speed: float = Field(1.0, ge=0.1, le=10)
+    published: bool = setting(False, "for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1",
+                              group="text")

@@ -6,28 +6,26 @@ from dataclasses import dataclass
 from ane.bundles import Model
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
+from ane.speech.request import Chunk
 from ane.system.errors import UserError
 from ane.text import Tokenizer, nothing_to_say_error, shorten, split
-from ane.text.passages import PLAIN, Delivery, Passage, as_passages, whole_text, with_deliveries
+from ane.text.passages import Passage, as_passages, whole_text, with_deliveries
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TokenChunk(Chunk):
     """A piece of text spoken in one pass.
 
     Attributes:
         index: position of the chunk in its text; its random numbers depend on it.
         tokens: the result of ``text_tokens``.
-        delivery: its speed and volume, and the silence around it.
     """
 
     index: int
-    text: str
     tokens: list[int]
-    delivery: Delivery = PLAIN
 
 
-def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[Chunk]:
+def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[TokenChunk]:
     """The chunks of a text, or of its passages, without empty ones.
 
     A chunk that is too long for the decoder after normalisation (many digits, say) is split again into smaller ones.
@@ -62,7 +60,8 @@ def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Set
     chunks = with_deliveries(passages, chunks_of)
     if not chunks:
         raise nothing_to_say_error(whole_text(passages))
-    return [Chunk(index, *chunk, delivery) for index, (chunk, delivery) in enumerate(chunks)]
+    return [TokenChunk(part, index, tokens, delivery=delivery)
+            for index, ((part, tokens), delivery) in enumerate(chunks)]
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:

@@ -54,14 +54,18 @@ def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConf
            lanes: int = 16, rewrite_tail: bool = True,
            progress: DecodingProgress = lambda codes, finished: None,
            recorded_heads: Sequence[tuple[int, int]] = ()) -> Iterator[list[Candidate]]:
+    """``all_candidates`` of a ``LaneScheduler``, whose arguments these are."""
+    yield from all_candidates(LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress,
+                                            recorded_heads=recorded_heads))
+
+
+def all_candidates(scheduler: "LaneScheduler") -> Iterator[list[Candidate]]:
     """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
 
-    Work is done only while the caller waits for a result. Arguments and errors: ``LaneScheduler``.
+    Work is done only while the caller waits for a result.
     """
-    scheduler = LaneScheduler(backend, prompts, config, sampling, lanes, rewrite_tail, progress,
-                              recorded_heads=recorded_heads)
     with closing(scheduler):        # a circle of references would else keep the decoder's caches for a while
-        for chunk in range(len(prompts)):
+        for chunk in range(len(scheduler.prompts)):
             yield scheduler.candidates(chunk)
 
 

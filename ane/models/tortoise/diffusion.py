@@ -8,18 +8,16 @@ float32, as in upstream.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
 from ane.backends.denoising import Denoiser, DenoisingStep
+from ane.models.tortoise.settings import TRAINED_STEPS, Diffusion
 from ane.system.errors import UserError
 
-TRAINED_STEPS = 4000
 MELS = 100
-SPACINGS = ("even", "logsnr")               # of the steps among the trained timesteps; see ``spaced_timesteps``
 PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to predict; see ``denoising_steps``
 
 StepProgress = Callable[[int, int], None]       # steps done, steps in all
@@ -27,43 +25,6 @@ StepProgress = Callable[[int, int], None]       # steps done, steps in all
 
 def no_step_progress(done: int, total: int) -> None:
     """Reports nothing."""
-
-
-@dataclass(frozen=True)
-class Diffusion:
-    """How the spectrogram is sampled.
-
-    Attributes:
-        steps: denoising steps out of the 4000 trained ones.
-        sampler: a name of ``SOLVERS``.
-        guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
-        temperature: scale of the initial noise.
-        spacing: how the steps are spaced among the trained timesteps, a name of ``SPACINGS``.
-        guidance_steps: how many of the last steps are guided, each of which takes two passes (Kynkäänniemi et al. 2024
-            limit guidance to an interval); None: all.
-    """
-
-    steps: int = 100
-    sampler: str = "p"
-    guidance: float | None = 2.0
-    temperature: float = 1.0
-    spacing: str = "even"
-    guidance_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        for kind, name, names in (("sampler", self.sampler, tuple(SOLVERS)), ("spacing", self.spacing, SPACINGS)):
-            if name not in names:
-                raise UserError(f"{kind} must be one of {', '.join(names)}, got {name!r}")
-        if not 1 <= self.steps <= TRAINED_STEPS:
-            raise UserError(f"steps must be from 1 to {TRAINED_STEPS}, got {self.steps}")
-        if self.guidance is not None and not 0 <= self.guidance <= 100:
-            raise UserError(f"guidance must be from 0 (none) to 100 (upstream: 2), got {self.guidance}")
-        if not 0 <= self.temperature <= 100:
-            raise UserError(f"temperature must be from 0 to 100 (upstream: 1), got {self.temperature}")
-        if self.guidance_steps is not None and not self.guidance:
-            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out")
-        if self.guidance_steps is not None and self.guidance_steps < 1:
-            raise UserError(f"guidance_steps must be at least 1, got {self.guidance_steps}")
 
 
 def frame_count(latents: int) -> int:

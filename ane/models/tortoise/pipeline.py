@@ -1,152 +1,120 @@
 """From chunks of text to sound: decode, rank, diffuse, vocode.
 
-Each of these steps is finished for a group of chunks, and its networks are released, before the next step begins, so
-that few networks are loaded at a time. Streaming alternates between the steps.
+Whole speech is made in groups of chunks: each step is finished for a group, and its networks are released, before the
+next step begins, so that few networks are loaded at a time. A stream alternates between the steps.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf
 
 import numpy as np
 
-from ane.audio.trimming import Trimmer, removed_before, trimmed
+from ane.audio.trimming import Trimmer
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.delivery import delivered, delivered_whole
-from ane.models.spoken_words import SpokenWord, delivered_words
 from ane.models.tortoise.candidate import Candidate, Prompt
-from ane.models.tortoise.chunks import Chunk
+from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.codes import longest_loop
-from ane.models.tortoise.decoding import LaneScheduler, decode
+from ane.models.tortoise.decoding import LaneScheduler, all_candidates
 from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.lane_pool import LanePool
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
-from ane.models.tortoise.result import SAMPLE_RATE, DecodingSignals
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampler
-from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.vocoding import hifigan_sound, hifigan_stream, univnet_sound, univnet_stream
+from ane.models.tortoise.sampling import InverseCdfSampler
+from ane.models.tortoise.settings import SAMPLE_RATE
+from ane.models.tortoise.vocoding import hifigan, univnet
+from ane.models.tortoise.voice_resolution import cloning_notes
 from ane.models.tortoise.windows import windowed_mels
 from ane.models.tortoise.word_times import WordTimer
+from ane.models.vocoders.streaming import VocodingWindow
+from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.words import SpokenWord
 from ane.system.iterators import closing_source
-from ane.system.timeline import Timeline
-from ane.voices import Voice
 
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
-
-# called with (phase, done, total, note): phase is "decode", "rank", "diffuse" or "vocode"
-Progress = Callable[[str, int, int, str], None]
-
-
-def no_progress(phase: str, done: int, total: int, note: str) -> None:
-    """Reports nothing."""
+UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
+              "more candidates or shorter sentences")
 
 
 @dataclass(frozen=True)
-class RankedChunk:
-    """A chunk with its best candidates, best first, and the number of codes sampled in all its candidates.
+class DecodingSignals:
+    """What the codes of a chunk tell about its speech.
 
-    ``words``: those of the best candidate, in the time of its sound before trimming; none unless asked for.
+    Attributes:
+        stopped: whether they ended with a stop code.
+        loop: how many codes in a row repeat those just before them.
+        log_probability: mean in nats, among the codes that could be sampled.
     """
 
-    chunk: Chunk
+    stopped: bool
+    loop: int
+    log_probability: float
+
+
+@dataclass(frozen=True)
+class DecodedChunk:
+    """A chunk with its best candidates, best first.
+
+    Attributes:
+        codes: sampled in all of its candidates.
+        words: those of the best one, in the time of its sound before trimming; none unless asked for.
+    """
+
+    chunk: TokenChunk
     kept: list[Candidate]
     codes: int
     signals: DecodingSignals
     words: Sequence[SpokenWord] = ()
 
-    @property
-    def info(self) -> "ChunkInfo":
-        return ChunkInfo(self.chunk, self.codes, self.signals)
 
-
-@dataclass(frozen=True)
-class ChunkInfo:
-    """A chunk with what the result reports of it.
-
-    Attributes:
-        codes: number of codes sampled in all candidates.
-        signals: of the best candidate.
-    """
-
-    chunk: Chunk
-    codes: int
-    signals: DecodingSignals
-
-
-@dataclass(frozen=True)
-class VocodedChunk:
-    """The audio (S,) float32 of each kept candidate of a chunk, best first.
-
-    ``words``: as in ``RankedChunk``. removed: samples of silence removed before the best candidate's sound.
-    """
-
-    info: ChunkInfo
-    audio: list[np.ndarray]
-    words: Sequence[SpokenWord] = ()
-    removed: int = 0
-
-
-# called with a chunk that has been decoded and its words in the time of the whole speech (none: they were not timed)
-OnChunk = Callable[[ChunkInfo, Sequence[SpokenWord]], None]
-
-
-class CandidateSamplers(Sequence[Sampler]):
-    """The samplers of a chunk's candidates, each with a random generator of its own, created when it is accessed."""
-
-    def __init__(self, randomness: Randomness, chunk: int, count: int):
-        self.randomness, self.chunk, self.count = randomness, chunk, count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, candidate: int) -> Sampler:
-        return InverseCdfSampler(self.randomness.candidate(self.chunk, candidate))
-
-
-class Pipeline:
-    """The steps of one request.
+class Rendering:
+    """The steps of one request, from chunks to their sound.
 
     Args:
-        chunk_count: total number of chunks, for ``progress``.
-        pool: lanes that ``pieces`` shares with other requests; None: lanes of its own.
+        request: with a ``Voice`` for its voice.
+        pool: lanes that are shared with other requests; None: lanes of its own.
         timer: what times words; None: nothing does.
     """
 
-    def __init__(self, model: Model, backend: Backend, voice: Voice, settings: Settings, randomness: Randomness,
-                 chunk_count: int, timeline: Timeline, progress: Progress = no_progress,
+    def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run,
                  pool: LanePool | None = None, timer: WordTimer | None = None):
-        self.model, self.backend, self.voice, self.settings = model, backend, voice, settings
-        self.randomness, self.timeline = randomness, timeline
-        self._progress, self.pool = progress, pool
-        kept = chunk_count * settings.best
-        self._totals = {"decode": chunk_count * settings.candidates, "rank": chunk_count * settings.candidates,
-                        "diffuse": kept * (settings.diffusion.steps if settings.diffusion else 0),
-                        "vocode": chunk_count}
+        self.model, self.backend, self.chunks, self.run, self.timer = model, backend, chunks, run, timer
+        self.voice, self.settings, self.timeline = request.voice, request.settings, run.timeline
+        self.randomness, self.pool = Randomness(request.seed), pool
+        settings, count = self.settings, len(chunks)
+        steps = settings.diffusion.steps if settings.diffusion else 0
+        self._totals = {"decode": count * settings.candidates, "rank": count * settings.candidates,
+                        "diffuse": count * settings.best * steps, "vocode": count}
         self._done = dict.fromkeys(self._totals, 0)
-        self.timer = timer
+        self._notes = cloning_notes(model, self.voice)      # stated with the first chunk
 
-    # Whole chunks
+    def pieces(self) -> Iterator[Piece]:
+        """The sound of every chunk, in order."""
+        if not self.run.whole:
+            yield from self._streamed()
+            return
+        group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
+        for start in range(0, len(self.chunks), group):
+            yield from self._group(self.chunks[start:start + group])
+            self.backend.release("hifigan", "univnet")
 
-    def sounds(self, chunks: Sequence[Chunk]) -> Iterator[VocodedChunk]:
-        """Yield the sound of every chunk, in order. When it ends or is closed, all networks are released."""
-        try:
-            group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
-            for start in range(0, len(chunks), group):
-                yield from self._vocode(self._diffuse(list(self._decode(chunks[start:start + group]))))
-                self.backend.release("hifigan", "univnet")
-        finally:
-            self.backend.release()
+    # Whole chunks, step by step
 
-    def _decode(self, chunks: Sequence[Chunk]) -> Iterator[RankedChunk]:
-        """Yield every chunk, ranked as soon as its candidates end, so that only the best are kept in memory."""
-        prompts = [self._prompt(chunk) for chunk in chunks]
-        decoded = self.timeline.record_each("decode", decode(
-            self.backend, prompts, self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-            self.settings.diffusion is not None, self._report_decoding, self._recorded_heads))
+    def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[Piece]:
+        decoded = list(self._decoded(chunks))
+        columns = iter(self._diffused(decoded))
+        for each in decoded:
+            with self.timeline.record("vocode"):
+                trimmers = [self._trimmer() for _ in each.kept]
+                sounds = [np.concatenate(list(trimmed(self._vocoded(each.chunk, rank, [next(columns)]), trimmer)))
+                          for rank, trimmer in enumerate(trimmers)]
+            self._add("vocode", 1)
+            self._report("vocode", 0)
+            yield self._piece(each, sounds[0], removed_by(trimmers[0]), last=True, alternatives=sounds[1:])
+
+    def _decoded(self, chunks: Sequence[TokenChunk]) -> Iterator[DecodedChunk]:
+        """Every chunk, ranked as soon as its candidates end, so that only the best are kept in memory."""
+        decoded = self.timeline.record_each("decode", all_candidates(self._scheduler(chunks)))
         with closing_source(decoded):
             for chunk in chunks:
                 candidates = next(decoded)
@@ -154,99 +122,57 @@ class Pipeline:
                     decoded.close()             # frees the decoder's cache before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
-                yield self._timed(self._rank(chunk, candidates))
+                yield self._ranked(chunk, candidates)
                 del candidates
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp", "cvvp")
 
-    @property
-    def _recorded_heads(self) -> Sequence[tuple[int, int]]:
-        return self.timer.recorded_heads if self.timer is not None else ()
-
-    def _timed(self, ranked: RankedChunk) -> RankedChunk:
-        """The chunk with the times of its words, if these were asked for."""
-        if self.timer is None:
-            return ranked
-        with self.timeline.record("words"):
-            return replace(ranked, words=self.timer.words(ranked.chunk, self.voice.ar, ranked.kept[0]))
-
-    def _diffuse(self, ranked: list[RankedChunk]) -> Iterator[tuple[RankedChunk, list[np.ndarray]]]:
-        """Every chunk with the mels (100, L) of its best candidates; without diffusion with an empty list."""
+    def _diffused(self, decoded: Sequence[DecodedChunk]) -> list[np.ndarray]:
+        """What the vocoder takes for every kept candidate: its mel (100, L), or without diffusion its latents."""
+        kept = [candidate for each in decoded for candidate in each.kept]
         if self.settings.diffusion is None:
-            return iter([(chunk, []) for chunk in ranked])
-        latents = [candidate.latents for chunk in ranked for candidate in chunk.kept]
-        rngs = [self.randomness.diffusion(ranked_chunk.chunk.index, rank)
-                for ranked_chunk in ranked for rank in range(len(ranked_chunk.kept))]
+            return [candidate.hidden for candidate in kept]
+        rngs = [self.randomness.diffusion(each.chunk.index, rank) for each in decoded for rank in range(len(each.kept))]
         with self.timeline.record("diffuse"):
-            mels = iter(spectrograms(self.backend, latents, self.voice.diffusion, self.settings.diffusion, rngs,
-                                     lambda done, total: self._report("diffuse", done), self._prediction))
-        self._add("diffuse", len(latents) * self.settings.diffusion.steps)
+            mels = spectrograms(self.backend, [candidate.latents for candidate in kept], self.voice.diffusion,
+                                self.settings.diffusion, rngs, lambda done, total: self._report("diffuse", done),
+                                self._prediction)
+        self._add("diffuse", len(kept) * self.settings.diffusion.steps)
         self.backend.release("diffusion")
-        return iter([(chunk, [next(mels)[0] for _ in chunk.kept]) for chunk in ranked])
+        return [mel[0] for mel in mels]
 
-    def _vocode(self, diffused: Iterator[tuple[RankedChunk, list[np.ndarray]]]) -> Iterator[VocodedChunk]:
-        for ranked, mels in diffused:
-            with self.timeline.record("vocode"):
-                audio = [self._sound(ranked.chunk, rank, candidate, mels)
-                         for rank, candidate in enumerate(ranked.kept)]
-            self._add("vocode", 1)
-            self._report("vocode", 0)
-            removed = removed_before(audio[0], self.settings.silence) if ranked.words else 0
-            yield VocodedChunk(ranked.info, [
-                delivered_whole(trimmed(samples, self.settings.silence), ranked.chunk.delivery, SAMPLE_RATE)
-                for samples in audio], ranked.words, removed)
+    # Chunk after chunk, all steps at once
 
-    def _sound(self, chunk: Chunk, rank: int, candidate: Candidate, mels: list[np.ndarray]) -> np.ndarray:
-        if mels:
-            return univnet_sound(self.backend, self.model.config("univnet"),
-                                 self.randomness.vocoder(chunk.index, rank), mels[rank])
-        # the latents of all codes and of the stop code, as in upstream's api_fast.py
-        return hifigan_sound(self.backend, self.voice.ar, candidate.hidden, self.model.config("hifigan"))
-
-    # Streaming
-
-    def pieces(self, chunks: Sequence[Chunk], on_chunk: OnChunk) -> Generator[np.ndarray, None, None]:
-        """Yield the sound of the best candidates while it is computed: (m,) float32 each.
-
-        ``on_chunk`` is called before the first piece after a chunk has been decoded. Until the first audio is ready
-        only the first chunk is decoded; then one more chunk for every chunk that has started to sound: each active lane
-        slows the others a little. When the iterator ends or is closed, all networks are released.
-        """
+    def _streamed(self) -> Iterator[Piece]:
+        """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
+        started to sound: each active lane slows the others a little."""
+        scheduler = self._scheduler(self.chunks)
         try:
-            yield from self._pieces(chunks, on_chunk)
+            limit, candidates = scheduler.active_limit, self.settings.candidates
+            scheduler.active_limit = min(limit, candidates)
+            for index, chunk in enumerate(self.chunks):
+                decoded: list[DecodedChunk] = []
+                trimmer = self._trimmer()
+                columns: Iterator[np.ndarray] = self._streamed_latents(chunk, scheduler, index, decoded)
+                if self.settings.diffusion is not None:
+                    columns = self.timeline.record_each("diffuse", self._windowed(chunk, columns))
+                sound = self._vocoded(chunk, 0, columns, VocodingWindow())
+                for samples in trimmed(self.timeline.record_each("vocode", sound), trimmer):
+                    scheduler.active_limit = min(limit, (index + 2) * candidates)
+                    known = decoded and self._piece(decoded.pop(), samples, removed_by(trimmer))
+                    yield known or Piece(samples, chunk)
+                end = np.zeros(0, np.float32)
+                self._add("vocode", 1)
+                self._report("vocode", 0)
+                if self.settings.diffusion is not None:
+                    self._add("diffuse", self.settings.diffusion.steps)
+                known = decoded and self._piece(decoded.pop(), end, removed_by(trimmer), last=True)
+                yield known or Piece(end, chunk, last=True)
         finally:
-            self.backend.release()
+            scheduler.close()
 
-    def _pieces(self, chunks: Sequence[Chunk], on_chunk: OnChunk) -> Iterator[np.ndarray]:
-        scheduler = LaneScheduler(self.backend, [self._prompt(chunk) for chunk in chunks],
-                                  self.model.config("autoregressive"), self.settings.sampling, self.settings.lanes,
-                                  self.settings.diffusion is not None, self._report_decoding, self.pool,
-                                  self._recorded_heads)
-        with closing(scheduler):
-            yield from self._scheduled_pieces(scheduler, chunks, on_chunk)
-
-    def _scheduled_pieces(self, scheduler: LaneScheduler, chunks: Sequence[Chunk],
-                          on_chunk: OnChunk) -> Iterator[np.ndarray]:
-        limit, scheduler.active_limit = scheduler.active_limit, min(scheduler.active_limit, self.settings.candidates)
-        samples = 0
-        for index, chunk in enumerate(chunks):
-            decoded: list[RankedChunk] = []
-            trimmer = None if self.settings.silence is None else Trimmer(*self.settings.silence)
-            report = partial(report_decoded, decoded, trimmer, samples / SAMPLE_RATE, on_chunk)
-            for piece in self._stream_sound(chunk, self._stream_latents(chunk, scheduler, index, decoded), trimmer):
-                scheduler.active_limit = min(limit, (index + 2) * self.settings.candidates)
-                self.timeline.mark_first_audio()
-                report()
-                samples += len(piece)
-                yield piece
-            report()
-            self._add("vocode", 1)
-            self._report("vocode", 0)
-            if self.settings.diffusion is not None:
-                self._add("diffuse", self.settings.diffusion.steps)
-
-    def _stream_latents(self, chunk: Chunk, scheduler: LaneScheduler, index: int,
-                        decoded: list[RankedChunk]) -> Iterator[np.ndarray]:
+    def _streamed_latents(self, chunk: TokenChunk, scheduler: LaneScheduler, index: int,
+                          decoded: list[DecodedChunk]) -> Iterator[np.ndarray]:
         """Yield the latents for diffusion or HiFi-GAN as they are decoded, or after ranking at once: (n, D) each.
 
         The chunk is appended to ``decoded`` when it is.
@@ -256,36 +182,33 @@ class Pipeline:
             yield from self.timeline.record_each("decode", scheduler.stream(index, diffused))
         with self.timeline.record("decode"):
             candidates = scheduler.candidates(index)
-        ranked = self._timed(self._rank(chunk, candidates))
-        decoded.append(ranked)
+        found = self._ranked(chunk, candidates)
+        decoded.append(found)
         if self.settings.ranked:
-            yield ranked.kept[0].latents if diffused else ranked.kept[0].hidden
+            yield found.kept[0].latents if diffused else found.kept[0].hidden
 
-    def _stream_sound(self, chunk: Chunk, latents: Iterator[np.ndarray],
-                      trimmer: Trimmer | None) -> Iterator[np.ndarray]:
-        if self.settings.diffusion is None:
-            sound = hifigan_stream(self.backend, self.model.config("hifigan"), self.voice.ar, latents)
-        else:
-            mels = windowed_mels(self.backend, latents, self.voice.diffusion, self.settings.diffusion,
-                                 self.randomness.diffusion(chunk.index, 0), prediction=self._prediction,
-                                 progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
-            sound = univnet_stream(self.backend, self.model.config("univnet"),
-                                   self.randomness.vocoder(chunk.index, 0), self.timeline.record_each("diffuse", mels))
-        trimmed_sound = trim_stream(self.timeline.record_each("vocode", sound), trimmer)
-        yield from delivered(trimmed_sound, chunk.delivery, SAMPLE_RATE)
+    def _windowed(self, chunk: TokenChunk, latents: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        return windowed_mels(self.backend, latents, self.voice.diffusion, self.settings.diffusion,
+                             self.randomness.diffusion(chunk.index, 0), prediction=self._prediction,
+                             progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
 
     # Shared
 
-    @property
-    def _prediction(self) -> str:
-        return self.model.config("diffusion").prediction
+    def _scheduler(self, chunks: Sequence[TokenChunk]) -> LaneScheduler:
+        def prompt(chunk: TokenChunk) -> Prompt:
+            return Prompt(self.voice.ar, chunk.tokens, [
+                InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
+                for candidate in range(self.settings.candidates)])
 
-    def _prompt(self, chunk: Chunk) -> Prompt:
-        samplers = CandidateSamplers(self.randomness, chunk.index, self.settings.candidates)
-        return Prompt(self.voice.ar, chunk.tokens, samplers)
+        heads = self.timer.recorded_heads if self.timer is not None else ()
+        return LaneScheduler(
+            self.backend, [prompt(chunk) for chunk in chunks], self.model.config("autoregressive"),
+            self.settings.sampling, self.settings.lanes, self.settings.diffusion is not None,
+            lambda codes, finished: self._report("decode", finished, f"{codes} codes"),
+            None if self.run.whole else self.pool, heads)
 
-    def _rank(self, chunk: Chunk, candidates: list[Candidate]) -> RankedChunk:
-        """The best candidates of a chunk, best first; a single candidate is not scored."""
+    def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> DecodedChunk:
+        """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
         kept = candidates
         if self.settings.ranked:
             with self.timeline.record("rank"):
@@ -297,28 +220,49 @@ class Pipeline:
             kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
         signals = DecodingSignals(kept[0].stopped, longest_loop(kept[0].codes, self.model.config("autoregressive")),
                                   kept[0].log_probability)
-        return RankedChunk(chunk, [without_unused_array(candidate, self.settings) for candidate in kept],
-                           sum(len(candidate.codes) for candidate in candidates), signals)
+        words: Sequence[SpokenWord] = ()
+        if self.timer is not None:
+            with self.timeline.record("words"):
+                words = self.timer.words(chunk, self.voice.ar, kept[0])
+        unused = "latents" if self.settings.diffusion is None else "hidden"     # freed, to save memory
+        freed = {unused: np.empty((0, kept[0].hidden.shape[1]), np.float32)}
+        return DecodedChunk(chunk, [replace(candidate, **freed) for candidate in kept],
+                            sum(len(candidate.codes) for candidate in candidates), signals, words)
 
-    def _report_decoding(self, codes: int, finished: int) -> None:
-        self._report("decode", finished, f"{codes} codes")
+    def _vocoded(self, chunk: TokenChunk, rank: int, columns: Iterable[np.ndarray],
+                 window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
+        """The sound of mels (100, n), or without diffusion of latents (n, D), those of all codes and of the stop code
+        as in upstream's api_fast.py."""
+        if self.settings.diffusion is None:
+            return hifigan(self.backend, self.model.config("hifigan"), self.voice.ar, columns, window)
+        return univnet(self.backend, self.model.config("univnet"), self.randomness.vocoder(chunk.index, rank), columns,
+                       window)
+
+    def _trimmer(self) -> Trimmer | None:
+        return None if self.settings.silence is None else Trimmer(*self.settings.silence)
+
+    def _piece(self, decoded: DecodedChunk, samples: np.ndarray, removed: int, last: bool = False,
+               alternatives: Sequence[np.ndarray] = ()) -> Piece:
+        """A piece with what is known of its chunk; ``removed``: samples of silence removed before its sound."""
+        seconds, notes = removed / SAMPLE_RATE, self._notes
+        words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in decoded.words]
+        self._notes = []
+        return Piece(samples, decoded.chunk, last, words, {"codes": decoded.codes},
+                     notes if decoded.signals.stopped else [*notes, UNFINISHED], {"decoded": decoded.signals},
+                     alternatives)
+
+    @property
+    def _prediction(self) -> str:
+        return self.model.config("diffusion").prediction
 
     def _report(self, phase: str, done: int, note: str = "") -> None:
-        self._progress(phase, self._done[phase] + done, self._totals[phase], note)
+        self.run.progress(phase, self._done[phase] + done, self._totals[phase], note)
 
     def _add(self, phase: str, done: int) -> None:
         self._done[phase] += done
 
 
-def report_decoded(decoded: list[RankedChunk], trimmer: Trimmer | None, begins: float, on_chunk: OnChunk) -> None:
-    """Report the chunks of the list, and empty it. ``begins``: seconds at which their sound begins."""
-    for ranked in decoded:
-        removed = trimmer.removed / SAMPLE_RATE if trimmer else 0.0
-        on_chunk(ranked.info, delivered_words(ranked.words, ranked.chunk.delivery, removed, inf, begins))
-    decoded.clear()
-
-
-def trim_stream(pieces: Iterable[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
+def trimmed(pieces: Iterable[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
     """``ane.audio.trimming.trimmed`` for sound that arrives incrementally; None leaves it unchanged."""
     with closing_source(pieces):
         if trimmer is None:
@@ -327,11 +271,9 @@ def trim_stream(pieces: Iterable[np.ndarray], trimmer: Trimmer | None) -> Iterat
         for piece in pieces:
             if len(kept := trimmer.feed(piece)):
                 yield kept
-        if len(kept := trimmer.finish()):
-            yield kept
+        yield trimmer.finish()
 
 
-def without_unused_array(candidate: Candidate, settings: Settings) -> Candidate:
-    """The candidate without the array (``latents`` or ``hidden``) that is not needed any more, to save memory."""
-    unused = "latents" if settings.diffusion is None else "hidden"
-    return replace(candidate, **{unused: np.empty((0, candidate.hidden.shape[1]), np.float32)})
+def removed_by(trimmer: Trimmer | None) -> int:
+    """Samples of silence that were removed before the sound."""
+    return trimmer.removed if trimmer else 0

@@ -4,44 +4,13 @@ They run in upstream's order: repetition penalty, typical (optional), temperatur
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
-from ane.system.errors import UserError
+from ane.models.tortoise.settings import Sampling
 
 # ids and their probabilities → the sampled id
 Sampler = Callable[[np.ndarray, np.ndarray], int]
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' default.
-
-    Attributes:
-        repetition_penalty: 1: none. typical_mass: for typical sampling, between 0 and 1; None: not used.
-        max_codes: a candidate ends after this many codes if no stop code was sampled.
-    """
-
-    temperature: float = 0.8
-    repetition_penalty: float = 2.0
-    top_k: int = 50
-    top_p: float = 0.8
-    typical_mass: float | None = None
-    max_codes: int = 500
-
-    def __post_init__(self) -> None:
-        if not 0.01 <= self.temperature <= 100:
-            raise UserError(f"temperature must be from 0.01 to 100 (upstream: 0.8), got {self.temperature}")
-        if not 0.01 <= self.repetition_penalty <= 100:
-            raise UserError("repetition_penalty must be from 0.01 to 100 (1: no penalty), "
-                            f"got {self.repetition_penalty}")
-        if not 0 < self.top_p <= 1:
-            raise UserError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.typical_mass is not None and not 0 < self.typical_mass < 1:
-            raise UserError(f"typical_mass must be between 0 and 1, got {self.typical_mass}")
-        if self.top_k < 1:
-            raise UserError(f"top_k must be at least 1, got {self.top_k}")
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:

@@ -1,14 +1,67 @@
 """The settings of a request, apart from its text, voice and seed, and the presets for them."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from math import inf
-from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from ane.models.tortoise.diffusion import Diffusion
-from ane.models.tortoise.sampling import Sampling
+from ane.speech.settings import SpeechSettings, check_split, setting
+from ane.system.checked import checked
 from ane.system.errors import UserError
+
+SAMPLE_RATE = 24000         # Hz
+TRAINED_STEPS = 4000        # of the diffusion
+CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"      # groups of options
+DEFAULT_PRESET = "ultra_fast"       # for a model whose settings name none
+MAX_CANDIDATES = 10_000
+MIN_SILENCE = 0.01          # seconds; the audio is faded in and out there
+
+
+@checked
+class Sampling:
+    """How codes are sampled. The defaults are those of upstream's presets; top_k 50 is transformers' default.
+
+    Attributes:
+        repetition_penalty: 1: none. typical_mass: for typical sampling, between 0 and 1; None: not used.
+        max_codes: a candidate ends after this many codes if no stop code was sampled.
+    """
+
+    temperature: float = setting(0.8, "sampling temperature of the codes", metavar="T", group=CODES, ge=0.01, le=100)
+    repetition_penalty: float = setting(2.0, "penalty for codes already sampled, 1 for none", metavar="R", group=CODES,
+                                        ge=0.01, le=100)
+    top_k: int = setting(50, "number of codes to sample from", metavar="K", group=CODES, ge=1)
+    top_p: float = setting(0.8, "share of probability to sample codes from", metavar="P", group=CODES, gt=0, le=1)
+    typical_mass: float | None = setting(None, "typical sampling with this mass", metavar="M", group=CODES, gt=0, lt=1)
+    max_codes: int = setting(500, "codes in a chunk at most, 21.5 a second", metavar="N", group=CODES)
+
+
+@checked
+class Diffusion:
+    """How the spectrogram is sampled.
+
+    Attributes:
+        steps: denoising steps out of the 4000 trained ones.
+        sampler: a name of ``ane.models.tortoise.diffusion.SOLVERS``.
+        guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
+        temperature: scale of the initial noise.
+        spacing: how the steps are spaced among the trained timesteps (``ane.models.tortoise.diffusion``).
+        guidance_steps: how many of the last steps are guided, each of which takes two passes (Kynkäänniemi et al. 2024
+            limit guidance to an interval); None: all.
+    """
+
+    steps: int = setting(100, "number of denoising steps", metavar="N", group=DIFFUSION, ge=1, le=TRAINED_STEPS)
+    sampler: Literal["p", "ddim", "dpm++2m"] = setting("p", "sampler of the diffusion", group=DIFFUSION)
+    guidance: float | None = setting(2.0, "scale of classifier-free guidance, 0 for none", metavar="K",
+                                     group=DIFFUSION, ge=0, le=100)
+    temperature: float = setting(1.0, "diffusion temperature: scale of the initial noise", metavar="T", option="noise",
+                                 group=DIFFUSION, ge=0, le=100)
+    spacing: Literal["even", "logsnr"] = setting("even", "spacing of the steps; use logsnr with ddim and dpm++2m",
+                                                 group=DIFFUSION)
+    guidance_steps: int | None = setting(None, "guide the last N steps only", metavar="N", group=DIFFUSION, ge=1)
+
+    def __post_init__(self) -> None:
+        if self.guidance_steps is not None and not self.guidance:
+            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out")
 
 
 @dataclass(frozen=True)
@@ -47,13 +100,10 @@ PRESETS = {
     "standard": Preset(256, Diffusion(steps=200), upstream=True),
     "high_quality": Preset(256, Diffusion(steps=400), upstream=True),
 }
-DEFAULT_PRESET = "ultra_fast"       # for a model whose settings name none
-MAX_CANDIDATES = 10_000
-MIN_SILENCE = 0.01          # seconds; the audio is faded in and out there
 
 
-@dataclass(frozen=True)
-class Settings:
+@checked
+class Settings(SpeechSettings):
     """Settings of a request; ``Settings.of(preset, **changes)`` makes them from a preset.
 
     Attributes:
@@ -71,33 +121,29 @@ class Settings:
         UserError: a value is out of range.
     """
 
-    candidates: int
-    diffusion: Diffusion | None
-    best: int = 1
+    candidates: int = setting(16, "candidates sampled for each chunk (default: the preset's)", metavar="N",
+                              group=CODES, ge=1, le=MAX_CANDIDATES)
+    diffusion: Diffusion | None = field(default_factory=Diffusion)
+    best: int = setting(1, "write the K best candidates, as OUT-1.wav, OUT-2.wav, …", metavar="K", group=CODES, ge=1)
     sampling: Sampling = field(default_factory=Sampling)
-    cvvp_amount: float = 0.0
-    normaliser: str = "english"
-    split: tuple[int, int] | None = (200, 300)
+    cvvp_amount: float = setting(0.0, "share of CVVP in ranking, 0 to 1", metavar="SHARE", group=CODES, ge=0, le=1)
+    normaliser: Literal["english", "upstream", "basic"] = setting(
+        "english", "how numbers and abbreviations are spelt out", group=TEXT)
+    split: tuple[int, int] | None = setting((200, 300), "chunks of about D and at most M characters", metavar="D,M",
+                                            group=TEXT)
     silence: tuple[float, float] | None = None
-    lanes: int = 16
+    lanes: int = setting(16, "candidates sampled at a time, over all chunks", metavar="N", group=CODES, ge=1)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.candidates <= MAX_CANDIDATES:
-            raise UserError(f"candidates must be from 1 to {MAX_CANDIDATES}, got {self.candidates}; "
-                            "upstream's most thorough preset takes 256")
-        if not 1 <= self.best <= self.candidates:
-            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), "
-                            f"got {self.best}")
-        if not 0 <= self.cvvp_amount <= 1:
-            raise UserError(f"cvvp_amount must be a share from 0 to 1, got {self.cvvp_amount}")
-        if self.lanes < 1:
-            raise UserError(f"lanes must be at least 1, got {self.lanes}")
-        if self.split is not None and not 1 <= self.split[0] <= self.split[1]:
-            raise UserError("split must be the desired number of characters in a chunk, then the "
-                            f"maximum, which is no smaller; got {self.split[0]},{self.split[1]}")
+        if self.best > self.candidates:
+            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}")
+        check_split(self.split)
+        if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
+            raise UserError(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
+                            f"got {self.silence[0]},{self.silence[1]}")
 
     @classmethod
-    def of(cls, preset: str | None = None, model: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Self:
+    def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
         """A preset, overridden by a model's own settings, overridden by ``changes``.
 
         Args:
@@ -111,66 +157,51 @@ class Settings:
         preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
             raise UserError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
-        chosen = PRESETS[preset]
-        return cls(**{"candidates": chosen.candidates, "diffusion": chosen.diffusion, **_model_changes(model),
-                      **changes})
+        chosen = {item.name: getattr(PRESETS[preset], item.name) for item in fields(Preset) if item.name != "upstream"}
+        return cls(**{**chosen, **_model_changes(model), **changes})
+
+    def changed(self, options: Mapping[str, Any]) -> Self:
+        if "cvvp_amount" in options and options.get("candidates", self.candidates) == 1:
+            raise UserError("cvvp_amount has no effect: only one candidate is sampled; raise candidates, or leave it "
+                            "out")
+        return super().changed(options)
 
     @property
     def ranked(self) -> bool:
         return self.candidates > 1
 
 
-def default_preset(model: Mapping[str, Any]) -> str:
+def default_preset(model: Mapping[str, Any] | None = None) -> str:
     """The preset of a request that names none. Raises UserError when the model's ``settings`` name an unknown one."""
-    preset = model.get("preset", DEFAULT_PRESET)
+    preset = (model or {}).get("preset", DEFAULT_PRESET)
     if not isinstance(preset, str) or preset not in PRESETS:
         raise _model_error(f"no preset is named {preset!r}")
     return preset
 
 
-def _model_changes(model: Mapping[str, Any]) -> dict[str, Any]:
+def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid ones."""
-    readers = {"sampling": _sampling, "split": _split, "silence": _silence}
-    unknown = ", ".join(sorted(set(model) - {*readers, "preset"}))
+    default_preset(model)
+    stated = {name: value for name, value in (model or {}).items() if name != "preset"}
+    unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
-    default_preset(model)
-    return {key: read(model[key]) for key, read in readers.items() if key in model}
-
-
-def _sampling(fields: Any) -> Sampling:
-    if not isinstance(fields, Mapping):
-        raise _model_error(f"sampling must be an object, not {fields!r}")
-    defaults = asdict(Sampling())
-    for name, value in fields.items():
-        if name not in defaults:
-            raise _model_error(f"sampling: {name} is unknown")
-        whole = isinstance(defaults[name], int)
-        if isinstance(value, bool) or not (isinstance(value, int if whole else int | float)
-                                           or (value is None and defaults[name] is None)):
-            raise _model_error(f"sampling: {name} must be a {'whole ' if whole else ''}number, not {value!r}")
+    for name in ("split", "silence"):       # JSON has lists
+        if name in stated and not isinstance(stated[name], list | tuple):
+            raise _model_error(f"{name} must be two numbers, not {stated[name]!r}")
+    changes: dict[str, Any] = {name: tuple(value) for name, value in stated.items() if name != "sampling"}
+    sampling = stated.get("sampling", {})
+    if not isinstance(sampling, Mapping):
+        raise _model_error(f"sampling must be an object, not {sampling!r}")
     try:
-        sampling = Sampling(**fields)
+        if sampling:
+            changes["sampling"] = Sampling(**sampling)
+        Settings(**changes)
     except UserError as error:
-        raise _model_error(f"sampling: {error}") from error
-    if sampling.max_codes < 1:      # the decoder knows the upper limit
-        raise _model_error(f"sampling: max_codes must be at least 1, not {sampling.max_codes}")
-    return sampling
-
-
-def _split(value: Any) -> tuple[int, int]:
-    whole = isinstance(value, list | tuple) and all(type(length) is int for length in value)
-    if not whole or len(value) != 2 or not 1 <= value[0] <= value[1]:
-        raise _model_error(f"split must be the desired and the maximum number of characters in a chunk, not {value!r}")
-    return value[0], value[1]
-
-
-def _silence(value: Any) -> tuple[float, float]:
-    numbers = isinstance(value, list | tuple) and all(type(seconds) in (int, float) for seconds in value)
-    if not numbers or len(value) != 2 or not all(MIN_SILENCE <= seconds < inf for seconds in value):
-        raise _model_error(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
-                           f"not {value!r}")
-    return value[0], value[1]
+        raise _model_error(str(error)) from error
+    if sampling and changes["sampling"].max_codes < 1:      # the decoder knows the upper limit
+        raise _model_error(f"sampling: max_codes must be at least 1, not {changes['sampling'].max_codes}")
+    return changes
 
 
 def _model_error(fault: str) -> UserError:

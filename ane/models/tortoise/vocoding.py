@@ -11,75 +11,60 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
-from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow, vocoded
+from ane.models.vocoders.streaming import VocodingWindow, vocoded
 from ane.system.iterators import closing_source
 
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
-def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray,
-                  config: HifiganConfig | None = None) -> np.ndarray:
-    """Latents (N, D) and the voice's conditioning latent (1, D), float32 → (256·⌊4·N·24000/22050⌋,) float32.
+def hifigan(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
+            window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
+    """Latents (n, D) that arrive incrementally and the voice's conditioning latent (1, D), float32 → the samples of
+    (256·⌊4·N·24000/22050⌋,) float32 in pieces; in whatever pieces the latents arrive, exactly the same.
 
-    With the network's ``config``, a backend that takes any length is called with a few lengths only.
+    Args:
+        window: of ``vocoded``. Closing the iterator closes ``latents``.
     """
-    def run(columns: np.ndarray) -> np.ndarray:
-        return backend.run("hifigan", frames=columns[None], conditioning=conditioning)[0, 0]
+    def columns() -> Iterator[np.ndarray]:
+        frames = LatentInterpolation()
+        with closing_source(latents):
+            for piece in latents:
+                yield frames.feed(piece)
+            yield frames.finish()
 
-    frames = interpolate_latents(latents)
-    if config is None or backend.longest("hifigan", "frames") is not None:      # packages have windows of their own
-        return run(frames)
-    return vocoded(frames, config.margin, run)
-
-
-def univnet_sound(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mel: np.ndarray) -> np.ndarray:
-    """A log-mel (100, L) float32 → (256·L,) float32. Draws the noise of L + 10 frames from ``rng``."""
-    noise = draw_noise(rng, config, mel.shape[1] + SILENT_FRAMES)
-    if backend.longest("univnet", "frames") is not None:        # packages have windows of their own
-        return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
-    ahead = noise[:, mel.shape[1]:]
-    return vocoded(np.concatenate((mel, noise[:, :mel.shape[1]])), config.margin,
-                   lambda columns: univnet_call(backend, config, columns, ahead))
+    return vocoded(columns(), config.margin, lambda columns: backend.run(
+        "hifigan", frames=columns[None], conditioning=conditioning)[0, 0], window,
+        backend.longest("hifigan", "frames") is not None)
 
 
-def univnet_call(backend: Backend, config: UnivNetConfig, columns: np.ndarray, ahead: np.ndarray) -> np.ndarray:
-    """The sound of columns, each a frame of the mel and its noise. The last frames also depend on the noise ``ahead``
-    (Z, 10)."""
-    mel, noise = np.split(columns, [config.n_mel_channels])
-    return backend.run("univnet", mel=mel[None], noise=np.concatenate((noise, ahead), axis=1)[None])[0, 0]
+def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
+    """The sound of all latents (N, D) by one call of the network."""
+    return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
 
 
-def hifigan_stream(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
-                   window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """``hifigan_sound`` for latents (n, D) that arrive incrementally: yields the same samples in pieces (m,), up to
-    rounding; in whatever pieces the latents arrive, exactly the same.
+def univnet(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mels: Iterable[np.ndarray],
+            window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
+    """A log-mel that arrives in pieces (100, n) → the samples of (256·L,) float32 in pieces.
 
-    Closing the iterator closes ``latents``.
-    """
-    frames = LatentInterpolation()
-    vocoder = StreamingVocoder(config.margin, window or VocodingWindow(), lambda columns: backend.run(
-        "hifigan", frames=columns[None], conditioning=conditioning)[0, 0])
-    with closing_source(latents):
-        for piece in latents:
-            yield from vocoder.feed(frames.feed(piece))
-        yield from vocoder.finish(frames.finish())
-
-
-def univnet_stream(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mels: Iterable[np.ndarray],
-                   window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """``univnet_sound`` for a mel that arrives in pieces (100, n): yields the same samples in pieces (m,).
-
-    Closing the iterator closes ``mels``.
+    Args:
+        rng: draws the noise of L + 10 frames. window: of ``vocoded``. Closing the iterator closes ``mels``.
     """
     ahead = draw_noise(rng, config, SILENT_FRAMES)
-    vocoder = StreamingVocoder(config.margin, window or VocodingWindow(),     # only the last call depends on ``ahead``
-                               lambda columns: univnet_call(backend, config, columns, ahead))
-    with closing_source(mels):
-        for mel in mels:
-            noise = np.concatenate((ahead, draw_noise(rng, config, mel.shape[1])), axis=1)
-            now, ahead = np.split(noise, [mel.shape[1]], axis=1)
-            yield from vocoder.feed(np.concatenate((mel, now)))
-        yield from vocoder.finish()
+
+    def columns() -> Iterator[np.ndarray]:
+        """Each a frame of the mel and its noise."""
+        nonlocal ahead
+        with closing_source(mels):
+            for mel in mels:
+                noise = np.concatenate((ahead, draw_noise(rng, config, mel.shape[1])), axis=1)
+                now, ahead = np.split(noise, [mel.shape[1]], axis=1)
+                yield np.concatenate((mel, now))
+
+    def run(columns: np.ndarray) -> np.ndarray:
+        mel, noise = np.split(columns, [config.n_mel_channels])     # only the last call depends on ``ahead``
+        return backend.run("univnet", mel=mel[None], noise=np.concatenate((noise, ahead), axis=1)[None])[0, 0]
+
+    return vocoded(columns(), config.margin, run, window, backend.longest("univnet", "frames") is not None)
 
 
 def draw_noise(rng: np.random.Generator, config: UnivNetConfig, frames: int) -> np.ndarray:

@@ -12,11 +12,11 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.spoken_words import SpokenWord, joined_pieces, matched_words, shared_time
 from ane.models.tortoise.candidate import Candidate
-from ane.models.tortoise.chunks import Chunk
+from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.embeddings import Embeddings
 from ane.models.warping import warping_path
+from ane.speech.words import SpokenWord, joined_pieces, matched_words, shared_time
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
@@ -39,7 +39,7 @@ class WordTimer:
         self.backend, self.config = backend, model.config("autoregressive")
         self.tokenizer = Tokenizer(model.tokenizer, normaliser)
 
-    def words(self, chunk: Chunk, conditioning: np.ndarray, candidate: Candidate) -> list[SpokenWord]:
+    def words(self, chunk: TokenChunk, conditioning: np.ndarray, candidate: Candidate) -> list[SpokenWord]:
         """The words of a chunk, in seconds from the first sample that the vocoder makes of the candidate.
 
         Args:

@@ -11,10 +11,12 @@ that by rounding. Calls have few lengths, because libraries keep compiled code f
 filled 2 GB with a long text (docs/benchmarks.md).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from ane.system.iterators import closing_source
 
 LEAST = 12      # new frames of a call, at least, however wide the margins
 STEP = 32
@@ -105,10 +107,8 @@ class StreamingVocoder:
         while (stop := self.done + self.window.new_frames(self.done, self.margin)) + self.margin < self.received:
             yield self._vocode(max(self.done - self.margin, 0), stop, stop + self.margin)
 
-    def finish(self, columns: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """Append the last columns, if given, and yield the remaining sound (m,) float32."""
-        if columns is not None:
-            yield from self.feed(columns)
+    def finish(self) -> Iterator[np.ndarray]:
+        """Yield the remaining sound (m,) float32, after the last columns."""
         if self.received > self.done:
             # as long as the other windows, where the sound is
             begin = max(min(self.done - self.margin, self.received - self.window.window), 0)
@@ -128,6 +128,20 @@ class StreamingVocoder:
         return new
 
 
-def vocoded(columns: np.ndarray, margin: int, run: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The sound (256·n,) of columns (C, n) that are all there. Arguments: ``StreamingVocoder``."""
-    return np.concatenate(list(vocoded_in_calls(columns, margin, run)))
+def vocoded(columns: Iterable[np.ndarray], margin: int, run: Callable[[np.ndarray], np.ndarray],
+            window: VocodingWindow | None = None, own_windows: bool = False) -> Iterator[np.ndarray]:
+    """Yield the sound of columns (C, n) that arrive incrementally. Closing the iterator closes ``columns``.
+
+    Args:
+        margin, run: as of ``StreamingVocoder``.
+        window: None: all columns are awaited, and vocoded in few calls. own_windows: in one, which ``run`` divides.
+    """
+    with closing_source(columns):
+        if window is None:
+            everything = np.concatenate(list(columns), axis=1)
+            yield from [run(everything)] if own_windows else vocoded_in_calls(everything, margin, run)
+            return
+        vocoder = StreamingVocoder(margin, window, run)
+        for new in columns:
+            yield from vocoder.feed(new)
+        yield from vocoder.finish()

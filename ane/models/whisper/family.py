@@ -48,32 +48,6 @@ def check_heads(network: str, config: Any, where: str) -> None:
         check_alignment_heads(config.alignment_heads, config.n_text_layer, heads, where)
 
 
-def cannot_speak(*arguments: Any) -> NoReturn:
-    """Whisper has no synthesizer; one of the ``arguments`` is the model."""
-    name = next(argument.name for argument in arguments if isinstance(argument, Model))
-    raise UserError(f"{name} is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
-
-
-def make_transcriber(model: Model, backend: "Backend") -> "Transcriber":
-    from ane.models.whisper.transcription import Transcriber
-
-    return Transcriber(model, backend)
-
-
-def source_files(path: Path) -> dict[str, Path]:
-    """The files of the checkpoint and those of its tokenizer beside it, by name."""
-    checkpoint = WhisperCheckpoint(path)
-    beside = (checkpoint.folder / name for name in FAMILY.files)
-    return {file.name: file for file in (*checkpoint.files, *beside) if file.is_file()}
-
-
-def open_whisper_checkpoint(path: Path, arguments: Mapping[str, Any] | None, origin: str) -> Model:
-    """Open a checkpoint of any layout. Its sizes are its own, so ``arguments`` must be empty."""
-    if arguments:
-        raise UserError(f"{origin}: a Whisper checkpoint states its own sizes: leave the config out")
-    return WhisperCheckpoint(path)
-
-
 def download_whisper(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
     """Download a repository's files, weights in one file (CTranslate2's too) or in the shards that its index names.
 
@@ -90,12 +64,47 @@ def download_whisper(repository: str, revision: str | None, progress: Callable[[
     return replace(found, files={**found.files, **download(names, at=found.revision).files})
 
 
-FAMILY = ModelFamily(
-    "whisper", "Whisper", WHISPER_NETWORKS, WHISPER_STAGES, check_size, check_heads, open_whisper_checkpoint,
-    synthesizer=cannot_speak, transcriber=make_transcriber,
-    read_options=cannot_speak, options=frozenset(), source_files=source_files,
-    recognises=is_whisper, import_options=frozenset({"precision"}), repositories="whisper",
-    data=frozenset({"tokenizer"}), download=download_whisper,
-    extra_files=(CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt"),
-    repository="openai/whisper-base.en", package_formats=frozenset(("coreml", "onnx")),
-    usage="ane transcribe FILE --model")
+class WhisperFamily(ModelFamily):
+    name, title = "whisper", "Whisper"
+    networks, stages = WHISPER_NETWORKS, WHISPER_STAGES
+    transcribes = True
+    import_options = frozenset({"precision"})
+    data = frozenset({"tokenizer"})
+    package_formats = frozenset(("coreml", "onnx"))
+    extra_files = (CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt")
+    repository, repositories = "openai/whisper-base.en", "whisper"
+    usage = "ane transcribe FILE --model"
+
+    def synthesizer(self, model: Model, backend: "Backend") -> NoReturn:
+        raise UserError(f"{model.name} is a Whisper model: it transcribes speech (ane transcribe) and cannot speak")
+
+    def check_option(self, model: Model, name: str) -> None:
+        self.synthesizer(model, None)
+
+    def transcriber(self, model: Model, backend: "Backend") -> "Transcriber":
+        from ane.models.whisper.transcription import Transcriber
+
+        return Transcriber(model, backend)
+
+    def recognises(self, path: Path) -> bool:
+        return is_whisper(path)
+
+    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str, **options: Any) -> Model:
+        """A checkpoint of any layout. Their sizes are their own, so ``arguments`` must be empty."""
+        if arguments:
+            raise UserError(f"{origin}: a Whisper checkpoint states its own sizes: leave the config out")
+        return WhisperCheckpoint(path)
+
+    def source_files(self, path: Path, **options: Any) -> dict[str, Path]:
+        """The files of the checkpoint and those of its tokenizer beside it, by name."""
+        checkpoint = WhisperCheckpoint(path)
+        beside = (checkpoint.folder / name for name in self.files)
+        return {file.name: file for file in (*checkpoint.files, *beside) if file.is_file()}
+
+    def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
+        return download_whisper(repository, revision, progress)
+
+    check_value, check_config = staticmethod(check_size), staticmethod(check_heads)
+
+
+FAMILY = WhisperFamily()

@@ -11,7 +11,7 @@ from ane.books.narration import narrate
 from ane.books.plan import seed_of
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
-from ane.models.spoken_words import SpokenWord
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, sounds
 

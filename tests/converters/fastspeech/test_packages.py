@@ -66,7 +66,7 @@ def test_a_text_longer_than_the_largest_buckets_is_split_and_spoken_whole(packag
     (LONG[:50], 0.5, r"takes \d+ mel frames at speed 0.5, and one pass takes at most 160: allow it to be split")])
 def test_a_text_that_must_not_be_split_is_refused_with_the_numbers(packaged, text, rate, fault):
     with pytest.raises(UserError, match=fault):
-        synthesizer(packaged, "mil").speak(text, rate, FastSpeechSettings(split=None))
+        synthesizer(packaged, "mil").speak(text, speed=rate, settings=FastSpeechSettings(split=None))
 
 
 def test_onnx_keeps_batches(packaged):

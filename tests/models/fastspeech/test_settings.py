@@ -2,7 +2,7 @@
 
 import pytest
 
-from ane.models.fastspeech.settings import FastSpeechSettings, read_options
+from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.system.errors import UserError
 
 
@@ -15,7 +15,8 @@ def test_a_value_out_of_range_is_refused(name, value):
 
 
 def test_options():
-    assert read_options({"speed": 1.5, "split": (50, 60)}, None) == FastSpeechSettings(1.5, (50, 60))
-    assert read_options({"no_split": True}, None).split is None
+    settings = FastSpeechSettings.of()
+    assert settings.changed({"split": (50, 60)}) == FastSpeechSettings(split=(50, 60))
+    assert settings.changed({"no_split": True}).split is None
     with pytest.raises(UserError, match="split has no effect"):
-        read_options({"no_split": True, "split": (1, 2)}, None)
+        settings.changed({"no_split": True, "split": (1, 2)})

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ane.models.kitten import parallel
-from ane.models.kitten.parallel import Parallelism, compute_all, compute_in_order
+from ane.models.kitten.parallel import Parallelism, compute_in_order
 from ane.system.errors import UserError
 
 
@@ -36,46 +36,32 @@ class CountedCalls:
         return item * 10
 
 
-def every(calls: CountedCalls, items: list[int], workers: int) -> list[int]:
-    return compute_all(calls, items, workers, size=lambda item: item)
-
-
 def in_order(calls: CountedCalls, items: list[int], workers: int) -> list[int]:
     return list(compute_in_order(calls, items, workers))
 
 
-@pytest.mark.parametrize("compute", [every, in_order])
 @pytest.mark.parametrize(("count", "workers"), [(1, 4), (2, 2), (5, 1), (5, 2), (15, 3), (40, 4)])
-def test_results_are_in_order_and_no_more_than_the_workers_run(compute: Callable, count: int, workers: int) -> None:
+def test_results_are_in_order_and_no_more_than_the_workers_run(count: int, workers: int) -> None:
     calls, items = CountedCalls(), list(range(count))
     random.Random(count).shuffle(items)
-    assert compute(calls, items, workers) == [item * 10 for item in items]
+    assert in_order(calls, items, workers) == [item * 10 for item in items]
     assert calls.most <= workers
     assert sorted(calls.begun) == sorted(items)
 
 
-@pytest.mark.parametrize("compute", [every, in_order])
 @pytest.mark.parametrize(("count", "workers"), [(1, 4), (3, 1)])
-def test_one_item_or_one_worker_takes_no_thread(compute: Callable, count: int, workers: int,
+def test_one_item_or_one_worker_takes_no_thread(count: int, workers: int,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "ThreadPoolExecutor", None)
     calls = CountedCalls()
-    compute(calls, list(range(count)), workers)
+    in_order(calls, list(range(count)), workers)
     assert calls.threads == {threading.get_ident()}
 
 
-def test_the_longest_are_computed_first() -> None:
-    calls = CountedCalls()
-    every(calls, [1, 5, 3, 4, 2], 2)
-    assert set(calls.begun[:2]) == {5, 4}
-    assert calls.begun[-1] == 1
-
-
-@pytest.mark.parametrize("compute", [every, in_order])
-def test_a_failure_cancels_the_rest(compute: Callable) -> None:
+def test_a_failure_cancels_the_rest() -> None:
     calls = CountedCalls(failing=19, seconds=lambda: 0.01)
     with pytest.raises(UserError, match="item 19 fails"):
-        compute(calls, list(range(19, -1, -1)), 2)
+        in_order(calls, list(range(19, -1, -1)), 2)
     assert len(calls.begun) <= 4
     assert calls.running == 0
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ane.models.kitten import open_kitten, parallel
-from ane.models.kitten.result import KittenSpeech
 from ane.models.kitten.session import KittenSession
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import KittenSynthesizer, cut_as_published, trim_end
+from ane.speech.request import Run
+from ane.speech.stream import Speech
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import HOP, letters, write_kitten_model
 
@@ -28,7 +29,7 @@ def sentences(count: int) -> str:
     return " ".join(f"Sentence {'very ' * (number % 4)}long, is it not?" for number in range(count))
 
 
-def speak(folder: Path, workers: int, text: str, **options) -> KittenSpeech:
+def speak(folder: Path, workers: int, text: str, **options) -> Speech:
     return open_kitten(folder, letters, workers, threads=1).speak(text, **options)
 
 
@@ -123,7 +124,7 @@ def test_a_phonemizer_is_never_entered_by_two_threads(folder: Path) -> None:
     def work(synthesizer: KittenSynthesizer) -> None:
         try:
             for _ in range(5):
-                synthesizer.encode(sentences(3), None, PUBLISHED)
+                synthesizer.chunks(synthesizer.request(sentences(3), settings=PUBLISHED), Run())
         except BaseException as error:
             failures.append(error)
 
@@ -179,7 +180,9 @@ def test_published_marks_only_are_nothing_to_say(folder: Path) -> None:
     ("<" * 900 + " <a" * 300_000, True),
 ])
 def test_a_megabyte_of_text(folder: Path, text: str, published: bool) -> None:
-    chunks = open_kitten(folder, letters).encode(text, None, KittenSettings(published=published))
+    synthesizer = open_kitten(folder, letters)
+    request = synthesizer.request(text, settings=KittenSettings(published=published))
+    chunks = synthesizer.chunks(request, Run())
     assert len(chunks) > 500
     assert max(len(chunk.text) for chunk in chunks) <= 1000
 
@@ -245,9 +248,9 @@ def test_without_onnxruntime_the_error_names_the_extra(folder: Path, monkeypatch
 def test_several_texts_are_each_what_they_are_alone(folder: Path) -> None:
     synthesizer = open_kitten(folder, letters, workers=3)
     texts = [sentences(count) for count in (1, 6, 2)]
-    speeches = list(synthesizer.speak_all(texts, "Bella", 1.5))
+    speeches = list(synthesizer.speak_all(texts, "Bella", speed=1.5))
     for speech, text in zip(speeches, texts, strict=True):
-        alone = synthesizer.speak(text, "Bella", 1.5)
+        alone = synthesizer.speak(text, "Bella", speed=1.5)
         np.testing.assert_array_equal(speech.audio, alone.audio)
         assert (speech.facts, speech.chunks) == (alone.facts, alone.chunks)
 

@@ -7,7 +7,6 @@ from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import (
     MELS,
     SOLVERS,
-    SPACINGS,
     Diffusion,
     Schedule,
     denoising_steps,
@@ -20,6 +19,8 @@ from ane.models.tortoise.diffusion import (
 from ane.system.errors import UserError
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40
+
+SPACINGS = "even", "logsnr"
 
 
 class GaussianDenoiser(Denoiser):

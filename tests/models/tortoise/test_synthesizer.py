@@ -15,10 +15,10 @@ import ane
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import Diffusion
-from ane.models.tortoise.result import Speech
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
+from ane.speech.stream import Speech
 from ane.system.errors import UserError
 from ane.voices import Voice
 from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, SENTENCE, SHORT, THREE_SENTENCES

@@ -20,19 +20,19 @@ from ane.models.tortoise.vocoding import (
     SCALES,
     LatentInterpolation,
     draw_noise,
+    hifigan,
     hifigan_sound,
-    hifigan_stream,
     interpolate_latents,
-    univnet_sound,
-    univnet_stream,
+    univnet,
 )
 from ane.models.vocoders.segments import HifiganVocoder
 from ane.models.vocoders.streaming import WHOLE, VocodingWindow
-from converters.tortoise.univnet import univnet
-from converters.vocoders.hifigan import hifigan
+from converters.tortoise.univnet import univnet as univnet_graph
+from converters.vocoders.hifigan import hifigan as hifigan_graph
 from tests.backends.packaged.packages import FP32, functions, saved
 from tests.random_model import draw
 
+STREAMED = VocodingWindow()
 HIFIGAN = HifiganConfig(in_channels=12, upsample_initial_channel=32, cond_channels=8)
 UNIVNET = UnivNetConfig(channel_size=4, noise_dim=6, kpnet_hidden_channels=8)
 VOICE = np.random.default_rng(1).standard_normal((1, 8), dtype=np.float32)
@@ -103,18 +103,17 @@ def noise() -> np.random.Generator:
 
 
 def stream(backend: VocoderBackend, vocoder: str, pieces: Iterable[np.ndarray],
-           window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
+           window: VocodingWindow | None = STREAMED) -> Iterator[np.ndarray]:
     if vocoder == "hifigan":
-        return hifigan_stream(backend, HIFIGAN, VOICE, pieces, window)
-    return univnet_stream(backend, UNIVNET, noise(), pieces, window)
+        return hifigan(backend, HIFIGAN, VOICE, pieces, window)
+    return univnet(backend, UNIVNET, noise(), pieces, window)
 
 
 def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: list[int],
-                     window: VocodingWindow | None = None) -> tuple[np.ndarray, list[np.ndarray]]:
+                     window: VocodingWindow = STREAMED) -> tuple[np.ndarray, list[np.ndarray]]:
     """The sound at once, and the pieces of the stream."""
     whole = random_input(vocoder, length)
-    sound = (hifigan_sound(backend, VOICE, whole) if vocoder == "hifigan" else
-             univnet_sound(backend, UNIVNET, noise(), whole))
+    sound = np.concatenate(list(stream(backend, vocoder, [whole], None)))
     return sound, list(stream(backend, vocoder, split(vocoder, length, sizes), window))
 
 
@@ -151,11 +150,10 @@ def test_whole_sound_takes_calls_of_few_lengths(torch_vocoders, vocoder, length)
     backend = VocoderBackend(torch_vocoders)
     latents = length if vocoder == "univnet" else -(-length // 4)
     columns = random_input(vocoder, latents)
+    sound = np.concatenate(list(stream(backend, vocoder, [columns], None)))
     if vocoder == "hifigan":
-        sound = hifigan_sound(backend, VOICE, columns, HIFIGAN)
         expected = hifigan_sound(backend, VOICE, columns)
     else:
-        sound = univnet_sound(backend, UNIVNET, noise(), columns)
         expected = backend.run("univnet", mel=columns[None],
                                noise=draw_noise(noise(), UNIVNET, length + SILENT_FRAMES)[None])[0, 0]
     *windows, whole = backend.frames
@@ -211,7 +209,7 @@ def test_no_input_gives_no_sound(backend, vocoder):
 
 @both_vocoders
 def test_pieces_from_packages_join_to_the_whole_on_torch(torch_vocoders, tmp_path, vocoder):
-    build, kind = {"hifigan": (hifigan, HifiganVocoder), "univnet": (univnet, UnivnetVocoder)}[vocoder]
+    build, kind = {"hifigan": (hifigan_graph, HifiganVocoder), "univnet": (univnet_graph, UnivnetVocoder)}[vocoder]
     graphs = [build(random_network(*NETWORKS[vocoder]), 22)]
     packaged = VocoderBackend({vocoder: kind(functions(graphs, saved(graphs, FP32, tmp_path)))})
     length = 20 if vocoder == "hifigan" else 80

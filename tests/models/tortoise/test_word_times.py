@@ -12,8 +12,8 @@ from ane.books.checking.recognisers import TextAligner
 from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.decoding import decode
-from ane.models.tortoise.pipeline import CandidateSamplers
 from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
 from ane.text.passages import read_passages
@@ -111,7 +111,8 @@ def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes)
     conditioning = synthesizer.voice("rms", Randomness(0)).ar
     chunks = split_into_chunks(read_passages("One small boat [pause:300ms] lay on the warm sand."), synthesizer.model,
                                settings)
-    prompts = [Prompt(conditioning, chunk.tokens, CandidateSamplers(Randomness(1), index, 2))
+    prompts = [Prompt(conditioning, chunk.tokens, [
+        InverseCdfSampler(Randomness(1).candidate(index, candidate)) for candidate in range(2)])
                for index, chunk in enumerate(chunks)]
     decoded = decode(synthesizer.backend, prompts, timer.config, settings.sampling, lanes,
                      recorded_heads=timer.recorded_heads)

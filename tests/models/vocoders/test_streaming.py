@@ -48,4 +48,4 @@ def test_the_pieces_are_those_of_one_call_with_all_frames(length, margin, first)
     if first and length > 100 and margin <= 20:
         assert len(pieces[0]) <= (FIRST_LENGTHS[-1] - margin) * HOP
     assert sum(called) <= length + 2 * margin * (len(called) - 1) + max(FIRST_LENGTHS[-1], 32 * len(called))
-    np.testing.assert_array_equal(vocoded(columns, margin, run), whole)
+    np.testing.assert_array_equal(np.concatenate(list(vocoded([columns], margin, run))), whole)

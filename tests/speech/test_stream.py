@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from ane.audio import read_audio
-from ane.models.tortoise.result import Speech
+from ane.speech.stream import Speech
 from ane.system.errors import UserError
 
 
 @pytest.fixture
 def speech() -> Speech:
     audio = (0.5 * np.sin(np.arange(24000) / 20)).astype(np.float32)
-    return Speech(audio, seed=1, voice="ann", chunks=["Hello."], codes=40, elapsed=0.5)
+    return Speech(audio, 24000, ["Hello."], {"seed": 1, "voice": "ann", "codes": 40}, elapsed=0.5)
 
 
 @pytest.mark.parametrize("suffix", [".wav", ".flac"])

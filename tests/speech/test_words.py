@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.models.spoken_words import delivered_words, matched_words, shared_time
+from ane.speech.words import delivered_words, matched_words, shared_time
 from ane.text.passages import Delivery
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ane.models.fed_stream import FedStream
-from ane.models.recording import SoundStream
+from ane.speech.fed_stream import FedStream
+from ane.speech.stream import SoundStream
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, LexiconEntry, normalise_english, nothing_to_say_error
@@ -39,7 +39,7 @@ class SpelledStream(SoundStream):
         self.closed = True
 
 
-class Speaker:
+class SpellingSpeaker:
     """Begins streams, and remembers what it spoke."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def arriving(log: list[str], *texts: str) -> Iterator[str]:
 
 
 def test_the_first_clause_is_spoken_before_the_rest_is_asked_for():
-    speaker, log = Speaker(), []
+    speaker, log = SpellingSpeaker(), []
     stream = speaker.feed(arriving(log, "The turtle came ", "first, and then", " it slept. ", "It was late."))
     assert log == []
     next(stream)
@@ -80,14 +80,14 @@ def test_the_first_clause_is_spoken_before_the_rest_is_asked_for():
 
 
 def test_what_has_arrived_together_is_spoken_together():
-    speaker = Speaker()
+    speaker = SpellingSpeaker()
     list(speaker.feed(["The turtle came first, and the rabbit. It was late, and so on. They slept. Good night, all."]))
     assert speaker.texts == ["The turtle came first,", " and the rabbit. It was late, and so on.",
                              " They slept. Good night, all."]
 
 
 def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
-    speaker = Speaker()
+    speaker = SpellingSpeaker()
     stream = speaker.feed(["[pause:1s] ", "It was late [pause:1s] here, and so they all ", "slept. \n",
                            "[pause:2s]", "\n"])
     audio = np.concatenate(list(stream))
@@ -98,27 +98,27 @@ def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
 def test_nothing_to_say_is_an_error():
     for texts in ([], [""], ["  \n"], ["... ", "!!"]):
         with pytest.raises(UserError, match="there is nothing to say"):
-            list(Speaker().feed(texts))
+            list(SpellingSpeaker().feed(texts))
 
 
 def test_ssml_is_refused_and_faulty_markup_has_its_line():
     with pytest.raises(UserError, match="cannot be SSML"):
-        list(Speaker().feed(["<speak>Hello there, ", "you.</speak>"]))
+        list(SpellingSpeaker().feed(["<speak>Hello there, ", "you.</speak>"]))
     text = "The first line is here.\n" * 3 + "Then a pause [pause:x] here.\n"
     with pytest.raises(UserError, match=r"line 4: \[pause:x\] is not a pause"):
-        list(Speaker().feed(text[at:at + 5] for at in range(0, len(text), 5)))
+        list(SpellingSpeaker().feed(text[at:at + 5] for at in range(0, len(text), 5)))
 
 
 def test_a_phrase_of_the_lexicon_is_not_divided():
     lexicon = Lexicon([LexiconEntry("Stop the press, now", "extra")])
     for entries, spoken in ((None, "Then they stop the press,"), (lexicon, "Then they stop the press, now,")):
-        speaker = Speaker()
+        speaker = SpellingSpeaker()
         list(speaker.feed(list("Then they stop the press, now, today. It is not so."), entries))
         assert speaker.texts[0] == spoken
 
 
 def test_closing_stops_the_text_and_the_sound():
-    speaker, closed = Speaker(), []
+    speaker, closed = SpellingSpeaker(), []
 
     def texts():
         try:
@@ -136,7 +136,7 @@ def test_closing_stops_the_text_and_the_sound():
 
 
 def test_times_are_counted_from_the_first_clause():
-    stream = Speaker().feed(["The turtle came first, and the ", "rabbit. It was ", "late."])
+    stream = SpellingSpeaker().feed(["The turtle came first, and the ", "rabbit. It was ", "late."])
     next(stream)
     ready = stream.timeline.text_ready
     list(stream)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ane.models.delivery import silence
-from ane.models.recording import SoundStream
-from ane.models.spoken_words import SpokenWord
+from ane.speech.delivery import silence
+from ane.speech.stream import SoundStream
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline

@@ -1,0 +1,105 @@
+"""A request for speech, what accompanies its work, and the sound that a model makes for it, piece by piece."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from ane.speech.words import SpokenWord
+from ane.system.checked import checked
+from ane.system.timeline import Timeline
+from ane.text import Lexicon
+from ane.text.passages import PLAIN, Delivery
+
+Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
+Markup = Literal["auto", "ssml", "none"]
+
+
+def report_nothing(phase: str, done: int, total: int, note: str) -> None:
+    """The default progress callback."""
+
+
+@checked
+class SpeechRequest:
+    """What is to be spoken, and how: the command line, the server, books and programs all make this object.
+
+    Attributes:
+        voice: a name, a path or a mix as on the command line, or what ``Speaker.prepare`` returned; None: the model's
+            default.
+        seed: None: a random one, which the result states.
+        settings: of the model's kind; None: its defaults.
+        speed: 2 is twice as fast; None: 1, or that of the settings.
+        lexicon: respells words.
+        markup: "ssml"; "none": pauses such as [pause:1.5s] only; "auto": SSML if the text begins with "<speak".
+        word_times: whether to state when each word is heard, where that takes longer; other models always do.
+    """
+
+    text: str
+    voice: Any = None
+    seed: int | None = Field(None, ge=0)
+    settings: Any = None
+    speed: float | None = None
+    lexicon: Lexicon | None = None
+    markup: Markup = "auto"
+    word_times: bool = False
+
+    @property
+    def ssml(self) -> bool | None:
+        return {"ssml": True, "none": False}.get(self.markup)
+
+
+@dataclass
+class Run:
+    """What is no part of the answer to a request.
+
+    Attributes:
+        progress: called during the work. timeline: records when each phase runs.
+        whole: whether chunks are worked on in groups, phase by phase, because nothing is heard before all is spoken;
+            otherwise one after the other, each as soon as it can be.
+    """
+
+    progress: Progress = report_nothing
+    timeline: Timeline = field(default_factory=Timeline)
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of text that is spoken in one pass; families add what their networks take.
+
+    Attributes:
+        delivery: its speed and volume, and the silence around it, apart from what the networks do themselves.
+        final: whether it is the last of its text.
+    """
+
+    text: str
+    delivery: Delivery = field(default=PLAIN, kw_only=True)
+    final: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Sound of one chunk. Pieces of chunks follow each other in order; each chunk has at least its last one.
+
+    What is known of the chunk is stated by one of its pieces.
+
+    Attributes:
+        samples: (n,) float32 within ±1, n ≥ 0.
+        last: whether it is the last of its chunk.
+        words: of the chunk, in seconds from the beginning of its sound.
+        counts: what was made for the chunk: codes, frames or tokens.
+        notes: warnings; "{chunks}" in one stands for the numbers of all chunks that have it.
+        details: other facts of the chunk, such as its mel, by the name under which ``Speech`` lists them.
+        alternatives: the sound of other candidates for the chunk, where whole chunks are made.
+    """
+
+    samples: np.ndarray
+    chunk: Chunk
+    last: bool = False
+    words: Sequence[SpokenWord] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    alternatives: Sequence[np.ndarray] = ()

@@ -1,0 +1,124 @@
+"""Settings of a request: their fields, with ranges and help, are also the options of `ane say` that a model takes."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from pydantic import Field
+
+from ane.system.checked import checked
+from ane.system.errors import UserError
+
+SPLIT = "the desired number of characters in a chunk, then the maximum, which is no smaller"
+
+
+def setting(default: Any, help: str, *, metavar: str = "", option: str = "", group: str = "", **limits: Any) -> Any:
+    """A field of settings that is also an option, by its own name or by ``option``.
+
+    Args:
+        group: title of the options' group in the help. limits: ge, gt, le, lt.
+    """
+    return Field(default, description=help, **limits,
+                 json_schema_extra={"metavar": metavar, "option": option, "group": group})
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option: the field of settings (or of settings within them) that it sets, its help and its type."""
+
+    name: str
+    field: str
+    within: str
+    help: str
+    metavar: str
+    group: str
+    type: type
+    choices: tuple[str, ...]
+    default: Any
+
+
+@checked
+class SpeechSettings:
+    """What the settings of all models have in common."""
+
+    @classmethod
+    def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
+        """Settings with these changes. ``model``: the settings in a model's bundle.json.
+
+        Raises:
+            UserError: a value is out of range, or this kind of model has no presets.
+        """
+        if preset is not None:
+            raise UserError("preset has no effect: this kind of model has none")
+        return cls(**changes)
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The options, by name."""
+        return {option.name: option for option in options_of(cls)}
+
+    def changed(self, options: Mapping[str, Any]) -> Self:
+        """These settings with the values of options; "no_split" makes one chunk of the text.
+
+        Raises:
+            UserError: a value out of range, or an option without effect.
+        """
+        values, known = dict(options), self.options()
+        changes: dict[str, Any] = {}
+        if values.pop("no_split", False):
+            if "split" in values:
+                raise UserError("split has no effect: no_split makes one chunk of the text; leave one out")
+            changes["split"] = None
+        inner: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            option = known[name]
+            target = inner.setdefault(option.within, {}) if option.within else changes
+            target[option.field] = value
+        for within, found in inner.items():
+            current = getattr(self, within)
+            if current is None:
+                raise UserError(f"{next(name for name in values if known[name].within == within)} has no effect: there "
+                                f"is no {within} with these settings; choose another preset, or leave it out")
+            try:
+                changes[within] = dataclasses.replace(current, **found)
+            except UserError as error:
+                raise UserError(as_options(str(error), known, within)) from None
+        return dataclasses.replace(self, **changes)
+
+
+def as_options(message: str, options: Mapping[str, Option], within: str) -> str:
+    """The message of a field of inner settings, with the name of its option."""
+    field, _, rest = message.partition(" ")
+    name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
+    return f"{name} {rest}"
+
+
+def options_of(settings: type, within: str = "") -> Iterator[Option]:
+    """The options of a class of settings, and those of the classes of settings within it."""
+    hints = get_type_hints(settings)
+    for name, field in settings.__pydantic_fields__.items():        # type: ignore[attr-defined]
+        kinds = [kind for kind in (get_args(hints[name]) or (hints[name],)) if kind is not type(None)]
+        if hasattr(kinds[0], "__pydantic_fields__"):
+            yield from options_of(kinds[0], name)
+            continue
+        stated = field.json_schema_extra
+        if stated is None:
+            continue
+        literal = get_origin(hints[name]) is Literal
+        kind = str if literal or not isinstance(kinds[0], type) else kinds[0]
+        yield Option(stated["option"] or name, name, within, field.description, stated["metavar"], stated["group"],
+                     kind, get_args(hints[name]) if literal else (), shown_default(field.default))
+
+
+def shown_default(value: Any) -> str:
+    """A default as it is written on the command line; "" for one that help should not state."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def check_split(split: tuple[int, int] | None) -> None:
+    """Raise UserError unless a chunk's desired length is at least 1 and at most the maximum."""
+    if split is not None and not 1 <= split[0] <= split[1]:
+        raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}")

@@ -1,0 +1,208 @@
+"""A model that speaks: text to chunks to sound, the same way for every kind of model, at once or as a stream."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ane.bundles import Model
+from ane.speech.asynchronous import AsyncSpeaking
+from ane.speech.delivery import delivered
+from ane.speech.fed_stream import FedStream
+from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, report_nothing
+from ane.speech.settings import SpeechSettings
+from ane.speech.stream import Speech, Stream
+from ane.system.errors import UserError
+from ane.system.iterators import closing_source
+from ane.system.timeline import Timeline
+from ane.text import Lexicon
+
+
+class Speaker(AsyncSpeaking):
+    """A model on a backend. ``speak``, ``speak_all``, ``stream`` and ``feed`` synthesise speech; their arguments are
+    those of ``request``, ``progress`` and ``timeline``.
+
+    A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``.
+    """
+
+    settings: type[SpeechSettings]
+    sample_rate: int
+
+    def __init__(self, model: Model, backend: Any):
+        self.model, self.backend = model, backend
+
+    # Of a kind of model
+
+    def networks(self, settings: Any) -> list[str]:
+        """Names of the networks that speaking with these settings needs."""
+        return sorted(self.model.networks)
+
+    @abstractmethod
+    def chunks(self, request: SpeechRequest, run: Run) -> Sequence[Chunk]:
+        """The chunks of the request's text, at least one. Raises UserError when nothing can be spoken."""
+
+    @abstractmethod
+    def render(self, chunks: Sequence[Chunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+        """The sound of chunks, in order, before their delivery. Closing the iterator releases the networks."""
+
+    def completed(self, request: SpeechRequest) -> SpeechRequest:
+        """The request with values for what it leaves open. Raises UserError for what this model cannot do."""
+        return request
+
+    def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
+        """The request with what ``render`` takes for its voice. Raises UserError for a voice that is unsuitable."""
+        return request
+
+    def facts(self, request: SpeechRequest) -> dict[str, Any]:
+        """What results state of a request, and 0 for what is counted."""
+        return {}
+
+    def normaliser(self, settings: Any) -> Callable[[str], str]:
+        """How words of a text that arrives incrementally are read, after the lexicon."""
+        return str
+
+    # Once for all
+
+    def request(self, text: str, voice: Any = None, preset: str | None = None, seed: int | None = None,
+                settings: Any = None, speed: float | None = None, lexicon: Lexicon | None = None,
+                ssml: bool | None = None, word_times: bool = False) -> SpeechRequest:
+        """What these arguments ask for.
+
+        Args:
+            text: may have pauses, [pause:1.5s], or be SSML.
+            voice: a name, a path or a mix as on the command line, or what ``prepare`` returns; None: the default.
+            preset: a name of the model's presets, combined with its own settings; None: its default. Ignored when
+                ``settings`` are given.
+            seed: at least 0; None: a random one, which is in the result.
+            settings: None: those of the preset.
+            speed: more than 1 is faster.
+            lexicon: respells words (``ane.text.read_lexicon``).
+            ssml: whether ``text`` is SSML; None: if it begins with "<speak".
+            word_times: whether to state when each word is heard, where that takes slightly longer.
+
+        Raises:
+            UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with
+                splitting off, a speed out of range, an unknown or unsuitable voice, an argument without effect on this
+                kind of model, a network that the model lacks, out of memory.
+        """
+        if settings is None:
+            settings = self.settings.of(preset, self.model.settings)
+        for name, value in (("voice", voice), ("seed", seed)):
+            if value is not None:
+                self.model.family.check_option(self.model, name)
+        markup = "auto" if ssml is None else "ssml" if ssml else "none"
+        return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times)))
+
+    def speak(self, text: str, voice: Any = None, preset: str | None = None, *, progress: Progress = report_nothing,
+              timeline: Timeline | None = None, **arguments: Any) -> Speech:
+        """Speak ``text``. The other arguments and the errors are those of ``request``.
+
+        Args:
+            progress: called with (phase, done, total, note) during the work.
+            timeline: records when each phase runs (None: a new one).
+        """
+        [speech] = self.speak_all([text], voice, preset, progress=progress, timeline=timeline, **arguments)
+        return speech
+
+    def speak_all(self, texts: Sequence[str], voice: Any = None, preset: str | None = None, *,
+                  progress: Progress = report_nothing, timeline: Timeline | None = None,
+                  **arguments: Any) -> Iterator[Speech]:
+        """Speak several texts, each as ``speak`` does with the same seed; they share lanes and passes.
+
+        Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
+        """
+        request = self.request("", voice, preset, **arguments)
+        run = Run(progress, timeline or Timeline(), whole=True)
+        yield from self._spoken([replace(request, text=text) for text in texts], run)
+
+    def _spoken(self, requests: Sequence[SpeechRequest], run: Run) -> Iterator[Speech]:
+        """The speech of requests that differ in their texts only."""
+        chunks, request = self._begin(requests, run)
+        facts = self.facts(request)
+        pieces = delivered(self.render([chunk for own in chunks for chunk in own], request, run), self.sample_rate)
+        with closing_source(pieces):
+            began = run.timeline.text_ready
+            for own in chunks:
+                stream = Stream(up_to_final(pieces), [chunk.text for chunk in own], facts, self.sample_rate, run)
+                stream.began = began
+                yield stream.collect()
+                began = run.timeline.now()
+
+    def stream(self, text: str, voice: Any = None, preset: str | None = None, *, progress: Progress = report_nothing,
+               timeline: Timeline | None = None, **arguments: Any) -> Stream:
+        """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``; ``best`` must be 1.
+
+        Without diffusion the pieces join to what ``speak`` returns, up to rounding. With it, a long chunk is diffused
+        in windows (``ane.models.tortoise.windows``), so its sound differs slightly.
+        """
+        request = self.request(text, voice, preset, **arguments)
+        return self.stream_of(request, Run(progress, timeline or Timeline()))
+
+    def speak_in_chunks(self, text: str, voice: Any = None, preset: str | None = None, *,
+                        progress: Progress = report_nothing, timeline: Timeline | None = None,
+                        **arguments: Any) -> Stream:
+        """``speak``, but the sound is returned chunk by chunk, so that a long text takes no more memory than a short
+        one. The pieces join to exactly what ``speak`` returns. Arguments and errors: ``stream``.
+        """
+        request = self.request(text, voice, preset, **arguments)
+        return self.stream_of(request, Run(progress, timeline or Timeline(), whole=True))
+
+    def stream_of(self, request: SpeechRequest, run: Run) -> Stream:
+        """The stream of a request that ``request`` returned."""
+        if (best := getattr(request.settings, "best", 1)) > 1:
+            raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
+        [chunks], request = self._begin([request], run)
+        pieces = delivered(self.render(chunks, request, run), self.sample_rate)
+        return Stream(pieces, [chunk.text for chunk in chunks], self.facts(request), self.sample_rate, run)
+
+    def feed(self, texts: Iterable[str], voice: Any = None, preset: str | None = None, *,
+             progress: Progress = report_nothing, timeline: Timeline | None = None, **arguments: Any) -> FedStream:
+        """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
+
+        The words are those of the whole text. Its pieces are spoken with the same seed each.
+
+        Args:
+            texts: pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
+        """
+        run = Run(progress, timeline or Timeline())
+        request = self.request("", voice, preset, ssml=False, **arguments)
+        self._require(request)
+        request = self.with_voice(request, run)
+        return FedStream(texts, lambda text: self.stream_of(replace(request, text=text), run),
+                         self.normaliser(request.settings), request.lexicon, self.sample_rate, run.timeline)
+
+    def prepare(self, voice: Any = None, settings: Any = None) -> Any:
+        """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
+
+        Returns what requests take for the voice. Errors: ``speak``.
+        """
+        request = self.request("1", voice, settings=settings)
+        self._require(request)
+        self.backend.load(*self.networks(request.settings))
+        self.chunks(request, Run())         # the library that spells numbers takes a second to load
+        return self.with_voice(request, Run()).voice
+
+    def _begin(self, requests: Sequence[SpeechRequest], run: Run) -> tuple[list[list[Chunk]], SpeechRequest]:
+        """The chunks of each of some requests that differ in their texts only, and what ``render`` takes."""
+        run.timeline.mark_text_ready()
+        chunks = [with_final(self.chunks(request, run)) for request in requests]
+        self._require(requests[0])
+        return chunks, self.with_voice(requests[0], run)
+
+    def _require(self, request: SpeechRequest) -> None:
+        """Raise UserError when the model lacks a network that speaking with these settings needs."""
+        for network in self.networks(request.settings):
+            self.model.require(network)
+
+
+def with_final(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Chunks of one text, of which only the last is marked as such."""
+    return [*(replace(chunk, final=False) for chunk in chunks[:-1]), chunks[-1]]
+
+
+def up_to_final(pieces: Iterator[Piece]) -> Generator[Piece, None, None]:
+    """The pieces up to the last of a text. The iterator stays open."""
+    for piece in pieces:
+        yield piece
+        if piece.last and piece.chunk.final:
+            return

@@ -1,0 +1,207 @@
+"""Sound that arrives in pieces, and speech: a stream that has been collected."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ane.audio import write
+from ane.speech.request import Piece, Run
+from ane.speech.words import SpokenWord
+from ane.system.timeline import Timeline
+
+
+class Facts:
+    """What is known of sound from the pieces of it that have been made: words, warnings, counts."""
+
+    def __init__(self, stated: Mapping[str, Any]):
+        """``stated``: facts that were known before, such as the seed."""
+        self._stated, self._counts = dict(stated), dict[str, int]()
+        self._notes: dict[str, list[int]] = {}          # each with the numbers of the chunks that have it
+        self._ended = 0
+        self.chunks: list[str] = []                     # those that have begun
+        self.words: list[SpokenWord] = []
+
+    def add(self, piece: Piece) -> None:
+        if len(self.chunks) == self._ended:
+            self.chunks.append(piece.chunk.text)
+        self.words += piece.words
+        for name, count in piece.counts.items():
+            self._counts[name] = self._counts.get(name, 0) + count
+        for note in piece.notes:
+            self._notes.setdefault(note, []).append(len(self.chunks))
+        self._ended += piece.last
+
+    @property
+    def notes(self) -> list[str]:
+        return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]
+
+    def facts(self) -> dict[str, Any]:
+        return {**self._stated, **self._counts}
+
+
+@dataclass
+class Speech:
+    """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``.
+
+    Attributes:
+        audio: (S,) float32 within ±1 at ``sample_rate``.
+        chunks: the pieces of text that were spoken in one pass each.
+        facts: what only this kind of model reports. Tortoise: ``seed``, which reproduces the speech, ``voice`` and the
+            number of ``codes`` sampled in all candidates; FastSpeech: ``speed``, the number of mel ``frames``, and the
+            ``seed`` if there is one; KittenTTS: ``voice``, ``speed`` and the number of ``tokens``.
+        details: lists with one value for each chunk. Tortoise: ``decoded``, signals of the best candidate; FastSpeech:
+            ``mels`` (M, L) float32 and ``durations``, the frames of each symbol (T,) int64.
+        alternatives: audio of the second-best candidate and so on, when ``best`` is more than 1.
+        seconds_by_phase: seconds by phase of work, in the order in which they began.
+        elapsed: total wall-clock seconds.
+        notes: warnings about this result, such as a chunk that did not end.
+        timeline: when each phase ran.
+        words: when each word is heard; of Tortoise only if ``word_times`` was asked for.
+    """
+
+    audio: np.ndarray
+    sample_rate: int
+    chunks: list[str]
+    facts: dict[str, Any] = field(default_factory=dict)
+    details: dict[str, list[Any]] = field(default_factory=dict)
+    alternatives: list[np.ndarray] = field(default_factory=list)
+    seconds_by_phase: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=Timeline)
+    words: list[SpokenWord] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        for known in ("facts", "details"):
+            if name in (found := self.__dict__.get(known, {})):
+                return found[name]
+        raise AttributeError(f"this speech has no {name}")
+
+    @property
+    def seconds(self) -> float:
+        return len(self.audio) / self.sample_rate
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of work per second of audio; infinite without audio."""
+        return self.elapsed / self.seconds if len(self.audio) else float("inf")
+
+    def save(self, path: Path | str) -> None:
+        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .mp3 or .ogg.
+
+        Raises:
+            UserError: another suffix, or the file cannot be written.
+        """
+        write(path, self.audio, self.sample_rate)
+
+
+class SoundStream(Iterator[np.ndarray]):
+    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``.
+
+    Attributes:
+        elapsed: seconds from the text to the last piece, including the caller's time between pieces.
+        words: when each word is heard, of the chunks for which that is known so far.
+    """
+
+    sample_rate: int
+    timeline: Timeline
+    elapsed = 0.0
+    words: Sequence[SpokenWord] = ()
+    _samples = 0            # of the pieces returned so far
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / self.sample_rate
+
+    @property
+    def seconds_by_phase(self) -> dict[str, float]:
+        return self.timeline.seconds_by_phase()
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds per second of audio; infinite before the first sample."""
+        return self.elapsed / self.seconds if self._samples else float("inf")
+
+
+class Stream(SoundStream):
+    """Sound that arrives incrementally: pieces (n,) float32 within ±1 at ``sample_rate``.
+
+    Work is done only while the caller waits for a piece. The facts, which are attributes too, ``notes``, ``seconds``,
+    ``seconds_by_phase`` and ``elapsed`` are as in ``Speech``, for the pieces returned so far. ``words`` are those of
+    the chunks that have been decoded; the last of a chunk may end in the silence that was removed after it.
+
+    Attributes:
+        chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
+    """
+
+    def __init__(self, pieces: Generator[Piece, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
+                 sample_rate: int, run: Run):
+        """``pieces``: up to the last of the text, as they are to be heard."""
+        self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
+        self._pieces, self._found, self._whole = pieces, Facts(stated), run.whole
+        self.began = run.timeline.text_ready
+
+    def __next__(self) -> np.ndarray:
+        while not len((piece := self.next_piece()).samples):
+            pass
+        return piece.samples
+
+    def next_piece(self) -> Piece:
+        """The next piece, which may have no samples. Raises StopIteration after the last."""
+        try:
+            piece = next(self._pieces)
+        except StopIteration:
+            self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
+            raise
+        finally:
+            self.elapsed = self.timeline.now() - self.began
+        if len(piece.samples) and not self._whole:
+            self.timeline.mark_first_audio()
+        self._samples += len(piece.samples)
+        self._found.add(piece)
+        return piece
+
+    def collect(self) -> Speech:
+        """The speech: all pieces that are left."""
+        pieces: list[Piece] = []
+        details: dict[str, list[Any]] = {}
+        others: list[list[np.ndarray]] = []
+        for piece in iter(self._next_or_none, None):
+            pieces.append(piece)
+            for name, value in piece.details.items():
+                details.setdefault(name, []).append(value)
+            if piece.alternatives:
+                others.append(list(piece.alternatives))
+        return Speech(np.concatenate([piece.samples for piece in pieces]), self.sample_rate, self._found.chunks,
+                      self.facts, details, [np.concatenate(rank) for rank in zip(*others, strict=True)],
+                      self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
+
+    def _next_or_none(self) -> Piece | None:
+        try:
+            return self.next_piece()
+        except StopIteration:
+            return None
+
+    def close(self) -> None:
+        """Stop the work and release the networks."""
+        self._pieces.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if (found := self.__dict__.get("_found")) is not None and name in found.facts():
+            return found.facts()[name]
+        raise AttributeError(f"this stream has no {name}")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._found.facts()
+
+    @property
+    def notes(self) -> list[str]:
+        return self._found.notes
+
+    @property
+    def words(self) -> list[SpokenWord]:        # type: ignore[override]
+        return self._found.words
