@@ -26,7 +26,7 @@ def make_lock_app(bundle: str) -> Starlette:
 
     async def speech(request: Request) -> StreamingResponse:
         body = await request.json()
-        names = {"seed", "preset"} & synthesizer.model.family.options & set(body) if "preset" in body else ()
+        names = {"seed", "preset"} & set(body) if "preset" in body else ()
         await lock.acquire()
         stream = synthesizer.stream(body["input"], **{name: body[name] for name in names})
         encoder = make_encoder("pcm", stream.sample_rate)

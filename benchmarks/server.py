@@ -158,7 +158,7 @@ class DirectSpeech:
 
     def _speak(self, request: Mapping[str, Any]) -> Answer:
         began, first, sound = time.perf_counter(), 0.0, b""
-        names = {"seed", "preset"} & self._speaker.model.family.options & set(request) if "preset" in request else ()
+        names = {"seed", "preset"} & set(request) if "preset" in request else ()
         stream = self._speaker.stream(request["input"], **{name: request[name] for name in names})
         encoder = make_encoder("pcm", stream.sample_rate)
         for piece in stream:

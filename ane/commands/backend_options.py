@@ -34,9 +34,8 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
 
 
-def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,
-                     keep: bool | None = None) -> tuple[Any, Any]:
-    """Return a synthesizer on the backend that the flags name, and the settings. ``keep``: see ``load_backend``.
+def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, keep: bool | None = None) -> Any:
+    """Return a synthesizer on the backend that the flags name. ``keep``: see ``load_backend``.
 
     Raises:
         UserError: the backend or its packages are not available here.
@@ -47,4 +46,4 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units, memory=args.memory,
                            rebuild_engines=args.rebuild_engines, notice=notice)
-    return model.family.synthesizer(model, backend), settings
+    return model.family.synthesizer(model, backend)

@@ -283,7 +283,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     if not model.trained:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
-    synthesizer, settings = load_synthesizer(args, model, settings, message_console(args), keep=True)
+    synthesizer = load_synthesizer(args, model, message_console(args), keep=True)
     return lambda seed: book_speaker(
         synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon, word_times=args.word_times,
         checked=args.check)

@@ -113,7 +113,7 @@ def say(args: argparse.Namespace) -> int:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
     console = message_console(args)
-    synthesizer, settings = load_synthesizer(args, model, settings, console)
+    synthesizer = load_synthesizer(args, model, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
     if text is None:
         named = {"voice": args.voice} if model.family.speaks_voices else {}
