@@ -42,7 +42,7 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     if option.type is bool:
         group.add_argument(flag, action="store_true", help=option.help)
         return
-    kind = {int: int if option.name == "top_k" else positive, float: float, str: str}.get(option.type, pair)
+    kind = {int: int if option.name == "top_k" else positive, tuple: pair}.get(option.type, option.type)
     stated = option.default and option.group != "diffusion" and "(default" not in option.help
     default = f" (default: {option.default})" if stated else ""
     named = {"choices": option.choices} if option.choices else {"type": kind, "metavar": option.metavar}

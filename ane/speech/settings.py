@@ -106,7 +106,7 @@ def options_of(settings: type, within: str = "") -> Iterator[Option]:
         if stated is None:
             continue
         literal = get_origin(hints[name]) is Literal
-        kind = str if literal or not isinstance(kinds[0], type) else kinds[0]
+        kind = str if literal else get_origin(kinds[0]) or kinds[0]
         yield Option(stated["option"] or name, name, within, field.description, stated["metavar"], stated["group"],
                      kind, get_args(hints[name]) if literal else (), shown_default(field.default))
 
