@@ -41,7 +41,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.models.tortoise.settings import PRESETS
-from ane.models.tortoise.vocoding import hifigan, univnet
+from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, joined
 from ane.models.vocoders.streaming import VocodingWindow
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
@@ -106,7 +106,7 @@ def compare_readings(model: Model, options: argparse.Namespace) -> Iterator[Benc
 def sounds(model: Model, backend: TorchBackend, readings: Readings, indices: Sequence[int],
            candidates: Sequence[Candidate], piece: int) -> list[list[bytes]]:
     """The 16-bit sound of each reading by HiFi-GAN, by HiFi-GAN as a stream, and by diffusion and UnivNet."""
-    found: list[tuple[int, list[Iterator[np.ndarray]]]] = []
+    found: list[tuple[int, list[np.ndarray]]] = []
     diffusion = PRESETS["1x10"].diffusion
     for voice in {id(readings.chosen[index][0]): readings.chosen[index][0] for index in indices}.values():
         own = [(index, one) for index, one in zip(indices, candidates, strict=True)
@@ -115,12 +115,14 @@ def sounds(model: Model, backend: TorchBackend, readings: Readings, indices: Seq
                             [Randomness(index).diffusion(0, 0) for index, _ in own],
                             prediction=model.config("diffusion").prediction)
         for (index, one), mel in zip(own, mels, strict=True):
-            pieces = [one.hidden[start:start + piece] for start in range(0, len(one.hidden), piece)]
+            stream = HifiganSound(backend, model.config("hifigan"), voice.ar, VocodingWindow())
+            pieces = [sound for start in range(0, len(one.hidden), piece)
+                      for sound in stream.feed(one.hidden[start:start + piece])]
             found.append((index, [
-                hifigan(backend, model.config("hifigan"), voice.ar, [one.hidden]),
-                hifigan(backend, model.config("hifigan"), voice.ar, pieces, VocodingWindow()),
-                univnet(backend, model.config("univnet"), Randomness(index).vocoder(0, 0), [mel[0]])]))
-    return [[np.round(np.concatenate(list(sound)) * 32767).astype(np.int16).tobytes() for sound in each]
+                joined(HifiganSound(backend, model.config("hifigan"), voice.ar), one.hidden),
+                np.concatenate([*pieces, *stream.finish()]),
+                joined(UnivnetSound(backend, model.config("univnet"), Randomness(index).vocoder(0, 0)), mel[0])]))
+    return [[np.round(sound * 32767).astype(np.int16).tobytes() for sound in each]
             for _, each in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -20,7 +20,7 @@ from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import SAMPLE_RATE, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.models.tortoise.vocoding import hifigan_sound, univnet
+from ane.models.tortoise.vocoding import UnivnetSound, hifigan_sound, joined
 from ane.system.errors import UserError
 from ane.text import Tokenizer
 from ane.voices import Voice
@@ -80,8 +80,8 @@ def speak_codes(synthesizer: Synthesizer, teacher: Iterable[SpokenText], voice: 
 
 def univnet_audio(synthesizer: Synthesizer, mel: np.ndarray, randomness: Randomness) -> np.ndarray:
     """UnivNet's audio (256·L,) float32 of a mel (1, 100, L), with the noise of a request's first chunk."""
-    return np.concatenate(list(univnet(synthesizer.backend, synthesizer.model.config("univnet"),
-                                       randomness.vocoder(0, 0), [mel[0]])))
+    return joined(UnivnetSound(synthesizer.backend, synthesizer.model.config("univnet"), randomness.vocoder(0, 0)),
+                  mel[0])
 
 
 def sample_candidates(synthesizer: Synthesizer, text: str, voice: Voice, count: int,

@@ -17,8 +17,8 @@ from ane.commands.arguments import positive
 from ane.models.tortoise.diffusion import SOLVERS, Diffusion, spectrogram
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import univnet
-from ane.models.tortoise.windows import Windows, windowed_mels
+from ane.models.tortoise.vocoding import UnivnetSound, joined
+from ane.models.tortoise.windows import WindowedDiffusion, Windows
 from ane.voices import load_voice
 from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
 from benchmarks.listening import Recogniser, edits, log_spectral_distance, recogniser_problem, words
@@ -68,15 +68,17 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                             prediction=prediction)[0] for index, some in enumerate(latents)]
 
     def windowed(windows: Windows) -> list[np.ndarray]:
-        return [np.concatenate(list(windowed_mels(
-            backend, [some], voice.diffusion, diffusion, RepeatableNoise(index, draws), windows,
-            prediction=prediction)), axis=1) for index, some in enumerate(latents)]
+        def mel(index: int, some: np.ndarray) -> np.ndarray:
+            diffused = WindowedDiffusion(backend, voice.diffusion, diffusion, RepeatableNoise(index, draws), windows,
+                                         prediction=prediction)
+            return np.concatenate([*diffused.feed(some), *diffused.finish()], axis=1)
+
+        return [mel(index, some) for index, some in enumerate(latents)]
 
     def errors(mels: Sequence[np.ndarray]) -> float:
         wrong = total = 0
         for index, (mel, text) in enumerate(zip(mels, texts, strict=True)):
-            sound = np.concatenate(list(univnet(
-                backend, model.config("univnet"), Randomness(SEED + index).vocoder(0, 0), [mel])))
+            sound = joined(UnivnetSound(backend, model.config("univnet"), Randomness(SEED + index).vocoder(0, 0)), mel)
             expected, transcript = words(text), words(recogniser.transcribe(sound, SAMPLE_RATE))
             wrong, total = wrong + edits(expected, transcript), total + len(expected)
         return wrong / total

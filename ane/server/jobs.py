@@ -1,20 +1,23 @@
-"""A job: one client's work on the engine's thread, and the items (sound, text) that it hands over to the client."""
+"""A job: one client's work for the engine, and the items (sound, text) that it hands over to the client."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from inspect import isgenerator
 from typing import TYPE_CHECKING, Any
 
-from greenlet import GreenletExit, greenlet
-
-from ane.models.lane_sharing import SharedLanes
+from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.server.engine import Engine
 
 URGENT = 0.3        # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
+
+# what work yields: the lanes whose next step it needs, whether it can go on, or None: let others run first
+Waits = Lanes | Callable[[], bool] | None
+Work = Callable[["Job"], Generator[Waits, None, None] | None]
 
 
 class ClientGoneError(Exception):
@@ -26,21 +29,23 @@ class DeadlineError(UserError):
 
 
 class Job:
-    """One client's work: ``work(job)`` runs as a greenlet on the engine's thread, and pauses wherever it must wait.
+    """One client's work: the generator ``work(job)``, which yields wherever it must wait.
 
     The engine calls ``resume``, ``stop`` and what is under "within the work"; the client, in its event loop, what is
     under "of the client". Each of the two counters of seconds is written by one of them only.
 
     Attributes:
-        waits_for: None: it can run; else the lanes whose next step it needs, or a function: whether it can run.
+        serial: whether it must run on the engine's own thread: its model is not on the CPU.
+        running: whether a thread beside the engine's runs it.
+        waits_for: what its work yielded.
         text_at: when its model was loaded and it came to the text; None: it has not.
     """
 
-    def __init__(self, engine: "Engine", work: Callable[["Job"], None], seconds: float, sound_ahead: float,
-                 speaks: bool = True):
+    def __init__(self, engine: "Engine", work: Work, seconds: float, sound_ahead: float, speaks: bool = True):
         self._engine, self._sound_ahead, self._speaks = engine, sound_ahead, speaks
         self._loop, self._arrived = asyncio.get_running_loop(), asyncio.Event()
-        self._work, self._greenlet = work, None         # a greenlet belongs to the thread that makes it
+        self._work: Work | None = work
+        self._steps: Generator[Waits, None, None] | None = None
         self._items: deque[tuple[Any, float]] = deque()
         self._texts: deque[str | None] = deque()
         self._put_seconds = self._taken_seconds = 0.0
@@ -50,19 +55,19 @@ class Job:
         self.first_item: float | None = None
         self.text_at: float | None = None
         self.deadline = self.began + seconds
-        self.waits_for: SharedLanes | Callable[[], bool] | None = None
-        self.gone = False
+        self.waits_for: Waits = None
+        self.serial = self.running = self.finished = self.gone = False
 
     # Of the engine
 
     @property
     def ready(self) -> bool:
-        return self.waits_for is None or (callable(self.waits_for) and self.waits_for())
+        return not self.running and (self.waits_for is None or (callable(self.waits_for) and self.waits_for()))
 
     @property
-    def lanes(self) -> SharedLanes | None:
+    def lanes(self) -> Lanes | None:
         """The lanes whose next step it waits for, if it does."""
-        return None if self.waits_for is None or callable(self.waits_for) else self.waits_for
+        return self.waits_for if not self.running and isinstance(self.waits_for, Lanes) else None
 
     @property
     def priority(self) -> tuple[int, float]:
@@ -76,63 +81,73 @@ class Job:
         return (0 if runs_out < time.monotonic() + URGENT else 2), runs_out
 
     def resume(self) -> None:
-        """Run the work until it pauses or ends."""
-        self.waits_for, self.last_run = None, time.monotonic()
-        if self._greenlet is None:
-            self._greenlet = greenlet(lambda: self._work(self))
-        self._run(self._greenlet.switch)
+        """Run the work until it waits or ends."""
+        self.last_run = time.monotonic()
+        try:
+            if self._steps is None:
+                made = self._work(self)
+                if not isgenerator(made):
+                    self.finished = True
+                    return
+                self._steps = made
+            self.waits_for = next(self._steps)
+        except StopIteration:
+            self.finished = True
+        except BaseException as error:      # of any kind: the thread must go on for the others
+            self._error, self.finished = self._error or error, True
 
     def stop(self, error: BaseException) -> None:
-        """End the work with an error, wherever it pauses. Work that has not begun does not begin."""
-        self._error = error
-        if self._greenlet is not None:
-            self._run(lambda: self._greenlet.throw(GreenletExit()))
+        """End the work with an error, wherever it waits; while it runs, when it does. What has not begun does not."""
+        self._error, self.gone = self._error or error, True
+        if not self.running:
+            self.clean_up()
 
-    def _run(self, switch: Callable[[], Any]) -> None:
-        try:
-            switch()
-        except BaseException as error:      # of any kind: the thread must go on for the others
-            self._error = self._error or error
-
-    @property
-    def finished(self) -> bool:
-        """Whether the work has ended."""
-        return self._greenlet is not None and self._greenlet.dead
+    def clean_up(self) -> None:
+        """Close the work, so that it keeps nothing."""
+        steps, self._steps, self._work = self._steps, None, None
+        if steps is not None:
+            try:
+                steps.close()
+            except BaseException as error:
+                self._error = self._error or error
 
     def announce_end(self) -> None:
         """Tell the client that no more items follow."""
-        del self._work, self._greenlet          # they refer to the job: without them its sound is freed at once
+        if not self.running:        # they refer to the job: without them its sound is freed at once
+            self._steps = self._work = None
         self._ended = True
         self._notify()
 
     # Within the work
 
-    def put(self, item: Any, seconds: float = 0.0) -> None:
-        """Hand an item over; ``seconds`` of sound in it. Pauses while the client has not taken enough of the others."""
-        if not self._has_room():
-            self.pause(self._has_room)
+    def put(self, item: Any, seconds: float = 0.0) -> Callable[[], bool]:
+        """Hand an item over; ``seconds`` of sound in it. Yield what it returns: whether the client has taken enough."""
         self.first_item = self.first_item or time.monotonic()
         self._put_seconds += seconds
         self._items.append((item, seconds))
         self._notify()
-        self.pause()
+        return self._has_room
 
     def _has_room(self) -> bool:
         return self._put_seconds - self._taken_seconds < self._sound_ahead
 
-    def pause(self, until: SharedLanes | Callable[[], bool] | None = None) -> None:
-        """Let other jobs run; None: and go on when it is this one's turn again."""
-        self.waits_for = until
-        self._engine.switch()
+    def check(self, *progress: Any) -> None:
+        """A progress callback. Raises ClientGoneError when nobody waits for the work any more."""
+        if self.gone:
+            raise ClientGoneError("the client has gone")
 
-    def texts(self) -> Iterator[str]:
-        """The texts that the client sends, as they arrive."""
+    def has_text(self) -> bool:
+        return bool(self._texts)
+
+    def texts(self) -> Iterator[str | None]:
+        """The texts that the client sends; None where there is none yet: yield ``has_text`` then."""
         while True:
-            self.pause(lambda: bool(self._texts))
-            text = self._texts.popleft()
-            if text is None:
+            if not self._texts:
+                yield None
+            elif (text := self._texts.popleft()) is not None:
+                yield text
+            else:
                 return
-            yield text
 
     def _notify(self) -> None:
         try:

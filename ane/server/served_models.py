@@ -1,15 +1,12 @@
-"""The models of a server: opened when they are first needed, released when others need their memory or nobody does.
-
-``ServedModels`` is for the engine's thread alone.
-"""
+"""The models of a server: opened when they are first needed, released when others need their memory or nobody does."""
 
 import gc
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,8 @@ from ane.backends import load_backend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
-from ane.models.lane_sharing import LaneSharing, StepScheduler
-from ane.server.parallel_calls import CallRunner, ParallelBackend
 from ane.server.settings import ServerSettings
+from ane.speech.lanes import Lanes
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.voices import RANDOM, list_voices
@@ -38,14 +34,22 @@ class ServedModel:
     Attributes:
         speaker: the family's synthesizer, or what transcribes.
         size: bytes of its bundle on disk. users: jobs that use it now.
+        lanes: those that its streams share, if they need any.
     """
 
     name: str
     speaker: Any
     size: int
+    lanes: Lanes | None = None
     users: int = 0
     used: float = field(default_factory=time.monotonic)
     voices: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def serial(self) -> bool:
+        """Whether only one thread may use it: it is not on the CPU."""
+        backend = self.speaker.backend
+        return not isinstance(backend, TorchBackend) or backend.device.type != "cpu"
 
     @property
     def model(self) -> Model:
@@ -61,79 +65,48 @@ class ServedModel:
 
 
 class ServedModels:
-    """The models that a server has loaded, by name.
+    """The models that a server has loaded, by name. Several threads may use them."""
 
-    Args:
-        scheduler: decides when streams that share lanes take a step.
-        run_call: runs network calls of models on the CPU.
-    """
-
-    def __init__(self, settings: ServerSettings, scheduler: StepScheduler, run_call: CallRunner):
-        self.settings, self.scheduler = settings, scheduler
-        self._parallel_run, self._loading = run_call, False
+    def __init__(self, settings: ServerSettings):
+        self.settings = settings
+        self._lock = threading.RLock()
         self._loaded: dict[str, ServedModel] = {}
-        self._tidied = 0.0
+        self._memory_returned = 0.0
 
     @property
     def loaded(self) -> list[str]:
         return list(self._loaded)
 
     @contextmanager
-    def using(self, name: str):
+    def using(self, name: str) -> Iterator[ServedModel]:
         """A model, loaded now if it is not; it is not released within the block."""
-        served = self._loaded.get(name) or self._load(name)
-        served.users += 1
+        with self._lock:
+            served = self._loaded.get(name) or self._load(name)
+            served.users += 1
         try:
             yield served
         finally:
-            served.users -= 1
-            served.used = time.monotonic()
+            with self._lock:
+                served.users -= 1
+                served.used = time.monotonic()
 
     def release_unused(self) -> None:
         """Release the models that nobody has used for ``idle_release`` seconds; return memory when nobody uses any."""
-        names: list[str] = []
-        if self.settings.idle_release is not None:
-            since = time.monotonic() - self.settings.idle_release
-            names = [name for name, served in self._loaded.items() if not served.users and served.used < since]
-            for name in names:
-                self._release(name)
-        last_use = max((served.used for served in self._loaded.values()), default=0.0)
-        rested = self._tidied < last_use < time.monotonic() - REST_SECONDS
-        if (names or rested) and not any(served.users for served in self._loaded.values()):
-            self._tidied = time.monotonic()
-            gc.collect()
-            return_freed_memory(torch.device("cpu"))
-
-    def pieces(self, served: ServedModel, stream: Any) -> Iterator[Any]:
-        """The pieces of a stream; each is made in one call, beside those of others, if it needs no shared lanes."""
-        if isinstance(served.speaker, LaneSharing) or not on_cpu(served.speaker.backend):
-            yield from stream
-            return
-        running = False
-        try:
-            while True:
-                running = True
-                piece = self._parallel_run(partial(next, stream, None), stream.close)
-                running = False
-                if piece is None:
-                    return
-                yield piece
-        finally:
-            if not running:
-                stream.close()
-
-    def _run_call(self, call: Callable[[], Any]) -> Any:
-        return call() if self._loading else self._parallel_run(call)
+        with self._lock:
+            names: list[str] = []
+            if self.settings.idle_release is not None:
+                since = time.monotonic() - self.settings.idle_release
+                names = [name for name, served in self._loaded.items() if not served.users and served.used < since]
+                for name in names:
+                    self._release(name)
+            last_use = max((served.used for served in self._loaded.values()), default=0.0)
+            unused = self._memory_returned < last_use < time.monotonic() - REST_SECONDS
+            if (names or unused) and not any(served.users for served in self._loaded.values()):
+                self._memory_returned = time.monotonic()
+                gc.collect()
+                return_freed_memory(torch.device("cpu"))
 
     def _load(self, name: str) -> ServedModel:
-        """Load a model, during which no other job runs, so that none loads it too."""
-        self._loading = True
-        try:
-            return self._loaded_model(name)
-        finally:
-            self._loading = False
-
-    def _loaded_model(self, name: str) -> ServedModel:
         folder = find_bundle(name)
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
         self._make_room(size)
@@ -141,22 +114,16 @@ class ServedModels:
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
                                None if model.family.stages is None else True, notice=LOGGER.info)
-        if isinstance(backend, TorchBackend) and on_cpu(backend):
-            backend = ParallelBackend(backend, self._run_call)
-        served = ServedModel(name, self._speaker(model, backend), size)
+        if model.family.transcribes:
+            served = ServedModel(name, model.family.transcriber(model, backend), size)
+        else:
+            speaker = model.family.synthesizer(model, backend)
+            served = ServedModel(name, speaker, size, speaker.shared_lanes(self.settings.lanes))
+            speaker.prepare()
         self._loaded[name] = served
         LOGGER.info("model loaded", extra={"fields": {"model": name, "backend": getattr(backend, "name", ""),
                                                       "seconds": round(time.monotonic() - began, 3)}})
         return served
-
-    def _speaker(self, model: Model, backend: Any) -> Any:
-        if model.family.transcribes:
-            return model.family.transcriber(model, backend)
-        speaker = model.family.synthesizer(model, backend)
-        if isinstance(speaker, LaneSharing):
-            speaker.share_lanes(self.scheduler, self.settings.lanes)
-        speaker.prepare()
-        return speaker
 
     def _make_room(self, size: int) -> None:
         """Release the least recently used models until another of this size fits, as far as nobody uses them."""
@@ -169,11 +136,6 @@ class ServedModels:
         del self._loaded[name]
         LOGGER.info("model released", extra={"fields": {"model": name}})
         gc.collect()
-
-
-def on_cpu(backend: Any) -> bool:
-    """Whether several threads may call it at a time."""
-    return isinstance(backend, ParallelBackend) or (isinstance(backend, TorchBackend) and backend.device.type == "cpu")
 
 
 def voice_names(model: Model) -> list[str]:

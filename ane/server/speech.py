@@ -1,7 +1,8 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,15 +11,16 @@ import numpy as np
 from ane.bundles import Model, open_model
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
-from ane.server.jobs import Job
+from ane.server.jobs import Job, Waits, Work
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.speech.fed_stream import COUNTED, FedStream
+from ane.speech.lanes import Lanes
+from ane.speech.request import Run
+from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
-from ane.system.iterators import closing_source
 from ane.text import Lexicon
 from ane.text.user_lexicon import LexiconEntry
-
-MADE = ("codes", "frames", "tokens")        # the facts of a stream that count what a model makes
 
 
 @dataclass(frozen=True)
@@ -118,29 +120,28 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
     return {"type": "speech.audio.words", "words": [asdict(word) for word in words]}
 
 
-def speak(models: ServedModels, request: ServedRequest) -> Callable[[Job], None]:
-    """Work that speaks the request's text: puts ``SoundPiece``s, then ``SpokenFacts``."""
-    def work(job: Job) -> None:
+def speak(models: ServedModels, request: ServedRequest) -> Work:
+    """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
+    ``SoundPiece``s, then ``SpokenFacts``."""
+    def work(job: Job) -> Iterator[Waits]:
         with models.using(request.model) as served:
-            job.text_at = time.monotonic()
-            stream = served.speaker.stream(request.text, **arguments(served, request))
-            hand_over(job, stream, models.pieces(served, stream))
+            job.serial = served.serial
+            yield None
+            speaker = served.speaker
+            run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority)
+            if request.text:
+                job.text_at = time.monotonic()
+                stream = speaker.stream_of(speaker.request(request.text, **arguments(served, request)), run)
+            else:
+                wanted = speaker.request("", ssml=False, **arguments(served, request))
+                stream = speaker.feed_of(job.texts(), wanted, run)
+            yield from sent(job, stream)
 
     return work
 
 
-def speak_arriving(models: ServedModels, request: ServedRequest) -> Callable[[Job], None]:
-    """``speak`` for the texts that the client sends while they are spoken."""
-    def work(job: Job) -> None:
-        with models.using(request.model) as served:
-            stream = served.speaker.feed(job.texts(), **arguments(served, request))
-            hand_over(job, stream, stream)
-
-    return work
-
-
-def hand_over(job: Job, stream: Any, pieces: Iterator[np.ndarray]) -> None:
-    """``pieces`` are those of the stream, and close it when they are closed."""
+def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
+    """Put the sound of a stream, and wait for what it waits for."""
     stated = 0
 
     def new_words() -> list[SpokenWord]:
@@ -148,12 +149,18 @@ def hand_over(job: Job, stream: Any, pieces: Iterator[np.ndarray]) -> None:
         before, stated = stated, len(stream.words)
         return list(stream.words[before:])
 
-    with closing_source(pieces):
-        for piece in pieces:
-            job.put(SoundPiece(piece, stream.sample_rate, new_words()), len(piece) / stream.sample_rate)
+    with closing(stream):
+        for item in stream.items():
+            if item is None:
+                yield job.has_text
+            elif isinstance(item, Lanes):
+                yield item
+            else:
+                yield job.put(SoundPiece(item, stream.sample_rate, new_words()), len(item) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
-        job.put(SpokenFacts(stream.seconds, sum(stream.facts.get(name, 0) for name in MADE), tuple(stream.notes)))
+        made = sum(stream.facts.get(name, 0) for name in COUNTED)
+        job.put(SpokenFacts(stream.seconds, made, tuple(stream.notes)))
 
 
 def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:

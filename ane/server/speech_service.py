@@ -5,20 +5,19 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import torch
 from starlette.requests import Request
 
-from ane.server.engine import BusyError, Engine
+from ane.server.engine import BusyError, Engine, calls_at_a_time
 from ane.server.errors import RefusedError, error_content
-from ane.server.jobs import ClientGoneError, Job
+from ane.server.jobs import ClientGoneError, Job, Work
 from ane.server.metrics import Metrics
-from ane.server.parallel_calls import calls_at_a_time
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
-from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak, speak_arriving
+from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
@@ -33,7 +32,7 @@ class Service:
         self.settings, self.catalogue, self.metrics = settings, Catalogue(settings), Metrics()
         cpu_threads = settings.threads or torch.get_num_threads()
         self.engine = Engine(settings.limits, calls_at_a_time(settings.calls, cpu_threads), cpu_threads)
-        self.models = ServedModels(settings, self.engine, self.engine.run_call)
+        self.models = ServedModels(settings)
         self.engine.start(self.models.release_unused)
         self.ready = False
         self.metrics.active.set_function(lambda: self.engine.count)
@@ -68,17 +67,16 @@ class Service:
 
     def speak(self, request: ServedRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
-        work = speak if request.text else speak_arriving
-        return Utterance(self, request, kind, self._submit(kind, work(self.models, request)))
+        return Utterance(self, request, kind, self._submit(kind, speak(self.models, request)))
 
-    def _submit(self, kind: str, work: Callable[[Job], None], speaks: bool = True) -> Job:
+    def _submit(self, kind: str, work: Work, speaks: bool = True) -> Job:
         try:
             return self.engine.submit(work, speaks=speaks)
         except BusyError:
             self.metrics.requests.labels(kind, "busy").inc()
             raise
 
-    async def run(self, kind: str, work: Callable[[Job], None]) -> Any:
+    async def run(self, kind: str, work: Work) -> Any:
         """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
         job, result, outcome = self._submit(kind, work, speaks=False), None, "client gone"
         try:

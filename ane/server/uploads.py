@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +22,7 @@ from ane.models.whisper.transcript import Transcript
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.server.engine import BusyError
 from ane.server.errors import RefusedError
-from ane.server.jobs import Job
+from ane.server.jobs import Job, Waits
 from ane.server.schemas import NewVoice
 from ane.server.settings import Limits
 from ane.server.speech_service import Service, while_connected
@@ -49,9 +49,18 @@ def upload_routes(service: Service) -> APIRouter:
         async with transcribing.slot():
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
-            def work(job: Job) -> None:
+            def work(job: Job) -> Iterator[Waits]:
                 with service.models.using(name) as served:
-                    job.put(served.speaker.transcribe(audio, rate, options, lambda done, total: job.pause()))
+                    job.serial = True           # recordings share the decoder of a window
+                    yield None
+                    windows = served.speaker.transcribing(audio, rate, options)
+                    while True:
+                        try:
+                            next(windows)
+                        except StopIteration as end:
+                            job.put(end.value)
+                            return
+                        yield None
 
             return await service.run(options.task, work)
 
@@ -135,8 +144,10 @@ def at_temperature(temperature: float) -> dict[str, Any]:
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
     """Work that encodes a clip and stores the voice. It does not replace one."""
-    def work(job: Job) -> None:
+    def work(job: Job) -> Iterator[Waits]:
         with service.models.using(model) as served:
+            job.serial = served.serial
+            yield None
             if served.model.family.voice_widths(served.model) is None:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():

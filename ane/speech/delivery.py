@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 
 from ane.audio.time_stretch import TimeStretcher
+from ane.speech.lanes import Lanes
 from ane.speech.request import Piece
 from ane.speech.words import delivered_words
 from ane.system.iterators import closing_source
@@ -37,12 +38,15 @@ class ChunkDelivery:
         return np.concatenate((before, sound, after))
 
 
-def delivered(pieces: Iterable[Piece], sample_rate: int) -> Iterator[Piece]:
-    """Yield the pieces as they are to be heard, the words of each text in seconds from its beginning."""
+def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int) -> Iterator[Piece | Lanes]:
+    """Yield the pieces as they are to be heard, the words of each text in seconds from its beginning; and the lanes."""
     begins = samples = 0            # of the chunk, and so far, in its text
     current: ChunkDelivery | None = None
     with closing_source(pieces):
         for piece in pieces:
+            if isinstance(piece, Lanes):
+                yield piece
+                continue
             delivery = piece.chunk.delivery
             current = current or ChunkDelivery(delivery, sample_rate)
             sound = current.feed(piece.samples, piece.last)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ane.speech.delivery import silence
-from ane.speech.stream import SoundStream
+from ane.speech.lanes import Lanes
+from ane.speech.stream import SoundStream, stepped
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -16,6 +17,7 @@ from ane.text import Lexicon, NothingToSayError, nothing_to_say_error
 from ane.text.clauses import ClauseReader
 from ane.text.passages import is_ssml, read_pauses
 
+END = object()
 COUNTED = ("codes", "frames", "tokens")       # facts that are sums
 
 
@@ -30,7 +32,7 @@ class FedStream(SoundStream):
         UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
     """
 
-    def __init__(self, texts: Iterable[str], stream: Callable[[str], Any], normalise: Callable[[str], str],
+    def __init__(self, texts: Iterable[str | None], stream: Callable[[str], Any], normalise: Callable[[str], str],
                  lexicon: Lexicon | None, sample_rate: int, timeline: Timeline):
         """``stream``: returns the family's stream of a text. ``normalise``: how it reads words, after the lexicon."""
         self.sample_rate, self.timeline = sample_rate, timeline
@@ -38,19 +40,28 @@ class FedStream(SoundStream):
         self._stream = stream
         self._streams: list[Any] = []           # each family's own kind
         self._begins: list[float] = []          # the second of the sound at which each begins
-        self._sound = self._pieces(ready_texts(texts, reader))
+        self._items = self._pieces(ready_texts(texts, reader))
+        self._sound = stepped(self.items(), timeline)
 
     def __next__(self) -> np.ndarray:
-        try:
-            piece = next(self._sound)
-        finally:
-            self.elapsed = self.timeline.now() - self.timeline.text_ready
-        self._samples += len(piece)
-        return piece
+        return next(self._sound)
+
+    def items(self) -> Iterator[np.ndarray | Lanes | None]:
+        """As ``Stream.items``; and None where there is no text yet, if the texts have a None there."""
+        while True:
+            try:
+                item = next(self._items, END)
+            finally:
+                self.elapsed = self.timeline.now() - self.timeline.text_ready
+            if item is END:
+                return
+            if isinstance(item, np.ndarray):
+                self._samples += len(item)
+            yield item
 
     def close(self) -> None:
         """Stop the work and release the networks."""
-        self._sound.close()
+        self._items.close()
 
     @property
     def chunks(self) -> list[str]:
@@ -71,11 +82,14 @@ class FedStream(SoundStream):
         return [replace(word, start=word.start + begin, end=word.end + begin)
                 for stream, begin in zip(self._streams, self._begins, strict=True) for word in stream.words]
 
-    def _pieces(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
+    def _pieces(self, texts: Iterator[str | None]) -> Generator[np.ndarray | Lanes | None, None, None]:
         """The sound of each text. One without a word is held back, with its pauses, until a word follows."""
         held, line = "", 1
         with closing_source(texts):
             for text in texts:
+                if text is None:
+                    yield None
+                    continue
                 text = held + text
                 read_pauses(text, line)         # refuses markup with the line in the whole text
                 stream = self._begin(text)
@@ -84,7 +98,7 @@ class FedStream(SoundStream):
                     continue
                 held, line = "", line + text.count("\n")
                 with closing_source(stream):
-                    yield from stream
+                    yield from stream.items()
         if not self._streams:
             raise nothing_to_say_error(held)
         if seconds := sum(passage.silence for passage in read_pauses(held)):
@@ -106,11 +120,15 @@ class FedStream(SoundStream):
         return stream
 
 
-def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
-    """Yield the first clause, then all that is complete whenever more text arrives, and the rest at the end."""
+def ready_texts(texts: Iterable[str | None], reader: ClauseReader) -> Iterator[str | None]:
+    """Yield the first clause, then all that is complete whenever more text arrives, the rest at the end, and every
+    None."""
     first = True
     with closing_source(texts):
         for text in texts:
+            if text is None:
+                yield None
+                continue
             pieces = reader.feed(text)
             if first and pieces:
                 yield pieces.pop(0)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from ane.speech.lanes import Lanes
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
 from ane.system.timeline import Timeline
@@ -56,12 +57,16 @@ class Run:
 
     Attributes:
         progress: called during the work. timeline: records when each phase runs.
+        lanes: those that several requests share; None: a request has its own if it needs some.
+        priority: key for sorting requests that share lanes, the least being the most urgent.
         whole: whether chunks are worked on in groups, phase by phase, because nothing is heard before all is spoken;
             otherwise one after the other, each as soon as it can be.
     """
 
     progress: Progress = report_nothing
     timeline: Timeline = field(default_factory=Timeline)
+    lanes: Lanes | None = None
+    priority: Callable[[], Any] = lambda: 0
     whole: bool = False
 
 

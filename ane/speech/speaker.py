@@ -9,6 +9,7 @@ from ane.bundles import Model
 from ane.speech.asynchronous import AsyncSpeaking
 from ane.speech.delivery import delivered
 from ane.speech.fed_stream import FedStream
+from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, report_nothing
 from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
@@ -42,8 +43,11 @@ class Speaker(AsyncSpeaking):
         """The chunks of the request's text, at least one. Raises UserError when nothing can be spoken."""
 
     @abstractmethod
-    def render(self, chunks: Sequence[Chunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
-        """The sound of chunks, in order, before their delivery. Closing the iterator releases the networks."""
+    def render(self, chunks: Sequence[Chunk], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
+        """The sound of chunks, in order, before their delivery, and lanes that must take a step before more can come.
+
+        Closing the iterator releases the networks.
+        """
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """The request with values for what it leaves open. Raises UserError for what this model cannot do."""
@@ -60,6 +64,10 @@ class Speaker(AsyncSpeaking):
     def normaliser(self, settings: Any) -> Callable[[str], str]:
         """How words of a text that arrives incrementally are read, after the lexicon."""
         return str
+
+    def shared_lanes(self, lanes: int) -> Lanes | None:
+        """Lanes that streams may share, as ``Run.lanes``; None: this kind of model needs none."""
+        return None
 
     # Once for all
 
@@ -164,8 +172,11 @@ class Speaker(AsyncSpeaking):
         Args:
             texts: pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
         """
-        run = Run(progress, timeline or Timeline())
-        request = self.request("", voice, preset, ssml=False, **arguments)
+        return self.feed_of(texts, self.request("", voice, preset, ssml=False, **arguments),
+                            Run(progress, timeline or Timeline()))
+
+    def feed_of(self, texts: Iterable[str | None], request: SpeechRequest, run: Run) -> FedStream:
+        """``feed`` of a request without a text; a None among the texts stands where there is no text yet."""
         self._require(request)
         request = self.with_voice(request, run)
         return FedStream(texts, lambda text: self.stream_of(replace(request, text=text), run),
@@ -200,9 +211,9 @@ def with_final(chunks: Sequence[Chunk]) -> list[Chunk]:
     return [*(replace(chunk, final=False) for chunk in chunks[:-1]), chunks[-1]]
 
 
-def up_to_final(pieces: Iterator[Piece]) -> Generator[Piece, None, None]:
+def up_to_final(pieces: Iterator[Piece | Lanes]) -> Generator[Piece | Lanes, None, None]:
     """The pieces up to the last of a text. The iterator stays open."""
     for piece in pieces:
         yield piece
-        if piece.last and piece.chunk.final:
+        if isinstance(piece, Piece) and piece.last and piece.chunk.final:
             return

@@ -1,6 +1,6 @@
 """Sound that arrives in pieces, and speech: a stream that has been collected."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ane.audio import write
+from ane.speech.lanes import Lanes
 from ane.speech.request import Piece, Run
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
@@ -126,6 +127,16 @@ class SoundStream(Iterator[np.ndarray]):
         return self.elapsed / self.seconds if self._samples else float("inf")
 
 
+def stepped(items: Iterable[Any], timeline: Timeline) -> Iterator[Any]:
+    """The items but lanes, which take a step each time."""
+    for item in items:
+        if isinstance(item, Lanes):
+            with timeline.record("decode"):
+                item.step()
+        else:
+            yield item
+
+
 class Stream(SoundStream):
     """Sound that arrives incrementally: pieces (n,) float32 within ±1 at ``sample_rate``.
 
@@ -137,53 +148,60 @@ class Stream(SoundStream):
         chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
     """
 
-    def __init__(self, pieces: Generator[Piece, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
+    def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
                  sample_rate: int, run: Run):
         """``pieces``: up to the last of the text, as they are to be heard."""
         self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
         self._pieces, self._found, self._whole = pieces, Facts(stated), run.whole
         self.began = run.timeline.text_ready
+        self._tracked = self._tracking()
+        self._sound = stepped(self.items(), self.timeline)
 
     def __next__(self) -> np.ndarray:
-        while not len((piece := self.next_piece()).samples):
-            pass
-        return piece.samples
+        return next(self._sound)
 
-    def next_piece(self) -> Piece:
-        """The next piece, which may have no samples. Raises StopIteration after the last."""
-        try:
-            piece = next(self._pieces)
-        except StopIteration:
-            self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
-            raise
-        finally:
-            self.elapsed = self.timeline.now() - self.began
-        if len(piece.samples) and not self._whole:
-            self.timeline.mark_first_audio()
-        self._samples += len(piece.samples)
-        self._found.add(piece)
-        return piece
+    def items(self) -> Iterator[np.ndarray | Lanes]:
+        """The pieces of sound, and between them the lanes that must take a step before the next piece can come.
+
+        For a caller that lets several streams share these lanes: iteration of the stream itself takes the steps.
+        """
+        for item in self._tracked:
+            if isinstance(item, Lanes):
+                yield item
+            elif len(item.samples):
+                yield item.samples
+
+    def _tracking(self) -> Iterator[Piece | Lanes]:
+        """The pieces, each after its facts have been noted."""
+        while True:
+            try:
+                item = next(self._pieces, None)
+            finally:
+                self.elapsed = self.timeline.now() - self.began
+            if item is None:
+                break
+            if isinstance(item, Piece):
+                if len(item.samples) and not self._whole:
+                    self.timeline.mark_first_audio()
+                self._samples += len(item.samples)
+                self._found.add(item)
+            yield item
+        self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
 
     def collect(self) -> Speech:
         """The speech: all pieces that are left."""
-        pieces: list[Piece] = []
+        samples: list[np.ndarray] = []
         details: dict[str, list[Any]] = {}
-        others: list[list[np.ndarray]] = []
-        for piece in iter(self._next_or_none, None):
-            pieces.append(piece)
+        others: list[Sequence[np.ndarray]] = []
+        for piece in stepped(self._tracked, self.timeline):
+            samples.append(piece.samples)
             for name, value in piece.details.items():
                 details.setdefault(name, []).append(value)
             if piece.alternatives:
-                others.append(list(piece.alternatives))
-        return Speech(np.concatenate([piece.samples for piece in pieces]), self.sample_rate, self._found.chunks,
-                      self.facts, details, [np.concatenate(rank) for rank in zip(*others, strict=True)],
+                others.append(piece.alternatives)
+        return Speech(np.concatenate(samples), self.sample_rate, self._found.chunks, self.facts, details,
+                      [np.concatenate(rank) for rank in zip(*others, strict=True)],
                       self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
-
-    def _next_or_none(self) -> Piece | None:
-        try:
-            return self.next_piece()
-        except StopIteration:
-            return None
 
     def close(self) -> None:
         """Stop the work and release the networks."""

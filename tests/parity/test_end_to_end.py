@@ -7,8 +7,9 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise import pipeline, synthesizer
+from ane.models.tortoise import pipeline
 from ane.models.tortoise.diffusion import Diffusion
+from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -35,7 +36,8 @@ class UpstreamRandomness:
         return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
 
     def vocoder(self, chunk: int, rank: int):
-        return RecordedNoise([self.stage[f"cand{rank}.z"][0].T])       # a row a frame
+        noise = self.stage[f"cand{rank}.z"][0].T        # a row a frame, drawn as the frames arrive
+        return RecordedNoise([noise[:SILENT_FRAMES], noise[SILENT_FRAMES:]])
 
 
 def sampler_of_variates(steps):
@@ -55,7 +57,7 @@ def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
     monkeypatch.setattr(pipeline, "InverseCdfSampler", sampler_of_variates)
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
-        monkeypatch.setattr(synthesizer, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
+        monkeypatch.setattr(pipeline, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
         return Synthesizer(model, TorchBackend(model, "cpu", "fp32")).speak(
             text, Voice(*voice, name="golden"), settings=Settings(normaliser="upstream", split=None, **settings))
 

@@ -4,28 +4,29 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytest.importorskip("greenlet", reason="needs the extra server")
-
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.server.engine import BusyError, Engine
-from ane.server.jobs import ClientGoneError, DeadlineError, Job
+from ane.server.engine import BusyError, Engine, calls_at_a_time
+from ane.server.jobs import ClientGoneError, DeadlineError, Job, Waits, Work
 from ane.server.settings import Limits
+from ane.speech.lanes import Lanes
+from ane.speech.request import Run
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
+from tests.server.server_process import wait_until
 
 
 @contextmanager
-def running(**limits: Any) -> Iterator[Engine]:
-    engine = Engine(replace(Limits(), **limits))
+def running(calls: int = 1, **limits: Any) -> Iterator[Engine]:
+    engine = Engine(replace(Limits(), **limits), calls, 2)
     engine.start()
     try:
         yield engine
@@ -40,7 +41,7 @@ async def received(job: Job) -> list[Any]:
 def test_items_arrive_in_order_and_the_error_of_the_work_after_them():
     def work(job: Job) -> None:
         for number in range(5):
-            job.put(number, 1.0)
+            yield job.put(number, 1.0)
         raise UserError("no more")
 
     async def client() -> None:
@@ -84,7 +85,7 @@ def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
         def produce(job: Job) -> None:
             for number in range(50):
                 produced[name] += 1
-                job.put(number, 1.0)
+                yield job.put(number, 1.0)
         return produce
 
     async def client() -> None:
@@ -105,7 +106,7 @@ def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(
     def work(job: Job) -> None:
         try:
             while True:
-                job.put(0, 0.0)
+                yield job.put(0, 0.0)
         finally:
             cleaned.set()
 
@@ -124,7 +125,7 @@ def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(
 
 def test_one_request_too_many_is_refused_until_another_ends():
     async def client() -> None:
-        jobs = [engine.submit(lambda job: job.pause(lambda: opened.is_set())) for _ in range(3)]
+        jobs = [engine.submit(lambda job: (opened.is_set for _ in range(1))) for _ in range(3)]
         with pytest.raises(BusyError) as found:
             engine.submit(lambda job: None)
         assert found.value.retry_after >= 1
@@ -145,7 +146,7 @@ def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_wi
         def speak(job: Job) -> None:
             for number in range(2):
                 order.append(f"{name} {number}")
-                job.put(number, seconds)
+                yield job.put(number, seconds)
         return speak
 
     async def client() -> None:
@@ -168,13 +169,13 @@ def test_work_without_sound_takes_turns_and_lets_later_speech_go_first():
         def work(job: Job) -> None:
             for _ in range(3):
                 order.append(name)
-                job.pause()
+                yield None
         return work
 
     def speak(job: Job) -> None:
         for _ in range(2):
             order.append("speech")
-            job.pause()
+            yield None
 
     async def client() -> None:
         gate = threading.Event()
@@ -191,7 +192,7 @@ def test_work_without_sound_takes_turns_and_lets_later_speech_go_first():
 def test_text_that_arrives_is_awaited_without_holding_the_others_up():
     def work(job: Job) -> None:
         for text in job.texts():
-            job.put(text.upper())
+            yield job.has_text if text is None else job.put(text.upper())
 
     async def client() -> None:
         job = engine.submit(work)
@@ -209,7 +210,7 @@ def test_text_that_arrives_is_awaited_without_holding_the_others_up():
 
 def test_stopping_ends_what_runs():
     async def client() -> None:
-        job = engine.submit(lambda job: job.pause(lambda: False))
+        job = engine.submit(lambda job: (lambda: False for _ in range(1)))
         asyncio.get_running_loop().call_later(0.1, lambda: threading.Thread(target=engine.stop).start())
         with pytest.raises(ClientGoneError):
             await received(job)
@@ -226,27 +227,34 @@ TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then 
 SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
 
 
-def stream_work(synthesizer: Synthesizer, text: str, seed: int, settings: Settings = SETTINGS) -> Callable[[Job], None]:
-    def work(job: Job) -> None:
-        stream = synthesizer.stream(text, "random", seed=seed, settings=settings)
-        try:
-            for piece in stream:
-                job.put(piece)
-        finally:
-            stream.close()
-    return work
+class Sharing:
+    """A synthesizer whose streams share lanes, on an engine; ``calls`` of them run at a time."""
+
+    def __init__(self, lanes: int = 4):
+        model = RandomModel()
+        self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
+        self.lanes = self.synthesizer.shared_lanes(lanes)
+
+    def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
+        def work(job: Job) -> Iterator[Waits]:
+            request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
+            run = Run(job.check, lanes=self.lanes, priority=lambda: job.priority)
+            with closing(self.synthesizer.stream_of(request, run)) as stream:
+                for item in stream.items():
+                    yield item if isinstance(item, Lanes) else job.put(item)
+
+        return work
 
 
-@contextmanager
-def sharing(lanes: int = 4) -> Iterator[tuple[Engine, Synthesizer]]:
-    model = RandomModel()
-    synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
-    with running() as engine:
-        synthesizer.share_lanes(engine, lanes)
-        yield engine, synthesizer
+@pytest.fixture(params=[1, 2])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = Engine(Limits(), request.param, 2)
+    engine.start()
+    yield engine
+    engine.stop()
 
 
-def heard(engine: Engine, *works: Callable[[Job], None]) -> list[list[np.ndarray]]:
+def heard(engine: Engine, *works: Work) -> list[list[np.ndarray]]:
     async def client() -> list[list[np.ndarray]]:
         return list(await asyncio.gather(*(received(engine.submit(work)) for work in works)))
 
@@ -257,65 +265,131 @@ def small(settings: Settings, max_codes: int = 12) -> Settings:
     return replace(settings, sampling=replace(settings.sampling, max_codes=max_codes))
 
 
-def test_streams_that_share_lanes_sound_as_alone():
+def test_streams_that_share_lanes_sound_as_alone(engine):
     """The pieces are divided alike, and their samples are equal."""
-    settings = small(SETTINGS)
-    with sharing() as (engine, synthesizer):
-        works = [stream_work(synthesizer, text, seed, settings) for seed, text in enumerate(TEXTS)]
-        alone = [heard(engine, work)[0] for work in works]
-        together = heard(engine, *works, *works)
-        steps = synthesizer.pool
-        assert not steps.active
-        assert len(steps.free_prefixes) == 4
+    shared, settings = Sharing(), small(SETTINGS)
+    works = [shared.work(text, seed, settings) for seed, text in enumerate(TEXTS)]
+    alone = [heard(engine, work)[0] for work in works]
+    together = heard(engine, *works, *works)
+    assert not shared.lanes.active
+    assert len(shared.lanes.free_prefixes) == 4
     for pieces, expected in zip(together, [*alone, *alone], strict=True):
         assert [len(piece) for piece in pieces] == [len(piece) for piece in expected]
         np.testing.assert_array_equal(np.concatenate(pieces), np.concatenate(expected))
 
 
-def test_streams_share_the_steps_of_the_decoder():
-    settings = small(SETTINGS)
-    with sharing() as (engine, synthesizer):
-        counted = []
-        step = synthesizer.pool.decoder.step
-        synthesizer.pool.decoder.step = lambda columns, *rest: (counted.append(len(columns)), step(columns, *rest))[1]
-        work = stream_work(synthesizer, "One.", 1, settings)
-        heard(engine, work)
-        alone = len(counted)
-        counted.clear()
-        heard(engine, *[work] * 4)
+def test_streams_share_the_steps_of_the_decoder(engine):
+    shared, counted = Sharing(), []
+    step = shared.lanes.decoder.step
+    shared.lanes.decoder.step = lambda columns, *rest: (counted.append(len(columns)), step(columns, *rest))[1]
+    work = shared.work("One.", 1, small(SETTINGS))
+    heard(engine, work)
+    alone = len(counted)
+    counted.clear()
+    heard(engine, *[work] * 4)
     assert len(counted) < 3 * alone         # not 4: those that begin a few steps later end as much later
     assert max(counted) > 2
 
 
-def test_a_stream_that_is_left_frees_its_lanes_for_others():
+def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
     async def client() -> None:
-        leaving = engine.submit(stream_work(synthesizer, TEXTS[2], 1))
+        leaving = engine.submit(shared.work(TEXTS[2], 1))
         async for _ in leaving.items():
             leaving.leave()
             break
-        await received(engine.submit(stream_work(synthesizer, "One.", 2, small(SETTINGS))))
+        await received(engine.submit(shared.work("One.", 2, small(SETTINGS))))
 
-    with sharing(1) as (engine, synthesizer):
-        asyncio.run(client())
-        assert not synthesizer.pool.active
-        assert not synthesizer.pool.schedulers
-        assert synthesizer.pool.free_prefixes == [0]
+    shared = Sharing(1)
+    asyncio.run(client())
+    assert not shared.lanes.active
+    assert not shared.lanes.jobs
+    assert shared.lanes.free_prefixes == [0]
 
 
-def test_a_step_that_fails_ends_its_streams_and_no_others():
+def test_a_step_that_fails_ends_its_streams_and_no_others(engine):
     async def client() -> None:
-        step, synthesizer.pool.decoder.step = synthesizer.pool.decoder.step, broken
+        step, shared.lanes.decoder.step = shared.lanes.decoder.step, broken
         with pytest.raises(RuntimeError, match="out of order"):
             await received(engine.submit(work))
-        synthesizer.pool.decoder.step = step
+        shared.lanes.decoder.step = step
         assert await received(engine.submit(work))
 
     def broken(*arguments: Any) -> Awaitable[None]:
         raise RuntimeError("out of order")
 
-    with sharing() as (engine, synthesizer):
-        work = stream_work(synthesizer, "One.", 1, small(SETTINGS))
+    shared = Sharing()
+    work = shared.work("One.", 1, small(SETTINGS))
+    asyncio.run(client())
+
+
+# Jobs on threads beside the engine's
+
+def test_two_jobs_run_at_a_time_and_a_third_waits():
+    both, third, order = threading.Barrier(2), threading.Event(), []
+
+    def work(name: str, call: Callable[[], Any]) -> Job:
+        def run(job: Job) -> None:
+            call()
+            order.append(name)
+
+        return engine.submit(run)
+
+    async def client() -> None:
+        jobs = [work("a", lambda: (both.wait(10), third.wait(0.2))), work("b", lambda: both.wait(10)),
+                work("c", third.set)]
+        await asyncio.wait_for(asyncio.gather(*map(received, jobs)), 20)
+
+    with running(calls=2) as engine:
         asyncio.run(client())
+    assert sorted(order) == ["a", "b", "c"]
+    assert order[0] == "b"
+
+
+def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests():
+    gate, cleaned = threading.Event(), threading.Event()
+
+    def work(job: Job) -> Iterator[Waits]:
+        try:
+            gate.wait(10)
+            yield None
+        finally:
+            cleaned.set()
+
+    async def client() -> None:
+        job = engine.submit(work)
+        await asyncio.sleep(0.1)
+        job.leave()
+        with pytest.raises(ClientGoneError):
+            await asyncio.wait_for(received(job), 10)
+        assert engine.count == 0            # while it still runs
+        assert not cleaned.is_set()
+        gate.set()
+        wait_until(cleaned.is_set)
+        await received(engine.submit(lambda job: None))
+
+    with running(calls=2) as engine:
+        asyncio.run(client())
+
+
+def test_progress_ends_work_whose_client_has_left():
+    def work(job: Job) -> None:
+        while True:
+            job.check("diffuse", 1, 30, "")
+
+    async def client() -> None:
+        job = engine.submit(work)
+        asyncio.get_running_loop().call_later(0.1, job.leave)
+        with pytest.raises(ClientGoneError):
+            await asyncio.wait_for(received(job), 10)
+
+    with running(calls=2) as engine:
+        asyncio.run(client())
+
+
+def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():
+    assert [calls_at_a_time(None, threads) for threads in (1, 2, 16)] == [1, 2, 2]
+    with pytest.raises(UserError, match="calls must be at most the number of CPU threads, 2, got 3"):
+        calls_at_a_time(3, 2)
 
 
 def test_the_thread_uses_no_processor_while_there_is_nothing_to_do():

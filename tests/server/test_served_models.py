@@ -1,28 +1,25 @@
 """Models are loaded when they are needed and released when others need their memory or nobody uses them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
-
-pytest.importorskip("greenlet", reason="needs the extra server")
 
 from ane.server import served_models
 from ane.server.served_models import ServedModels
 from ane.server.settings import Limits, ServerSettings
+from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service
 
+TEXT = "The wind blew over the hill. It rained."
 SIZES = {"demo-fast": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
 
 
-def run_call(call: Callable[[], Any], if_abandoned: Callable[[], None] = lambda: None) -> Any:
-    return call()
-
-
 def serve(*names: str, **settings: Any) -> ServedModels:
-    return ServedModels(replace(ServerSettings(names or tuple(SIZES)), **settings), scheduler=None, run_call=run_call)
+    return ServedModels(replace(ServerSettings(names or tuple(SIZES)), **settings))
 
 
 def use(models: ServedModels, *names: str) -> None:
@@ -90,5 +87,31 @@ def test_loading_at_the_start_may_take_longer_than_a_request():
         asyncio.run(service.preload())
         assert service.models.loaded == ["demo-fast"]
         assert service.ready
+    finally:
+        service.engine.stop()
+
+
+def test_sound_beside_others_is_that_alone():
+    """Bit for bit, with two calls at a time, of a model with shared lanes and of one without."""
+    service = Service(ServerSettings(("demo-fast", "demo"), threads=2, calls=2))
+
+    async def sound(model: str, text: str) -> np.ndarray:
+        preset, seed = ("fastest", 3) if model == "demo" else (None, None)
+        utterance = service.speak(ServedRequest(model, "default", text, preset=preset, seed=seed))
+        try:
+            return np.concatenate([piece.audio async for piece in utterance])
+        finally:
+            utterance.close()
+
+    async def client() -> None:
+        for model in ("demo-fast", "demo"):
+            alone = await sound(model, TEXT)
+            together = await asyncio.gather(*(sound(name, text) for name, text in (
+                (model, TEXT), ("demo-fast", "Another one."), (model, "It rained in the valley."), (model, TEXT))))
+            for found in (together[0], together[3]):
+                assert np.array_equal(found, alone)
+
+    try:
+        asyncio.run(client())
     finally:
         service.engine.stop()

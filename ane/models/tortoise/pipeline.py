@@ -4,8 +4,12 @@ Whole speech is made in groups of chunks: each step is finished for a group, and
 next step begins, so that few networks are loaded at a time. A stream alternates between the steps.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +19,22 @@ from ane.bundles import Model
 from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.codes import longest_loop
-from ane.models.tortoise.decoding import LaneScheduler, all_candidates
+from ane.models.tortoise.decoding import ChunkPrompt, candidates_of, check_codes, make_lanes
 from ane.models.tortoise.diffusion import spectrograms
-from ane.models.tortoise.lane_pool import LanePool
+from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import hifigan, univnet
+from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, joined
 from ane.models.tortoise.voice_resolution import cloning_notes
-from ane.models.tortoise.windows import windowed_mels
+from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import WordTimer
 from ane.models.vocoders.streaming import VocodingWindow
+from ane.speech.lanes import LaneJob, Lanes
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.words import SpokenWord
-from ane.system.iterators import closing_source
+from ane.system.timeline import Timeline
 
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
@@ -67,29 +72,48 @@ class DecodedChunk:
     words: Sequence[SpokenWord] = ()
 
 
+class DiffusedSound:
+    """Latents that arrive incrementally to sound: windows of diffusion, then UnivNet."""
+
+    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound, timeline: Timeline):
+        self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
+
+    def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
+        return self._vocoded(self.windows.feed(latents))
+
+    def finish(self) -> Iterator[np.ndarray]:
+        yield from self._vocoded(self.windows.finish())
+        yield from self.vocoder.finish()
+
+    def _vocoded(self, mels: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for mel in self.timeline.record_each("diffuse", mels):
+            yield from self.vocoder.feed(mel)
+
+
 class Rendering:
     """The steps of one request, from chunks to their sound.
 
     Args:
         request: with a ``Voice`` for its voice.
-        pool: lanes that are shared with other requests; None: lanes of its own.
         timer: what times words; None: nothing does.
     """
 
     def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run,
-                 pool: LanePool | None = None, timer: WordTimer | None = None):
+                 timer: WordTimer | None = None):
         self.model, self.backend, self.chunks, self.run, self.timer = model, backend, chunks, run, timer
         self.voice, self.settings, self.timeline = request.voice, request.settings, run.timeline
-        self.randomness, self.pool = Randomness(request.seed), pool
+        self.randomness, self.config = Randomness(request.seed), model.config("autoregressive")
+        self.diffused = self.settings.diffusion is not None
         settings, count = self.settings, len(chunks)
         steps = settings.diffusion.steps if settings.diffusion else 0
         self._totals = {"decode": count * settings.candidates, "rank": count * settings.candidates,
                         "diffuse": count * settings.best * steps, "vocode": count}
         self._done = dict.fromkeys(self._totals, 0)
         self._notes = cloning_notes(model, self.voice)      # stated with the first chunk
+        self._jobs: list[LaneJob] = []
 
-    def pieces(self) -> Iterator[Piece]:
-        """The sound of every chunk, in order."""
+    def pieces(self) -> Iterator[Piece | Lanes]:
+        """The sound of every chunk, in order, and between it the lanes that must take a step before more can come."""
         if not self.run.whole:
             yield from self._streamed()
             return
@@ -100,30 +124,41 @@ class Rendering:
 
     # Whole chunks, step by step
 
-    def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[Piece]:
-        decoded = list(self._decoded(chunks))
+    def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[Piece | Lanes]:
+        decoded: list[DecodedChunk] = []
+        for item in self._decoded(chunks):
+            if isinstance(item, Lanes):
+                yield item
+            else:
+                decoded.append(item)
         columns = iter(self._diffused(decoded))
         for each in decoded:
             with self.timeline.record("vocode"):
                 trimmers = [self._trimmer() for _ in each.kept]
-                sounds = [np.concatenate(list(trimmed(self._vocoded(each.chunk, rank, [next(columns)]), trimmer)))
+                sounds = [trimmed(joined(self._vocoder(each.chunk, rank), next(columns)), trimmer)
                           for rank, trimmer in enumerate(trimmers)]
             self._add("vocode", 1)
             self._report("vocode", 0)
-            yield self._piece(each, sounds[0], removed_by(trimmers[0]), last=True, alternatives=sounds[1:])
+            yield self._piece(each, sounds[0], trimmers[0], last=True, alternatives=sounds[1:])
 
-    def _decoded(self, chunks: Sequence[TokenChunk]) -> Iterator[DecodedChunk]:
+    def _decoded(self, chunks: Sequence[TokenChunk]) -> Iterator[DecodedChunk | Lanes]:
         """Every chunk, ranked as soon as its candidates end, so that only the best are kept in memory."""
-        decoded = self.timeline.record_each("decode", all_candidates(self._scheduler(chunks)))
-        with closing_source(decoded):
+        lanes = self._own_lanes(chunks)
+        try:
             for chunk in chunks:
-                candidates = next(decoded)
+                self._add_job(lanes, chunk)
+            for chunk, job in zip(chunks, self._jobs[-len(chunks):], strict=True):
+                yield from self._awaited(lanes, job)
+                candidates = candidates_of(job)
                 if chunk is chunks[-1]:
-                    decoded.close()             # frees the decoder's cache before the next network is loaded
+                    lanes.close()               # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
                 yield self._ranked(chunk, candidates)
                 del candidates
+        finally:
+            lanes.close()
+        self._jobs.clear()
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp", "cvvp")
 
@@ -143,69 +178,110 @@ class Rendering:
 
     # Chunk after chunk, all steps at once
 
-    def _streamed(self) -> Iterator[Piece]:
+    def _streamed(self) -> Iterator[Piece | Lanes]:
         """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
         started to sound: each active lane slows the others a little."""
-        scheduler = self._scheduler(self.chunks)
+        lanes = self.run.lanes or self._own_lanes(self.chunks)
+        check_codes(self.settings.sampling.max_codes, lanes.capacity)
+        waiting, ahead = deque(self.chunks), 1
         try:
-            limit, candidates = scheduler.active_limit, self.settings.candidates
-            scheduler.active_limit = min(limit, candidates)
             for index, chunk in enumerate(self.chunks):
-                decoded: list[DecodedChunk] = []
-                trimmer = self._trimmer()
-                columns: Iterator[np.ndarray] = self._streamed_latents(chunk, scheduler, index, decoded)
-                if self.settings.diffusion is not None:
-                    columns = self.timeline.record_each("diffuse", self._windowed(chunk, columns))
-                sound = self._vocoded(chunk, 0, columns, VocodingWindow())
-                for samples in trimmed(self.timeline.record_each("vocode", sound), trimmer):
-                    scheduler.active_limit = min(limit, (index + 2) * candidates)
-                    known = decoded and self._piece(decoded.pop(), samples, removed_by(trimmer))
-                    yield known or Piece(samples, chunk)
-                end = np.zeros(0, np.float32)
-                self._add("vocode", 1)
-                self._report("vocode", 0)
-                if self.settings.diffusion is not None:
-                    self._add("diffuse", self.settings.diffusion.steps)
-                known = decoded and self._piece(decoded.pop(), end, removed_by(trimmer), last=True)
-                yield known or Piece(end, chunk, last=True)
+                for item in self._streamed_chunk(chunk, index, lanes):
+                    while waiting and sum(job.finished < job.prompt.count for job in self._jobs) < ahead:
+                        self._add_job(lanes, waiting.popleft())
+                    if isinstance(item, Piece) and len(item.samples):
+                        ahead = index + 2
+                    if item is not None:
+                        yield item
         finally:
-            scheduler.close()
+            for job in self._jobs:
+                job.cancelled = True
+            if lanes is not self.run.lanes:
+                lanes.close()
 
-    def _streamed_latents(self, chunk: TokenChunk, scheduler: LaneScheduler, index: int,
-                          decoded: list[DecodedChunk]) -> Iterator[np.ndarray]:
-        """Yield the latents for diffusion or HiFi-GAN as they are decoded, or after ranking at once: (n, D) each.
-
-        The chunk is appended to ``decoded`` when it is.
-        """
-        diffused = self.settings.diffusion is not None
+    def _streamed_chunk(self, chunk: TokenChunk, index: int, lanes: Lanes) -> Iterator[Piece | Lanes | None]:
+        """The sound of a chunk while it is decoded, or after ranking. First None, after which it must have a job."""
+        yield None
+        sound, trimmer, rows = self._stream_sound(chunk), self._trimmer(), 0
+        job = self._jobs[index]
+        while not job.done:
+            sequence = None if self.settings.ranked else job.sampled.get(0)
+            known = sequence.rows(self.diffused) if sequence else 0
+            if known > rows:
+                for samples in self._heard(sound.feed(np.stack(sequence.hidden[rows:known])), trimmer):
+                    yield Piece(samples, chunk)
+                rows = known
+            else:
+                yield lanes
+                self._report_decoding()
+        candidates = candidates_of(job)
         if not self.settings.ranked:
-            yield from self.timeline.record_each("decode", scheduler.stream(index, diffused))
-        with self.timeline.record("decode"):
-            candidates = scheduler.candidates(index)
-        found = self._ranked(chunk, candidates)
-        decoded.append(found)
+            for samples in self._heard(sound.feed(self._rows(candidates[0])[rows:]), trimmer):
+                yield Piece(samples, chunk)
+        decoded: DecodedChunk | None = self._ranked(chunk, candidates)
         if self.settings.ranked:
-            yield found.kept[0].latents if diffused else found.kept[0].hidden
+            sound_left = chain(sound.feed(self._rows(decoded.kept[0])), sound.finish())
+        else:
+            sound_left = sound.finish()
+        for samples in self._heard(sound_left, trimmer):
+            yield self._piece(decoded, samples, trimmer) if decoded else Piece(samples, chunk)
+            decoded = None
+        end = np.zeros(0, np.float32) if trimmer is None else trimmer.finish()
+        self._add("vocode", 1)
+        self._report("vocode", 0)
+        if self.settings.diffusion is not None:
+            self._add("diffuse", self.settings.diffusion.steps)
+        yield self._piece(decoded, end, trimmer, last=True) if decoded else Piece(end, chunk, last=True)
 
-    def _windowed(self, chunk: TokenChunk, latents: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        return windowed_mels(self.backend, latents, self.voice.diffusion, self.settings.diffusion,
-                             self.randomness.diffusion(chunk.index, 0), prediction=self._prediction,
-                             progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
+    def _rows(self, candidate: Candidate) -> np.ndarray:
+        """What diffusion or HiFi-GAN takes of a candidate, (n, D)."""
+        return candidate.latents if self.diffused else candidate.hidden
+
+    def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | DiffusedSound:
+        vocoder = self._vocoder(chunk, 0, VocodingWindow())
+        if self.settings.diffusion is None:
+            return vocoder
+        windows = WindowedDiffusion(
+            self.backend, self.voice.diffusion, self.settings.diffusion, self.randomness.diffusion(chunk.index, 0),
+            prediction=self._prediction,
+            progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
+        return DiffusedSound(windows, vocoder, self.timeline)
+
+    def _heard(self, sound: Iterator[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
+        """Pieces of sound without the silence that is trimmed, none of them empty."""
+        for samples in self.timeline.record_each("vocode", sound):
+            kept = samples if trimmer is None else trimmer.feed(samples)
+            if len(kept):
+                yield kept
 
     # Shared
 
-    def _scheduler(self, chunks: Sequence[TokenChunk]) -> LaneScheduler:
-        def prompt(chunk: TokenChunk) -> Prompt:
-            return Prompt(self.voice.ar, chunk.tokens, [
-                InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
-                for candidate in range(self.settings.candidates)])
+    def _own_lanes(self, chunks: Sequence[TokenChunk]) -> Lanes:
+        lanes = min(self.settings.lanes, len(chunks) * self.settings.candidates)
+        longest = max(Embeddings.prefix_length(chunk.tokens) for chunk in chunks)
+        return make_lanes(self.backend, self.config, lanes, self.settings.sampling.max_codes, min(lanes, len(chunks)),
+                          longest, self.timer.recorded_heads if self.timer is not None else ())
 
-        heads = self.timer.recorded_heads if self.timer is not None else ()
-        return LaneScheduler(
-            self.backend, [prompt(chunk) for chunk in chunks], self.model.config("autoregressive"),
-            self.settings.sampling, self.settings.lanes, self.settings.diffusion is not None,
-            lambda codes, finished: self._report("decode", finished, f"{codes} codes"),
-            None if self.run.whole else self.pool, heads)
+    def _add_job(self, lanes: Lanes, chunk: TokenChunk) -> None:
+        samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
+                    for candidate in range(self.settings.candidates)]
+        prompt = ChunkPrompt(Prompt(self.voice.ar, chunk.tokens, samplers), self._tables, self.config,
+                             self.settings.sampling, self.diffused)
+        self._jobs.append(lanes.add(prompt, self.run.priority))
+
+    @cached_property
+    def _tables(self) -> Embeddings:
+        return Embeddings(**self.backend.embeddings())
+
+    def _awaited(self, lanes: Lanes, job: LaneJob) -> Iterator[Lanes]:
+        """Yield the lanes until the job's candidates have ended."""
+        while not job.done:
+            yield lanes
+            self._report_decoding()
+
+    def _report_decoding(self) -> None:
+        codes = sum(job.prompt.codes for job in self._jobs)
+        self._report("decode", sum(job.finished for job in self._jobs), f"{codes} codes")
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> DecodedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
@@ -229,22 +305,21 @@ class Rendering:
         return DecodedChunk(chunk, [replace(candidate, **freed) for candidate in kept],
                             sum(len(candidate.codes) for candidate in candidates), signals, words)
 
-    def _vocoded(self, chunk: TokenChunk, rank: int, columns: Iterable[np.ndarray],
-                 window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-        """The sound of mels (100, n), or without diffusion of latents (n, D), those of all codes and of the stop code
-        as in upstream's api_fast.py."""
+    def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
+        """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
+        upstream's api_fast.py."""
         if self.settings.diffusion is None:
-            return hifigan(self.backend, self.model.config("hifigan"), self.voice.ar, columns, window)
-        return univnet(self.backend, self.model.config("univnet"), self.randomness.vocoder(chunk.index, rank), columns,
-                       window)
+            return HifiganSound(self.backend, self.model.config("hifigan"), self.voice.ar, window)
+        return UnivnetSound(self.backend, self.model.config("univnet"), self.randomness.vocoder(chunk.index, rank),
+                            window)
 
     def _trimmer(self) -> Trimmer | None:
         return None if self.settings.silence is None else Trimmer(*self.settings.silence)
 
-    def _piece(self, decoded: DecodedChunk, samples: np.ndarray, removed: int, last: bool = False,
+    def _piece(self, decoded: DecodedChunk, samples: np.ndarray, trimmer: Trimmer | None, last: bool = False,
                alternatives: Sequence[np.ndarray] = ()) -> Piece:
-        """A piece with what is known of its chunk; ``removed``: samples of silence removed before its sound."""
-        seconds, notes = removed / SAMPLE_RATE, self._notes
+        """A piece with what is known of its chunk, and its words after what was trimmed before its sound."""
+        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, self._notes
         words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in decoded.words]
         self._notes = []
         return Piece(samples, decoded.chunk, last, words, {"codes": decoded.codes},
@@ -262,18 +337,6 @@ class Rendering:
         self._done[phase] += done
 
 
-def trimmed(pieces: Iterable[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
-    """``ane.audio.trimming.trimmed`` for sound that arrives incrementally; None leaves it unchanged."""
-    with closing_source(pieces):
-        if trimmer is None:
-            yield from pieces
-            return
-        for piece in pieces:
-            if len(kept := trimmer.feed(piece)):
-                yield kept
-        yield trimmer.finish()
-
-
-def removed_by(trimmer: Trimmer | None) -> int:
-    """Samples of silence that were removed before the sound."""
-    return trimmer.removed if trimmer else 0
+def trimmed(sound: np.ndarray, trimmer: Trimmer | None) -> np.ndarray:
+    """Whole sound without the silence that is trimmed."""
+    return sound if trimmer is None else np.concatenate((trimmer.feed(sound), trimmer.finish()))

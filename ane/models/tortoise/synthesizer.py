@@ -8,15 +8,15 @@ from typing import Any
 from ane.audio.time_stretch import check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.lane_sharing import StepScheduler
 from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
+from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
-from ane.models.tortoise.shared_lanes import SharedLanePool
 from ane.models.tortoise.voice_resolution import resolve_voice
 from ane.models.tortoise.word_times import WordTimer
+from ane.speech.lanes import Lanes
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.system import paths
@@ -32,15 +32,12 @@ class Synthesizer(Speaker):
 
     def __init__(self, model: Model, backend: Backend):
         super().__init__(model, backend)
-        self.pool: SharedLanePool | None = None
         self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 
-    def share_lanes(self, scheduler: StepScheduler, lanes: int) -> SharedLanePool:
-        """From now on ``stream`` and ``feed`` decode on common lanes (``ane.models.lane_sharing.LaneSharing``)."""
+    def shared_lanes(self, lanes: int) -> Lanes:
         config = self.model.config("autoregressive")
         codes = max(Settings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
-        self.pool = SharedLanePool(self.backend, config, lanes, scheduler, min(codes, config.max_mel_tokens - 1))
-        return self.pool
+        return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes)
 
     def networks(self, settings: Settings) -> list[str]:
         needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", "univnet"])]
@@ -84,10 +81,10 @@ class Synthesizer(Speaker):
         return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice())
 
-    def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
         timer = self.word_timer(request.settings.normaliser) if request.word_times else None
         try:
-            yield from Rendering(self.model, self.backend, chunks, request, run, self.pool, timer).pieces()
+            yield from Rendering(self.model, self.backend, chunks, request, run, timer).pieces()
         finally:
             self.backend.release()
 

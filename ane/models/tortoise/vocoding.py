@@ -4,67 +4,79 @@ HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, f
 24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
-from ane.models.vocoders.streaming import VocodingWindow, vocoded
-from ane.system.iterators import closing_source
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
-def hifigan(backend: Backend, config: HifiganConfig, conditioning: np.ndarray, latents: Iterable[np.ndarray],
-            window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """Latents (n, D) that arrive incrementally and the voice's conditioning latent (1, D), float32 → the samples of
-    (256·⌊4·N·24000/22050⌋,) float32 in pieces; in whatever pieces the latents arrive, exactly the same.
+class HifiganSound:
+    """The sound of latents (n, D) that arrive incrementally, in a voice's conditioning latent (1, D), all float32.
+
+    (256·⌊4·N·24000/22050⌋,) float32 samples in pieces; in whatever pieces the latents arrive, exactly the same.
 
     Args:
-        window: of ``vocoded``. Closing the iterator closes ``latents``.
+        window: of ``StreamingVocoder``.
     """
-    def columns() -> Iterator[np.ndarray]:
-        frames = LatentInterpolation()
-        with closing_source(latents):
-            for piece in latents:
-                yield frames.feed(piece)
-            yield frames.finish()
 
-    return vocoded(columns(), config.margin, lambda columns: backend.run(
-        "hifigan", frames=columns[None], conditioning=conditioning)[0, 0], window,
-        backend.longest("hifigan", "frames") is not None)
+    def __init__(self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray,
+                 window: VocodingWindow | None = None):
+        self.frames = LatentInterpolation()
+        self.vocoder = StreamingVocoder(config.margin, lambda columns: backend.run(
+            "hifigan", frames=columns[None], conditioning=conditioning)[0, 0], window,
+            backend.longest("hifigan", "frames") is not None)
+
+    def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
+        return self.vocoder.feed(self.frames.feed(latents))
+
+    def finish(self) -> Iterator[np.ndarray]:
+        yield from self.vocoder.feed(self.frames.finish())
+        yield from self.vocoder.finish()
+
+
+class UnivnetSound:
+    """The sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces.
+
+    Args:
+        rng: draws the noise of L + 10 frames. window: of ``StreamingVocoder``.
+    """
+
+    def __init__(self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator,
+                 window: VocodingWindow | None = None):
+        self.config, self.rng = config, rng
+        self.ahead = draw_noise(rng, config, SILENT_FRAMES)
+
+        def run(columns: np.ndarray) -> np.ndarray:
+            """Of columns that are each a frame of the mel and its noise; only the last call depends on ``ahead``."""
+            mel, noise = np.split(columns, [config.n_mel_channels])
+            noise = np.concatenate((noise, self.ahead), axis=1)
+            return backend.run("univnet", mel=mel[None], noise=noise[None])[0, 0]
+
+        self.vocoder = StreamingVocoder(config.margin, run, window, backend.longest("univnet", "frames") is not None)
+
+    def feed(self, mel: np.ndarray) -> Iterator[np.ndarray]:
+        noise = np.concatenate((self.ahead, draw_noise(self.rng, self.config, mel.shape[1])), axis=1)
+        now, self.ahead = np.split(noise, [mel.shape[1]], axis=1)
+        return self.vocoder.feed(np.concatenate((mel, now)))
+
+    def finish(self) -> Iterator[np.ndarray]:
+        return self.vocoder.finish()
+
+
+def joined(sound: HifiganSound | UnivnetSound, columns: np.ndarray) -> np.ndarray:
+    """The sound of a mel or of latents that are all there."""
+    return np.concatenate([*sound.feed(columns), *sound.finish()])
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:
     """The sound of all latents (N, D) by one call of the network."""
     return backend.run("hifigan", frames=interpolate_latents(latents)[None], conditioning=conditioning)[0, 0]
-
-
-def univnet(backend: Backend, config: UnivNetConfig, rng: np.random.Generator, mels: Iterable[np.ndarray],
-            window: VocodingWindow | None = None) -> Iterator[np.ndarray]:
-    """A log-mel that arrives in pieces (100, n) → the samples of (256·L,) float32 in pieces.
-
-    Args:
-        rng: draws the noise of L + 10 frames. window: of ``vocoded``. Closing the iterator closes ``mels``.
-    """
-    ahead = draw_noise(rng, config, SILENT_FRAMES)
-
-    def columns() -> Iterator[np.ndarray]:
-        """Each a frame of the mel and its noise."""
-        nonlocal ahead
-        with closing_source(mels):
-            for mel in mels:
-                noise = np.concatenate((ahead, draw_noise(rng, config, mel.shape[1])), axis=1)
-                now, ahead = np.split(noise, [mel.shape[1]], axis=1)
-                yield np.concatenate((mel, now))
-
-    def run(columns: np.ndarray) -> np.ndarray:
-        mel, noise = np.split(columns, [config.n_mel_channels])     # only the last call depends on ``ahead``
-        return backend.run("univnet", mel=mel[None], noise=np.concatenate((noise, ahead), axis=1)[None])[0, 0]
-
-    return vocoded(columns(), config.margin, run, window, backend.longest("univnet", "frames") is not None)
 
 
 def draw_noise(rng: np.random.Generator, config: UnivNetConfig, frames: int) -> np.ndarray:

@@ -8,7 +8,7 @@ Overlapping frames get the same noise in both windows, so that the two mels diff
     last               ├─────────────┼──┤      the last overlaps more, so that it is not short
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,6 @@ from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
 from ane.models.tortoise.diffusion import Diffusion, StepProgress, frame_count, no_step_progress, sample
 from ane.system.errors import UserError
-from ane.system.iterators import closing_source
 
 
 @dataclass(frozen=True)
@@ -43,41 +42,42 @@ class Windows:
                             f"{self.first}, size {self.size}")
 
 
-def windowed_mels(backend: Backend, latents: Iterable[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
-                  rng: np.random.Generator, windows: Windows | None = None, progress: StepProgress = no_step_progress,
-                  prediction: str = "epsilon") -> Iterator[np.ndarray]:
-    """Latents (n, D) that arrive incrementally, and the voice's diffusion latent (1, C) → log-mel pieces (100, m).
+class WindowedDiffusion:
+    """Latents (n, D) that arrive incrementally → log-mel pieces (100, m).
 
     The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as
-    ``ane.models.tortoise.diffusion.spectrogram`` returns, and are equal to it when one window holds all. Closing the
-    iterator closes ``latents``.
+    ``ane.models.tortoise.diffusion.spectrogram`` returns, and are equal to it when one window holds all.
 
     Args:
+        voice: the voice's diffusion latent (1, C).
         rng: draws for each window what ``sample`` draws, but only for frames that no earlier window had.
         progress: called with the steps done and all steps of the current window.
+
+    Attributes:
+        start, stop: of the next window.
     """
-    mel = WindowedDiffusion(backend, voice, diffusion, rng, windows or Windows(), progress, prediction)
-    with closing_source(latents):
-        for piece in latents:
-            mel.append(piece)
-            while mel.received > mel.stop:      # more latents follow, so this is not the last window
-                yield denormalise_mel(mel.next_window())
-        if mel.received:
-            yield denormalise_mel(mel.last_window())
-
-
-class WindowedDiffusion:
-    """Windows over latents that arrive incrementally; ``start`` and ``stop`` are those of the next window."""
 
     def __init__(self, backend: Backend, voice: np.ndarray, diffusion: Diffusion, rng: np.random.Generator,
-                 windows: Windows, progress: StepProgress, prediction: str):
-        self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows
+                 windows: Windows | None = None, progress: StepProgress = no_step_progress,
+                 prediction: str = "epsilon"):
+        self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows or Windows()
         self.progress, self.prediction = progress, prediction
         self.noise = OverlappingNoise(rng)
         self.latents: np.ndarray | None = None      # from the start of the previous window on
         self.first = 0                              # index of the first latent in ``latents``
-        self.start, self.size = 0, windows.first
+        self.start, self.size = 0, self.windows.first
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
+
+    def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
+        """Append latents, and yield the mel of every window that is complete and not the last."""
+        self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
+        while self.received > self.stop:
+            yield denormalise_mel(self.next_window())
+
+    def finish(self) -> Iterator[np.ndarray]:
+        """Yield the mel of all remaining latents."""
+        if self.received:
+            yield denormalise_mel(self.last_window())
 
     @property
     def received(self) -> int:
@@ -86,9 +86,6 @@ class WindowedDiffusion:
     @property
     def stop(self) -> int:
         return self.start + self.size
-
-    def append(self, latents: np.ndarray) -> None:
-        self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
 
     def next_window(self) -> np.ndarray:
         """The next window's mel up to where the window after it begins: (100, frames), normalised."""

@@ -11,12 +11,10 @@ that by rounding. Calls have few lengths, because libraries keep compiled code f
 filled 2 GB with a long text (docs/benchmarks.md).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from ane.system.iterators import closing_source
 
 LEAST = 12      # new frames of a call, at least, however wide the margins
 STEP = 32
@@ -90,10 +88,13 @@ class StreamingVocoder:
     Args:
         margin: frames on either side that the sound of a frame depends on.
         run: columns (C, w) → their sound (256·w,), padded by the network at both ends.
+        window: None: all columns are awaited, and vocoded in few calls. own_windows: in one, which ``run`` divides.
     """
 
-    def __init__(self, margin: int, window: VocodingWindow, run: Callable[[np.ndarray], np.ndarray]):
-        self.margin, self.window, self.run = margin, window, run
+    def __init__(self, margin: int, run: Callable[[np.ndarray], np.ndarray], window: VocodingWindow | None,
+                 own_windows: bool = False):
+        self.margin, self.run, self.window, self.own_windows = margin, run, window, own_windows
+        self.waiting: list[np.ndarray] = []         # without a window
         self.columns: np.ndarray | None = None      # those that later frames depend on
         self.first = self.done = 0                  # index of the first of them, and frames vocoded
 
@@ -103,45 +104,29 @@ class StreamingVocoder:
 
     def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
         """Append columns, and yield the sound (m,) float32 of every window that is complete."""
-        self._append(columns)
+        if self.window is None:
+            self.waiting.append(columns)
+            return
+        self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
         while (stop := self.done + self.window.new_frames(self.done, self.margin)) + self.margin < self.received:
-            yield self._vocode(max(self.done - self.margin, 0), stop, stop + self.margin)
+            yield self._vocode(self.window, max(self.done - self.margin, 0), stop, stop + self.margin)
 
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the remaining sound (m,) float32, after the last columns."""
-        if self.received > self.done:
+        if self.window is None:
+            columns = np.concatenate(self.waiting, axis=1)
+            yield from [self.run(columns)] if self.own_windows else vocoded_in_calls(columns, self.margin, self.run)
+        elif self.received > self.done:
             # as long as the other windows, where the sound is
             begin = max(min(self.done - self.margin, self.received - self.window.window), 0)
-            yield self._vocode(begin, self.received, self.received)
+            yield self._vocode(self.window, begin, self.received, self.received)
 
-    def _append(self, columns: np.ndarray) -> None:
-        self.columns = columns if self.columns is None else np.concatenate((self.columns, columns), axis=1)
-
-    def _vocode(self, begin: int, stop: int, end: int) -> np.ndarray:
+    def _vocode(self, size: VocodingWindow, begin: int, stop: int, end: int) -> np.ndarray:
         """The sound of the frames from ``done`` to ``stop``, by a call with those from ``begin`` to ``end``."""
-        window = self.columns[:, begin - self.first:end - self.first]
-        sound = self.run(window)
-        hop = len(sound) // window.shape[1]
+        columns = self.columns[:, begin - self.first:end - self.first]
+        sound = self.run(columns)
+        hop = len(sound) // columns.shape[1]
         new = sound[(self.done - begin) * hop:(stop - begin) * hop]
-        kept = max(min(stop - self.margin, stop + 1 - self.window.window), self.first)
+        kept = max(min(stop - self.margin, stop + 1 - size.window), self.first)
         self.columns, self.first, self.done = self.columns[:, kept - self.first:], kept, stop
         return new
-
-
-def vocoded(columns: Iterable[np.ndarray], margin: int, run: Callable[[np.ndarray], np.ndarray],
-            window: VocodingWindow | None = None, own_windows: bool = False) -> Iterator[np.ndarray]:
-    """Yield the sound of columns (C, n) that arrive incrementally. Closing the iterator closes ``columns``.
-
-    Args:
-        margin, run: as of ``StreamingVocoder``.
-        window: None: all columns are awaited, and vocoded in few calls. own_windows: in one, which ``run`` divides.
-    """
-    with closing_source(columns):
-        if window is None:
-            everything = np.concatenate(list(columns), axis=1)
-            yield from [run(everything)] if own_windows else vocoded_in_calls(everything, margin, run)
-            return
-        vocoder = StreamingVocoder(margin, window, run)
-        for new in columns:
-            yield from vocoder.feed(new)
-        yield from vocoder.finish()

@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -123,6 +123,16 @@ class Transcriber:
         Raises:
             UserError: NaN or infinite samples, an unknown language, or a translation by a model of English.
         """
+        work = self.transcribing(audio, rate, options)
+        while True:
+            try:
+                progress(*next(work))
+            except StopIteration as end:
+                return end.value
+
+    def transcribing(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
+                     ) -> Generator[tuple[float, float], None, Transcript]:
+        """``transcribe``, a window at a time: yields the seconds done and in all after each, returns the transcript."""
         options = options or TranscriptionOptions()
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
@@ -133,7 +143,7 @@ class Transcriber:
         if not np.isfinite(audio).all():
             raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
-        return RecordingTranscription(self, samples, options, progress).transcript()
+        return (yield from RecordingTranscription(self, samples, options).transcript())
 
     def decoder(self, candidates: int) -> WindowDecoder:
         """The decoder of one window with that many lanes, made once."""
@@ -150,9 +160,8 @@ class RecordingTranscription:
         samples: (S,) float32 at 16 kHz.
     """
 
-    def __init__(self, transcriber: Transcriber, samples: np.ndarray, options: TranscriptionOptions,
-                 progress: Progress):
-        self.transcriber, self.samples, self.options, self.progress = transcriber, samples, options, progress
+    def __init__(self, transcriber: Transcriber, samples: np.ndarray, options: TranscriptionOptions):
+        self.transcriber, self.samples, self.options = transcriber, samples, options
         self.tokenizer, self.special = transcriber.tokenizer, transcriber.special
         self.window_frames = transcriber.window_frames
         self.frames = len(samples) // HOP
@@ -162,13 +171,18 @@ class RecordingTranscription:
         self.last_speech = 0.0          # end of the last word in seconds, where words are timed
         self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
 
-    def transcript(self) -> Transcript:
-        first = len(self.tokens)
-        segments = tuple(self._segments())
+    def transcript(self) -> Generator[tuple[float, float], None, Transcript]:
+        first, segments = len(self.tokens), list[TranscriptSegment]()
+        for item in self._windows():
+            if isinstance(item, TranscriptSegment):
+                segments.append(item)
+            else:
+                yield item
         text = self.tokenizer.decode(self.tokens[first:]).strip()
-        return Transcript(text, self.language, len(self.samples) / RATE, segments)
+        return Transcript(text, self.language, len(self.samples) / RATE, tuple(segments))
 
-    def _segments(self) -> Iterator[TranscriptSegment]:
+    def _windows(self) -> Iterator[TranscriptSegment | tuple[float, float]]:
+        """The segments of each window, then the seconds done and in all."""
         mel = None
         position = 0                    # in frames
         while position < self.frames:
@@ -186,7 +200,7 @@ class RecordingTranscription:
                         segments, advance = self._time_words(segments, decoded, states[0], position, frames, advance)
                     yield from self._keep(segments, decoded)
             position = min(position + advance, self.frames)
-            self.progress(position * FRAME_SECONDS, self.frames * FRAME_SECONDS)
+            yield position * FRAME_SECONDS, self.frames * FRAME_SECONDS
 
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""

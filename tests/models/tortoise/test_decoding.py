@@ -16,8 +16,8 @@ from ane.bundles import Model
 from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.codes import trimmed_length
-from ane.models.tortoise.decoding import LaneScheduler, decode
-from ane.models.tortoise.lane_pool import LanePool
+from ane.models.tortoise.decoding import ChunkPrompt, candidates_of, decode, make_lanes
+from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampler, Sampling
 from ane.system.errors import UserError
@@ -97,6 +97,10 @@ class RecordingBackend:
         return decoder
 
 
+def on_lanes(backend: TorchBackend, config, prompt: Prompt, max_codes: int) -> ChunkPrompt:
+    return ChunkPrompt(prompt, Embeddings(**backend.embeddings()), config, Sampling(max_codes=max_codes))
+
+
 def stopping_after(codes: int, stop_code: int) -> Sampler:
     """Samples that many codes, then the stop code."""
     remaining = iter([7] * codes)
@@ -146,15 +150,19 @@ def test_candidates_of_a_chunk_differ_from_each_other(sample_one_text):
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
-    prompts = [prompt(chunk, length, 1) for chunk, length in enumerate(lengths)]
-    scheduler = LaneScheduler(backend, prompts, config, Sampling(max_codes=30), lanes)
-    all_lanes, scheduler.active_limit = scheduler.active_limit, 1
-    for chunk in range(len(lengths)):
-        streamed = list(scheduler.stream(chunk, latents))
-        scheduler.active_limit = all_lanes
-        [candidate] = scheduler.candidates(chunk)
+    pool = make_lanes(backend, config, lanes, 30, lanes)
+    jobs = [pool.add(on_lanes(backend, config, prompt(chunk, length, 1), 30)) for chunk, length in enumerate(lengths)]
+    for job in jobs:
+        streamed = 0
+        while not job.done:
+            if (sequence := job.sampled.get(0)) is not None:
+                streamed = sequence.rows(latents)
+                rows = np.stack(sequence.hidden[:streamed]) if streamed else None
+            pool.step()
+        [candidate] = candidates_of(job)
         expected = candidate.latents if latents else candidate.hidden
-        np.testing.assert_array_equal(np.concatenate(streamed), expected)
+        if streamed:
+            np.testing.assert_array_equal(rows, expected[:streamed])
 
 
 def test_latents_in_bf16_stay_close_to_float32(sample_one_text, model):
@@ -194,7 +202,7 @@ def test_a_number_of_codes_outside_the_positions_of_the_decoder_is_refused(backe
     limit = config.max_mel_tokens - 1
     max_codes = limit + 1 if beyond else 0
     with pytest.raises(UserError, match=f"^max_codes must be from 1 to {limit}, .* got {max_codes}$"):
-        LaneScheduler(backend, [prompt(0, 5, 1)], config, Sampling(max_codes=max_codes), lanes=1)
+        next(decode(backend, [prompt(0, 5, 1)], config, Sampling(max_codes=max_codes), lanes=1))
 
 
 def test_the_start_code_is_never_sampled_however_probable(backend, config, prompt):
@@ -219,15 +227,17 @@ def test_logits_that_are_not_finite_are_refused(backend, config, prompt):
 def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, prompt):
     sampling = Sampling(max_codes=12)
     [[alone]] = decode(backend, [prompt(1, 9, 1)], config, sampling, 2)
-    pool = LanePool(backend, config, 2, sampling.max_codes, 2, None)
+    pool = make_lanes(backend, config, 2, sampling.max_codes, 2)
     damaged = replace(prompt(0, 7, 1), conditioning=np.full((1, config.model_dim), np.nan, np.float32))
-    failing, sound = (LaneScheduler(backend, [one], config, sampling, 1, pool=pool)
+    failing, sound = (pool.add(on_lanes(backend, config, one, sampling.max_codes))
                       for one in (damaged, prompt(1, 9, 1)))
-    [candidate] = sound.candidates(0)
+    while not sound.done:
+        pool.step()
+    [candidate] = candidates_of(sound)
     assert candidate.codes == alone.codes
     assert np.abs(candidate.hidden - alone.hidden).max() <= ROUNDING
     with pytest.raises(UserError, match="voice's latents hold NaN"):
-        failing.candidates(0)
+        assert not failing.done
     assert len(pool.free_prefixes) == 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrogram
-from ane.models.tortoise.windows import Windows, windowed_mels
+from ane.models.tortoise.windows import WindowedDiffusion, Windows
 from ane.system.errors import UserError
 
 VOICE = np.zeros((1, 4), np.float32)
@@ -59,8 +59,16 @@ def pieces_of(latents: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
 
 def mels(backend: FirstChannelBackend, pieces, windows: Windows, sampler: str = "ddim",
          steps: int = 2) -> list[np.ndarray]:
-    return list(windowed_mels(backend, pieces, VOICE, Diffusion(steps, sampler, None), np.random.default_rng(5),
-                              windows, prediction="x0"))
+    return list(arriving_mels(backend, pieces, windows, sampler, steps))
+
+
+def arriving_mels(backend: FirstChannelBackend, pieces, windows: Windows | None, sampler: str = "ddim",
+                  steps: int = 2) -> Iterator[np.ndarray]:
+    diffused = WindowedDiffusion(backend, VOICE, Diffusion(steps, sampler, None), np.random.default_rng(5), windows,
+                                 prediction="x0")
+    for piece in pieces:
+        yield from diffused.feed(piece)
+    yield from diffused.finish()
 
 
 def whole_mel(backend: FirstChannelBackend, latents: np.ndarray, sampler: str, steps: int) -> np.ndarray:
@@ -142,26 +150,8 @@ def test_the_first_mel_needs_one_latent_more_than_its_window():
             requested.append(1)
             yield row[None]
 
-    next(windowed_mels(FirstChannelBackend(), arriving(), VOICE, Diffusion(2, "ddim", None), np.random.default_rng(5),
-                       Windows(16, 64, 4), prediction="x0"))
+    next(arriving_mels(FirstChannelBackend(), arriving(), Windows(16, 64, 4)))
     assert len(requested) == 17
-
-
-def test_closing_stops_the_work_and_closes_the_source():
-    closed, backend = [], FirstChannelBackend()
-
-    def arriving() -> Iterator[np.ndarray]:
-        try:
-            yield from pieces_of(slope(200), [20])
-        finally:
-            closed.append(True)
-
-    stream = windowed_mels(backend, arriving(), VOICE, Diffusion(2, "ddim", None), np.random.default_rng(5),
-                           Windows(16, 64, 4), prediction="x0")
-    next(stream)
-    stream.close()
-    assert closed == [True]
-    assert len(backend.latents) == 1
 
 
 def test_no_latents_give_no_mel():
@@ -170,8 +160,7 @@ def test_no_latents_give_no_mel():
 
 def test_default_windows_grow_from_32_to_128_latents_and_overlap_by_12():
     backend, latents = FirstChannelBackend(), np.arange(400, dtype=np.float32)[:, None] / 1000
-    list(windowed_mels(backend, [latents], VOICE, Diffusion(1, "ddim", None), np.random.default_rng(5),
-                       prediction="x0"))
+    list(arriving_mels(backend, [latents], None, steps=1))
     assert backend.latents == [32, 64, 128, 128, 128]
     starts = [round(1000 * value) for value in backend.first_values]
     assert starts == [0, 32 - 12, 84 - 12, 200 - 12, 400 - 128]         # the last window ends at the last latent

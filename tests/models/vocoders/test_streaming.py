@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.models.vocoders.streaming import FIRST_LENGTHS, LEAST, WHOLE, call_lengths, vocoded, vocoded_in_calls
+from ane.models.vocoders.streaming import FIRST_LENGTHS, LEAST, WHOLE, StreamingVocoder, call_lengths, vocoded_in_calls
 
 HOP = 4
 
@@ -48,4 +48,5 @@ def test_the_pieces_are_those_of_one_call_with_all_frames(length, margin, first)
     if first and length > 100 and margin <= 20:
         assert len(pieces[0]) <= (FIRST_LENGTHS[-1] - margin) * HOP
     assert sum(called) <= length + 2 * margin * (len(called) - 1) + max(FIRST_LENGTHS[-1], 32 * len(called))
-    np.testing.assert_array_equal(np.concatenate(list(vocoded([columns], margin, run))), whole)
+    vocoder = StreamingVocoder(margin, run, window=None)
+    np.testing.assert_array_equal(np.concatenate([*vocoder.feed(columns), *vocoder.finish()]), whole)

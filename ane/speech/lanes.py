@@ -1,0 +1,197 @@
+"""The lanes of one decoder, which the sequences of one request share, or of several (continuous batching, Yu et al.
+2022, Orca).
+
+When a sequence ends, its lane takes the next waiting one, of the same prompt or of another, while the others continue.
+The prefix of a prompt is computed once, when its first sequence starts; the lanes of all its sequences attend to it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from ane.backends.base import Decoder
+from ane.system.errors import UserError
+
+# columns (n, D) from an own position of a lane on → hidden (n, D)
+Extend = Callable[[np.ndarray, int], np.ndarray]
+
+
+class SampledSequence(Protocol):
+    """What is sampled on a lane."""
+
+    def take(self, hidden: np.ndarray, logits: np.ndarray, scores: np.ndarray | None) -> np.ndarray | None:
+        """Sample from the decoder's output (D,), (V,) for the last column.
+
+        Returns the next column (D,); None: it has ended.
+        ``scores``: what the decoder recorded of the column, (heads, positions), if it did. Raises UserError to end all
+        sequences of the prompt.
+        """
+
+    def finish(self, extend: Extend) -> Any:
+        """The result of a sequence that has ended; its positions are still on its lane."""
+
+
+class LanePrompt(Protocol):
+    """What ``count`` sequences continue."""
+
+    count: int
+
+    def prefix(self) -> np.ndarray:
+        """Columns (P, D) float32. Raises UserError for a prompt that cannot be decoded."""
+
+    def begin(self, index: int) -> SampledSequence:
+        """A sequence that is about to start."""
+
+
+@dataclass(eq=False)
+class LaneJob:
+    """A prompt on the lanes.
+
+    Attributes:
+        priority: key for sorting; of the prompts that wait, the one with the least gets a free lane.
+        sampled: its sequences that have a lane. results: of those that have ended, by index; finished: their number.
+        error: why all of them ended.
+        cancelled: set it to give up the sequences that have not ended.
+    """
+
+    prompt: LanePrompt
+    priority: Callable[[], Any]
+    waiting: deque[int]
+    sampled: dict[int, SampledSequence] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
+    finished: int = 0
+    error: UserError | None = None
+    cancelled: bool = False
+    prefix_index: int | None = None
+    first: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None      # what every sequence starts from
+
+    @property
+    def done(self) -> bool:
+        """Whether all sequences have ended. Raises UserError when they failed."""
+        if self.error is not None:
+            raise self.error
+        return self.finished == self.prompt.count
+
+
+@dataclass(eq=False)
+class BusyLane:
+    """A sequence on its lane: the next column to decode, and the lane's own positions before it."""
+
+    job: LaneJob
+    index: int
+    sequence: SampledSequence
+    column: np.ndarray
+    length: int = 0
+
+
+class Lanes:
+    """The lanes of a decoder. ``add`` and ``LaneJob.cancelled`` may be used by other threads than the one of ``step``.
+
+    Args:
+        recorded_heads: (layer, head) each, of the scores that sequences get, if the decoder can record them.
+    """
+
+    def __init__(self, decoder: Decoder, recorded_heads: Sequence[tuple[int, int]] = ()):
+        self.decoder, self.capacity = decoder, decoder.capacity
+        self.recorder = decoder if recorded_heads and decoder.record(recorded_heads) else None
+        self.free_prefixes = list(reversed(range(decoder.prefixes)))
+        self.jobs: list[LaneJob] = []
+        self.active: dict[int, BusyLane] = {}
+
+    def add(self, prompt: LanePrompt, priority: Callable[[], Any] = lambda: 0) -> LaneJob:
+        """Let the sequences of a prompt wait for lanes."""
+        job = LaneJob(prompt, priority, deque(range(prompt.count)))
+        self.jobs.append(job)
+        return job
+
+    def close(self) -> None:
+        """Free the decoder, although others may still refer to its lanes."""
+        self.decoder = self.recorder = None     # type: ignore[assignment]
+
+    def step(self) -> None:
+        """Fill the free lanes, and decode one column of each. An error of a prompt ends its own sequences only."""
+        for job in [job for job in self.jobs if job.cancelled]:
+            self._remove(job)
+        for lane in range(self.decoder.lanes):
+            while lane not in self.active and (job := self._next_job()) is not None:
+                self._start(lane, job)
+        if self.active:
+            self._decode()
+
+    def _next_job(self) -> LaneJob | None:
+        ready = [job for job in self.jobs if job.waiting and (job.first is not None or self.free_prefixes)]
+        return min(ready, key=lambda job: job.priority(), default=None)
+
+    def _start(self, lane: int, job: LaneJob) -> None:
+        """Start the next sequence of a prompt, which may end at once."""
+        try:
+            if job.first is None:
+                prefix = job.prompt.prefix()
+                hidden, logits = self.decoder.prefill(prefix, self.free_prefixes[-1])
+                job.prefix_index = self.free_prefixes.pop()
+                job.first = hidden, logits, self.recorder and self.recorder.recorded[0]
+            index = job.waiting.popleft()
+            sequence = job.sampled[index] = job.prompt.begin(index)
+            column = sequence.take(*job.first)
+        except UserError as error:
+            self._fail(job, error)
+            return
+        self.active[lane] = BusyLane(job, index, sequence, column)
+        if column is None:
+            self._retire(lane)
+
+    def _decode(self) -> None:
+        """Decode the column of every active lane; idle lanes between them are computed too."""
+        low, high = min(self.active), max(self.active) + 1
+        columns = np.zeros((high - low, 1, len(self.active[low].column)), np.float32)
+        lengths = np.zeros(high - low, np.int64)
+        prefixes = np.full(high - low, self.active[low].job.prefix_index)
+        for lane, busy in self.active.items():
+            columns[lane - low, 0], lengths[lane - low] = busy.column, busy.length
+            prefixes[lane - low] = busy.job.prefix_index
+        hidden, logits = self.decoder.step(columns, lengths, low, prefixes)
+        scores = self.recorder and self.recorder.recorded
+        ended = []
+        for lane, busy in list(self.active.items()):
+            row = lane - low
+            busy.length += 1
+            try:
+                busy.column = busy.sequence.take(hidden[row, -1], logits[row], None if scores is None else scores[row])
+            except UserError as error:
+                self._fail(busy.job, error)
+            if busy.column is None:
+                ended.append(lane)
+        for lane in ended:
+            if lane in self.active:
+                self._retire(lane)
+
+    def _retire(self, lane: int) -> None:
+        """Free the lane of a sequence that has ended, and the prefix after the last one."""
+        busy = self.active[lane]
+        job = busy.job
+        result = busy.sequence.finish(partial(self._extend, lane, job.prefix_index))
+        del self.active[lane], job.sampled[busy.index]
+        job.results[busy.index] = result
+        job.finished += 1
+        if job.finished == job.prompt.count:
+            self._remove(job)
+
+    def _extend(self, lane: int, prefix: int, columns: np.ndarray, length: int) -> np.ndarray:
+        hidden, _ = self.decoder.step(columns[None], np.array([length]), lane, np.array([prefix]))
+        return hidden[0]
+
+    def _fail(self, job: LaneJob, error: UserError) -> None:
+        job.error = error
+        self._remove(job)
+
+    def _remove(self, job: LaneJob) -> None:
+        """Free all that a prompt holds."""
+        self.active = {lane: busy for lane, busy in self.active.items() if busy.job is not job}
+        if job.prefix_index is not None:
+            self.free_prefixes.append(job.prefix_index)
+        job.prefix_index = job.first = None
+        self.jobs.remove(job)
