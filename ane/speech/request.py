@@ -39,7 +39,7 @@ class SpeechRequest:
 
     text: str
     voice: Any = None
-    seed: int | None = Field(None, ge=0)
+    seed: int | None = Field(default=None, ge=0)
     settings: Any = None
     speed: float | None = None
     lexicon: Lexicon | None = None

@@ -43,7 +43,7 @@ class Speaker(AsyncSpeaking):
         """The chunks of the request's text, at least one. Raises UserError when nothing can be spoken."""
 
     @abstractmethod
-    def render(self, chunks: Sequence[Chunk], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
+    def render(self, chunks: Sequence[Any], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
         """The sound of chunks, in order, before their delivery, and lanes that must take a step before more can come.
 
         Closing the iterator releases the networks.

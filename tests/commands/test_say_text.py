@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,16 +91,16 @@ def test_piped_text_is_spoken_while_it_arrives(monkeypatch, capsys):
     os.write(writing, "The café was over there, and ".encode())
     spoken = []
 
-    def stand_in(self, text, *arguments, **options):
-        spoken.append(text)
+    def stand_in(self, request, run):
+        spoken.append(request.text)
         if len(spoken) == 1:
             os.write(writing, b"then it was gone.\r\nThe end.")
             os.close(writing)
         assert device.started == (len(spoken) > 1)
-        return stream(self, "hi", *arguments, **options)
+        return stream_of(self, replace(request, text="hi"), run)
 
-    stream = Synthesizer.stream
-    monkeypatch.setattr(Synthesizer, "stream", stand_in)
+    stream_of = Synthesizer.stream_of
+    monkeypatch.setattr(Synthesizer, "stream_of", stand_in)
     assert main(["say", "--follow", *SHORT, "-o", "x.wav", "--play", "--json"]) == 0
     assert "".join(spoken) == "The café was over there, and then it was gone.\nThe end."
     assert spoken[0] == "The café was over there,"

@@ -25,13 +25,13 @@ class FastSpeechSettings(SpeechSettings):
         UserError: a value is out of range.
     """
 
-    speed: float = Field(1.0, ge=0.25, le=4)
+    speed: float = Field(default=1.0, ge=0.25, le=4)
     split: tuple[int, int] | None = setting((150, 250), "chunks of about D and at most M characters", metavar="D,M",
                                             group="text")
-    pause: float = Field(0.15, ge=0, le=10)
-    batch: int = Field(8, ge=1)
+    pause: float = Field(default=0.15, ge=0, le=10)
+    batch: int = Field(default=8, ge=1)
     rounding: Rounding = "half_to_even"
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
 
     def __post_init__(self) -> None:
         check_split(self.split)

@@ -19,6 +19,6 @@ class KittenSettings(SpeechSettings):
         UserError: the speed is out of range.
     """
 
-    speed: float = Field(1.0, ge=0.1, le=10)
+    speed: float = Field(default=1.0, ge=0.1, le=10)
     published: bool = setting(False, "for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1",
                               group="text")

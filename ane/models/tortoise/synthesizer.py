@@ -59,14 +59,14 @@ class Synthesizer(Speaker):
         return NORMALISERS[settings.normaliser]
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[TokenChunk]:
-        passages = read_passages(request.text, request.lexicon, request.ssml, request.speed)
+        passages = read_passages(request.text, request.lexicon, request.ssml, request.speed or 1.0)
         for passage in passages:
             check_speed(passage.speed)
         return split_into_chunks(passages, self.model, request.settings)
 
     def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
         with run.timeline.record("voice"):
-            voice = self.voice(request.voice, Randomness(request.seed))
+            voice = self.voice(request.voice, Randomness(request.seed or 0))
         if request.settings.ranked:
             check_clips(request.settings.cvvp_amount, voice.clip_mels)
         return replace(request, voice=voice)
