@@ -35,6 +35,9 @@ class SpelledStream(SoundStream):
     def __next__(self) -> np.ndarray:
         return next(self._pieces)
 
+    def items(self) -> Iterator[np.ndarray]:
+        return self
+
     def close(self) -> None:
         self.closed = True
 
@@ -142,3 +145,10 @@ def test_times_are_counted_from_the_first_clause():
     list(stream)
     assert stream.timeline.text_ready == ready
     assert stream.elapsed > 0
+
+
+def test_nothing_comes_while_there_is_no_text_yet():
+    stream = SpellingSpeaker().feed([None, "The turtle came first, and the ", None, "rabbit."])
+    items = [item is None for item in stream.items()]
+    assert (items[0], sum(items)) == (True, 2)
+    assert stream.facts["codes"] == 30
