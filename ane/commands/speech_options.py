@@ -1,6 +1,7 @@
 """The flags for synthesis, which are made from the settings of all kinds of models, and reading settings from them."""
 
 import argparse
+from dataclasses import fields, replace
 from typing import Any
 
 from ane.bundles import Model
@@ -59,7 +60,9 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     for name in options:
         model.family.check_option(model, name)
     settings = model.family.settings.of(options.get("preset"), model.settings)
-    return settings.changed({name: value for name, value in options.items() if name == "no_split" or name in OPTIONS})
+    settings = settings.changed({name: value for name, value in options.items() if name == "no_split" or name in OPTIONS})
+    own = {field.name for field in fields(settings)}        # of some models the seed and the speed are settings too
+    return replace(settings, **{name: options[name] for name in ("seed", "speed") if name in options and name in own})
 
 
 def speed_from_words_per_minute(args: argparse.Namespace) -> None:
