@@ -60,7 +60,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     for name in options:
         model.family.check_option(model, name)
     settings = model.family.settings.of(options.get("preset"), model.settings)
-    settings = settings.changed({name: value for name, value in options.items() if name == "no_split" or name in OPTIONS})
+    settings = settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
     own = {field.name for field in fields(settings)}        # of some models the seed and the speed are settings too
     return replace(settings, **{name: options[name] for name in ("seed", "speed") if name in options and name in own})
 
