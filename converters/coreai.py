@@ -22,9 +22,8 @@ def write_asset_folder(bundle: Bundle, packages: Sequence[PackageRecord], destin
                        progress: Callable[[str], None] = lambda activity: None) -> dict[str, int]:
     """Write these packages of a bundle, computing as they declare. Returns the bytes of each asset, by its name.
 
-    Raises:
-        UserError: Core AI is not installed or lacks an operation, a package is damaged, the destination is taken or not
-            writable.
+    Raises UserError when Core AI is not installed or lacks an operation, a package is damaged, the destination is taken
+    or not writable.
     """
     require_core_ai()
     check_asset_folder(destination, overwrite)

@@ -211,11 +211,8 @@ def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "
 
 
 def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collection[str]) -> list[str]:
-    """The networks to convert, in the order of ``known``; by default all that the model has.
-
-    Raises:
-        UserError: none, an unknown one, one that the model lacks, or a model that is not converted.
-    """
+    """The networks to convert, in the order of ``known``; by default all that the model has. Raises UserError for none,
+    an unknown one, one that the model lacks, or a model that is not converted."""
     known = [network for network in known if network in model.family.networks]
     if not known:
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "

@@ -95,11 +95,8 @@ def write_gguf(model: Model, destination: Path, precision: str, networks: Sequen
 
 
 def latent_voices(model: Model) -> dict[str, Voice]:
-    """A model's voices that are stored as latents, by name.
-
-    Raises:
-        UserError: one is damaged, or belongs to another model.
-    """
+    """A model's voices that are stored as latents, by name. Raises UserError when one is damaged, or belongs to another
+    model."""
     found = list_voices([model.voices] if model.voices else []).values()
     voices = {voice.name: opened for voice in found if isinstance(opened := open_voice(voice.name, voice.files), Voice)}
     for voice in voices.values():
@@ -196,11 +193,8 @@ def stored_type(network: str, shape: tuple[int, ...], is_matrix: bool, precision
 
 
 def encode(entry: GgufTensor, tensor: torch.Tensor, where: str) -> np.ndarray:
-    """A tensor of the network in the file's form: ``entry.stored_shape``, ``entry.dtype``.
-
-    Raises:
-        UserError: a value is NaN or infinite, or beyond the range of fp16, the type of the blocks' scales.
-    """
+    """A tensor of the network in the file's form: ``entry.stored_shape``, ``entry.dtype``. Raises UserError when a
+    value is NaN or infinite, or beyond the range of fp16, the type of the blocks' scales."""
     wide = tensor.detach().float().numpy()
     wide = np.ascontiguousarray(wide.T if entry.transposed else wide).reshape(entry.shape)
     largest = float(np.abs(wide).max(initial=0.0))

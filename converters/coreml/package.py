@@ -77,11 +77,7 @@ class CoreMLOptions:
 
     @classmethod
     def of(cls, package: PackageRecord) -> "CoreMLOptions":
-        """The options that a package was made with.
-
-        Raises:
-            UserError: its record does not state them.
-        """
+        """The options that a package was made with. Raises UserError when its record does not state them."""
         stated = deepcopy(package.source.get("options"))
         # an earlier version also had another form of attention
         if not isinstance(stated, dict) or stated.pop("heads", "matmul") != "matmul" or set(stated) != {
@@ -93,11 +89,8 @@ class CoreMLOptions:
 
 
 def compressed(model: Any, compression: Compression) -> Any:
-    """Compress the weights of a one-function MLModel, except those of 2048 values or fewer.
-
-    Raises:
-        UserError: palettes need scikit-learn, which is not installed.
-    """
+    """Compress the weights of a one-function MLModel, except those of 2048 values or fewer. Raises UserError when
+    palettes need scikit-learn, which is not installed."""
     if compression.palette and find_spec("sklearn") is None:
         raise UserError(f"{compression.bits}-bit palettes are made with scikit-learn: pip install "
                         "'tortoise-ane[palettes]', or choose precision=8bit")

@@ -110,11 +110,8 @@ def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
 
 def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
             progress: Callable[[str], None] = lambda action: None) -> None:
-    """Convert these packages again and replace them in the bundle.
-
-    Raises:
-        UserError: the disk is full, a package is below its threshold, or its record states no options.
-    """
+    """Convert these packages again and replace them in the bundle. Raises UserError when the disk is full, a package is
+    below its threshold, or its record states no options."""
     bundle = model.path.resolve()
     with _folder_beside(bundle) as folder:
         rebuilt = {package.path: _rebuild(model, package, Path(folder), progress) for package in damaged}

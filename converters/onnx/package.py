@@ -193,11 +193,8 @@ class WeightFile:
 # Precision
 
 def quantise(model: "onnx_ir.Model", precision: str) -> "onnx_ir.Model":
-    """The graph with its matrix products quantised to "int8" or "int4" by ONNX Runtime's tools.
-
-    Raises:
-        UserError: ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight
-            as a constant.
+    """The graph with its matrix products quantised to "int8" or "int4" by ONNX Runtime's tools. Raises UserError when
+    ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight as a constant.
     """
     import onnx_ir as ir
 

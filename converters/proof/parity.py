@@ -45,11 +45,8 @@ class UnpublishedModel:
 
 def measure_parity(model: Model, package: PackageRecord, bundle: Path,
                    progress: Callable[[str], None] = lambda function: None) -> dict[str, FunctionRecord]:
-    """The package's functions with their parity with the model's own networks on float32 torch.
-
-    Raises:
-        UserError: a function is below its threshold.
-    """
+    """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
+    function is below its threshold."""
     reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
     measure = (_on_the_cpu if package.format == "onnx" else _interpreted)(unpublished, package, reference)
@@ -70,7 +67,7 @@ def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend) ->
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in arithmetics.items()}
 
     def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
-        backends = {arithmetic: PackagedBackend(model, engine, reference, only=companions(package, name))
+        backends = {arithmetic: PackagedBackend(model, engine, reference, only=called_by_probe(package, name))
                     for arithmetic, engine in engines.items()}
         return {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
                 for arithmetic, backend in backends.items()}
@@ -107,7 +104,7 @@ def run_probe(backend: Backend, model: Model, package: PackageRecord, name: str)
     return row.probe(backend, model, bucket, np.random.default_rng(0))
 
 
-def companions(package: PackageRecord, name: str) -> frozenset[str]:
+def called_by_probe(package: PackageRecord, name: str) -> frozenset[str]:
     """The function, and those that its probe also calls; a state is shared by functions of the same capacity."""
     needed, capacity = row_of(package, name).calls, package.functions[name].bucket.get("capacity")
     return frozenset((name, *(other for other, record in package.functions.items() if record.kind in needed

@@ -40,7 +40,7 @@ from converters.proof.parity import (
     ON_CPU,
     ROUNDING,
     UnpublishedModel,
-    companions,
+    called_by_probe,
     largest_error,
     mean_snr_db,
     reference_backend,
@@ -143,7 +143,7 @@ class PackageRunner(Runner):
             expected = run_probe(reference, model, package, name)
         engine = RecordingEngine(self.engine)
         units = {package.network: self.compute_units} if self.compute_units else None
-        backend = PackagedBackend(model, engine, reference, compute_units=units, only=companions(package, name))
+        backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
         result |= _outputs_compared(expected, run_probe(backend, model, package, name))
         if layers:
             call = engine.calls[name]
@@ -187,11 +187,8 @@ def onnx_runner(device: OnnxDevice) -> OnnxRunner:
 
 def runner_named(name: str, narrow: bool = False, compute_units: str | None = None,
                  notice: Callable[[str], None] = lambda line: None) -> Runner:
-    """``package_runner``, or one of ONNX packages for the name of a backend, such as onnx:cuda.
-
-    Raises:
-        UserError: as ``package_runner``, or a provider of ONNX Runtime does not load.
-    """
+    """``package_runner``, or one of ONNX packages for the name of a backend, such as onnx:cuda. Raises UserError as
+    ``package_runner``, and when a provider of ONNX Runtime does not load."""
     if name in RUNNERS:
         return package_runner(name, narrow, compute_units, notice)
     for option, given in (("narrow_norms", narrow), ("compute_units", compute_units)):
@@ -202,11 +199,8 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
 
 def package_runner(name: str, narrow: bool = False, compute_units: str | None = None,
                    notice: Callable[[str], None] = lambda line: None) -> PackageRunner:
-    """One of ``RUNNERS``. ``notice`` is called with a line before a long wait.
-
-    Raises:
-        UserError: an option without effect on it, or Core ML outside macOS.
-    """
+    """One of ``RUNNERS``. ``notice`` is called with a line before a long wait. Raises UserError for an option without
+    effect on it, or Core ML outside macOS."""
     if narrow and name != "mil:fp16":
         raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16")
     if compute_units and name != "coreml":
@@ -306,10 +300,7 @@ def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]],
 def choose_packages(model: Bundle, networks: Sequence[str] | None = None, function: str | None = None,
                     format: str = "coreml") -> list[tuple[PackageRecord, list[str]]]:
     """The packages of a bundle in this format with their functions; optionally of some networks or one function only.
-
-    Raises:
-        UserError: there are none.
-    """
+    Raises UserError when there are none."""
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
         raise missing_packages(model, format)

@@ -41,10 +41,7 @@ def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecor
 
 def check_package_destination(destination: Path, overwrite: bool) -> None:
     """Refuse a destination where a Swift package must not be written: only an exported one is replaced, on request.
-
-    Raises:
-        UserError: a file or another directory is there, or an exported package and ``overwrite`` is False.
-    """
+    Raises UserError when a file or another directory is there, or an exported package and ``overwrite`` is False."""
     check_output_folder(destination, TABLES, "a Swift package", overwrite)
 
 

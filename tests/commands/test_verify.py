@@ -58,11 +58,13 @@ def test_every_function_is_shown(run, small):
     assert "On mil, compared with float32 torch" in out
 
 
-def test_a_network_is_chosen(run, small):
-    status, out, _ = run("--bundle", small, "--networks", "rlg_auto", "--against", "mil:fp16", "--narrow-norms")
-    assert status == 0
-    assert [row[1] for row in rows(out)] == ["ar_random"]
-    assert "On mil:fp16, narrow norms" in out
+def test_networks_and_a_function_are_chosen(run, small):
+    for networks, function in (("rlg_auto", ()), ("rlg_auto,autoregressive", ("--function", "ar_random"))):
+        status, out, _ = run("--bundle", small, "--networks", networks, *function, "--against", "mil:fp16",
+                             "--narrow-norms")
+        assert status == 0
+        assert [row[1] for row in rows(out)] == ["ar_random"]
+        assert "On mil:fp16, narrow norms" in out
 
 
 def test_the_values_of_one_function_are_shown(run, small):
@@ -194,11 +196,6 @@ def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(ru
     status, _, err = run("--against", "coreml")
     assert status == 1
     assert "Core ML runs on macOS only" in err
-
-
-def test_several_networks_are_chosen(run, small):
-    _, out, _ = run("--bundle", small, "--networks", "rlg_auto,autoregressive", "--function", "ar_random")
-    assert [row[1] for row in rows(out)] == ["ar_random"]
 
 
 def test_the_choices_are_all_runners_and_compute_units():

@@ -22,7 +22,7 @@ from ane.bundles.packages import PackageRecord
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.proof.comparison import LayerComparison
-from converters.proof.parity import companions, reference_backend
+from converters.proof.parity import called_by_probe, reference_backend
 from converters.proof.verify import (
     FLOAT32_NOISE,
     FunctionCheck,
@@ -90,7 +90,7 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
     started = time.monotonic()
     result: dict[str, Any] = {"kind": fault.kind, "network": record.network, "function": fault.function,
                               "value": fault.value, "change": fault.change}
-    needed = set(companions(record, fault.function))
+    needed = set(called_by_probe(record, fault.function))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / Path(record.path).name
         write_faulty(model.path / record.path, fault, needed, path)

@@ -4,7 +4,7 @@ A fault is a change of the protobuf message of a function, such as a converter w
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,13 +129,15 @@ def swapped_pairs(finder: FaultFinder) -> Found:
     for op in finder.function.ops:
         x, y = (op.arguments.get(key, (None,))[0] for key in ("x", "y"))
         if op.type in ("sub", "real_div") and isinstance(x, str) and isinstance(y, str):
-            yield op.name, "x and y exchanged", _exchanged_arguments(op.name)
+            yield op.name, "x and y exchanged", _exchanged(
+                op.name, lambda message: [message.inputs[key].arguments[0] for key in ("x", "y")])
         outputs = list(op.outputs.items())
         if op.type == "split" and outputs[0][1] == outputs[1][1]:
-            yield op.name, "the first two results exchanged", _exchanged_results(op.name)
+            yield op.name, "the first two results exchanged", _exchanged(op.name, lambda message: message.outputs[:2])
         values = op.arguments.get("values", ())
         if op.type == "concat" and len(values) > 1 and finder.types.get(values[0]) == finder.types.get(values[1]):
-            yield op.name, "the first two values exchanged", _exchanged_values(op.name)
+            yield op.name, "the first two values exchanged", _exchanged(
+                op.name, lambda message: message.inputs["values"].arguments[:2])
 
 
 def stale_constants(finder: FaultFinder) -> Found:
@@ -222,24 +224,10 @@ def _rebound(value: str, key: str, name: str) -> Callable[[Any], None]:
     return apply
 
 
-def _exchanged_arguments(value: str) -> Callable[[Any], None]:
+def _exchanged(value: str, pair: Callable[[Any], Sequence[Any]]) -> Callable[[Any], None]:
+    """Exchange the names of two parts of an operation's message."""
     def apply(block: Any) -> None:
-        inputs = _message(block, value).inputs
-        x, y = inputs["x"].arguments[0], inputs["y"].arguments[0]
-        x.name, y.name = y.name, x.name
-    return apply
-
-
-def _exchanged_values(value: str) -> Callable[[Any], None]:
-    def apply(block: Any) -> None:
-        first, second = _message(block, value).inputs["values"].arguments[:2]
-        first.name, second.name = second.name, first.name
-    return apply
-
-
-def _exchanged_results(value: str) -> Callable[[Any], None]:
-    def apply(block: Any) -> None:
-        first, second = _message(block, value).outputs[:2]
+        first, second = pair(_message(block, value))
         first.name, second.name = second.name, first.name
     return apply
 

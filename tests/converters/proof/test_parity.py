@@ -9,8 +9,8 @@ from converters.proof.parity import (
     MATHS,
     MAX_SNR,
     ROUNDING,
+    called_by_probe,
     check_threshold,
-    companions,
     mean_snr_db,
     relative_error,
     threshold_of,
@@ -62,9 +62,9 @@ def test_an_unknown_precision_or_kind_is_reported(kind, precision):
 def test_a_probe_gets_the_functions_that_it_calls():
     functions = {name: FunctionRecord(name, {}, {}) for name in ("prefill", "step", "store", "state")}
     record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
-    assert companions(record, "prefill") == {"prefill", "step", "store", "state"}
-    assert companions(record, "state") == {"prefill", "store", "state"}
-    assert companions(record, "step") == {"step"}
+    assert called_by_probe(record, "prefill") == {"prefill", "step", "store", "state"}
+    assert called_by_probe(record, "state") == {"prefill", "store", "state"}
+    assert called_by_probe(record, "step") == {"step"}
 
 
 def test_a_state_is_measured_on_the_slots_that_it_reads_and_its_own_store():
@@ -74,8 +74,8 @@ def test_a_state_is_measured_on_the_slots_that_it_reads_and_its_own_store():
                                                                                              "capacity": capacity}
         functions[f"{kind}_{capacity}"] = FunctionRecord(kind, bucket, {})
     record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
-    assert companions(record, "state_2304") == {"state_2304", "store_2304", "prefill_64"}
-    assert companions(record, "store_448") == {"state_448", "store_448", "prefill_64"}
+    assert called_by_probe(record, "state_2304") == {"state_2304", "store_2304", "prefill_64"}
+    assert called_by_probe(record, "store_448") == {"state_448", "store_448", "prefill_64"}
 
 
 def test_the_mean_is_that_of_the_noise():
