@@ -71,11 +71,11 @@ class OutputOptions:
         if unknown or ("{number}" not in self.template and "{title}" not in self.template):
             raise UserError(f"template must have {{number}} or {{title}}, and may have {{book}}; got {self.template!r}")
         check_media_output(self.path)
-        for suffix in self.called_by_probe:
+        for suffix in self.companions:
             check_output_file(self.path.with_suffix(suffix))
 
     @property
-    def called_by_probe(self) -> list[str]:
+    def companions(self) -> list[str]:
         """Suffixes of the files beside the sound."""
         return [f".{name}" for name in ("srt", "vtt", "json") if getattr(self, name)]
 
@@ -93,7 +93,7 @@ class OutputOptions:
 
     def beside(self, titles: Sequence[str]) -> list[Path]:
         """The files beside the sound."""
-        subtitles = [path.with_suffix(suffix) for path in self.paths(titles) for suffix in self.called_by_probe
+        subtitles = [path.with_suffix(suffix) for path in self.paths(titles) for suffix in self.companions
                      if suffix != ".json"]
         return subtitles + [self.path.with_suffix(".json")] * self.json
 
