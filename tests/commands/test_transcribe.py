@@ -97,7 +97,7 @@ def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--buckets", "denoise=64"], "--buckets denoise=64: no such kind of function; there are prefill, step"),
-    (["--buckets", "prefill=64,96"], "the longest prefix of this model fits in 64"),
+    (["--buckets", "prefill=64,96"], "this model takes at most 64 columns"),
     (["--networks", "diffusion"], "diffusion")])
 def test_what_a_whisper_model_lacks_is_not_converted(capsys, whisper_file, arguments, message):
     assert run(capsys, "import", whisper_file, "-o", "./imported")[0] == 0
