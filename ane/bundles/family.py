@@ -159,10 +159,8 @@ class ModelFamily:
         return False
 
     def open_bundle(self, folder: Path) -> Any:
-        """The ``ane.bundles.Model`` of a bundle."""
-        from ane.bundles.bundle import Bundle
-
-        return Bundle(folder)
+        """The ``ane.bundles.Model`` of a bundle without PyTorch networks; None: that of ``ane.bundles.bundle``."""
+        return None
 
     def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str, **options: Any) -> Any:
         """The ``ane.bundles.Model`` of checkpoints, which has a ``check()`` that compares every key and shape.

@@ -68,7 +68,9 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
         if config is not None:
             raise UserError(f"the constructor arguments in {config} are for checkpoints; a bundle has its own")
         folder = find_bundle(bundle)
-        return find_family(bundle_family(folder)).open_bundle(folder)
+        from ane.bundles.bundle import Bundle
+
+        return find_family(bundle_family(folder)).open_bundle(folder) or Bundle(folder)
     if bundle is not None:
         raise UserError("bundle and checkpoints exclude each other: pass one of them")
     arguments = None if config is None else read_constructor_arguments(config)

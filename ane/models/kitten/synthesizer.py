@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ane.audio.trimming import trimmed
+from ane.bundles.family import find_family
 from ane.bundles.manifest import MANIFEST_FILE
 from ane.models.kitten.chunking import spoken_chunks
 from ane.models.kitten.espeak import load_espeak
-from ane.models.kitten.family import open_bundle
 from ane.models.kitten.model_files import KittenModel, download_model, read_model_files, repository_of
 from ane.models.kitten.parallel import Parallelism, compute_in_order
 from ane.models.kitten.phonemes import Phonemizer, phonemize, token_ids, without_abbreviation_dots
@@ -180,7 +180,7 @@ def open_kitten(source: str | Path, phonemizer: Phonemizer | None = None, worker
         if revision:
             raise UserError(f"revision is for the hub; {folder} is a folder")
         bundled = os.path.isfile(folder / MANIFEST_FILE)
-        model = open_bundle(folder) if bundled else read_model_files(folder)
+        model = find_family("kitten").open_bundle(folder) if bundled else read_model_files(folder)
     else:
         repository = repository_of(source) if isinstance(source, str) else None
         if repository is None:
