@@ -99,7 +99,7 @@ def options_of(settings: type, within: str = "") -> Iterator[Option]:
     hints = get_type_hints(settings)
     for name, field in settings.__pydantic_fields__.items():        # type: ignore[attr-defined]
         kinds = [kind for kind in (get_args(hints[name]) or (hints[name],)) if kind is not type(None)]
-        if hasattr(kinds[0], "__pydantic_fields__"):
+        if dataclasses.is_dataclass(kinds[0]):
             yield from options_of(kinds[0], name)
             continue
         stated = field.json_schema_extra
