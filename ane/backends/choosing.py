@@ -4,21 +4,23 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.backends.base import Backend
-    from ane.backends.packaged.functions import PackageRuntime
-    from ane.backends.packaged.state_trial import StateRecords
+    from ane.backends.packaged.functions import Runtime
+    from ane.backends.packaged.state_trial import MachineRecords
     from ane.bundles import Model
     from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
+Notice = Callable[[str], None]              # called with a line for the user
 
 
 def core_ml_runs() -> bool:
@@ -42,19 +44,11 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     return kind, device
 
 
-def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, cache: str = "auto",
-                 compute_units: str | Mapping[str, str] | None = None, memory: float | None = None,
-                 rebuild_engines: bool = False, notice: Callable[[str], None] = lambda line: None) -> "Backend":
-    """A backend for the networks of ``model``.
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine runs. ``cache``, ``compute_units``, ``memory`` and ``rebuild_engines`` are each for some engines.
 
-    Args:
-        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
-            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are
-            named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
-            operation; "coreai" runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they
-            declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
-            else on torch.
+    Attributes:
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
             to use ("fp32", "fp16", "8bit", "6bit", "4bit", for onnx also "int8", "int4").
         threads: CPU threads of the whole process (None: the backend's own choice).
@@ -65,6 +59,47 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             states).
         memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
         rebuild_engines: build TensorRT's engines again even if they are cached.
+    """
+
+    precision: str = "auto"
+    threads: int | None = None
+    keep: bool | None = None
+    cache: str = "auto"
+    compute_units: str | Mapping[str, str] | None = None
+    memory: float | None = None
+    rebuild_engines: bool = False
+
+    def given(self) -> list[str]:
+        """The names of those that have another value than by default; that loaded networks are kept is no demand."""
+        return [field.name for field in fields(self)
+                if getattr(self, field.name) != field.default and not (field.name == "keep" and self.keep)]
+
+    def check(self, spec: str, kind: str, device: str) -> None:
+        """Raise UserError for more threads than cores, or an option that the backend ignores."""
+        cores = os.cpu_count() or 1
+        if self.threads is not None and self.threads > cores:
+            raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}")
+        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML"),
+                "memory": (kind == "onnx", "for onnx"),
+                "rebuild_engines": ((kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt")}
+        for name in self.given():
+            used, purpose = uses.get(name, (True, ""))
+            if not used:
+                raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}")
+
+
+def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
+                 keep: bool | None = None, notice: Notice = lambda line: None, **others: Any) -> "Backend":
+    """A backend for the networks of ``model``.
+
+    Args:
+        spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
+            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are
+            named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
+            operation; "coreai" runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they
+            declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
+            else on torch.
+        precision, threads, keep, others: the fields of ``EngineOptions``.
         notice: called with one line of text before something slow, and when an NVIDIA GPU or Core ML cannot be
             used.
 
@@ -74,68 +109,59 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     """
     from ane.backends.torch.backend import TorchBackend
 
+    options = EngineOptions(precision, threads, keep, **others)
     if model.family.stages is None:
-        refuse_backend_options(model, spec, {
-            "precision": precision != "auto", "threads": threads is not None, "keep": keep is False,
-            "cache": cache != "auto", "compute_units": compute_units is not None, "memory": memory is not None,
-            "rebuild_engines": rebuild_engines})
+        refuse_backend_options(model, spec, options)
         return model.family.own_backend(model)
-    automatic = spec == "auto"
     kind, device = resolve(spec, model)
-    cores = os.cpu_count() or 1
-    if threads is not None and threads > cores:
-        raise UserError(f"threads must be at most {cores}, the cores of this machine, got {threads}")
-    for name, given, used, purpose in (
-            ("cache", cache != "auto", kind in PACKAGED, "for Core ML packages"),
-            ("compute_units", compute_units is not None, kind == "coreml", "for Core ML"),
-            ("memory", memory is not None, kind == "onnx", "for onnx"),
-            ("rebuild_engines", rebuild_engines, (kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt")):
-        if given and not used:
-            raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}")
+    options.check(spec, kind, device)
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep, notice)
-    fallback = partial(TorchBackend, model, "cpu", "auto", threads, keep)        # of networks that have no packages
-    if kind == "onnx":
-        from ane.backends.onnx.backend import OnnxBackend
-        from ane.backends.onnx.providers import choose_onnx_device
-        from ane.backends.onnx.tensorrt import TensorRtEngines
-        from ane.backends.packaged.selection import refuse_cpu_precision
-
-        chosen = choose_onnx_device(device, notice)
-        onnx = OnnxBackend(model, chosen, fallback(), precision, threads,
-                           keep=chosen.memory != "cpu" if keep is None else keep,
-                           budget=None if memory is None else round(memory * 1e9),
-                           engines=TensorRtEngines(rebuild=rebuild_engines), notice=notice)
-        refuse_cpu_precision(onnx.packages, chosen)
-        return onnx
-    units = dict.fromkeys(model.networks, compute_units) if isinstance(compute_units, str) else compute_units
     try:
-        return load_packages(model, kind, device, fallback(), precision, cache, units, keep, notice, automatic)
+        fallback = TorchBackend(model, "cpu", "auto", threads, keep)        # of networks that have no packages
+        load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=spec == "auto")
+        return load(device, model, fallback, options, notice)
     except UserError as error:
-        if not automatic:
+        if spec != "auto":
             raise
         notice(f"{error}. Running on torch instead.")
         return TorchBackend(model, "auto", "auto", threads, keep, notice)
 
 
-def load_packages(model: "Model", kind: str, device: str, fallback: "Backend", precision: str, cache: str,
-                  units: Mapping[str, str] | None, keep: bool | None, notice: Callable[[str], None],
+def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions, notice: Notice) -> "Backend":
+    from ane.backends.onnx.backend import OnnxBackend
+    from ane.backends.onnx.providers import choose_onnx_device
+    from ane.backends.onnx.tensorrt import TensorRtEngines
+    from ane.backends.packaged.selection import refuse_cpu_precision
+
+    chosen = choose_onnx_device(device, notice)
+    onnx = OnnxBackend(model, chosen, fallback, options.precision, options.threads,
+                       keep=chosen.memory != "cpu" if options.keep is None else options.keep,
+                       budget=None if options.memory is None else round(options.memory * 1e9),
+                       engines=TensorRtEngines(rebuild=options.rebuild_engines), notice=notice)
+    refuse_cpu_precision(onnx.packages, chosen)
+    return onnx
+
+
+def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", options: EngineOptions, notice: Notice,
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory
 
-    backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, precision, cache, units,
+    units = options.compute_units
+    backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, options.precision, options.cache,
+                              dict.fromkeys(model.networks, units) if isinstance(units, str) else units,
                               on_refusal=notice if automatic else None,
                               states=machine_states() if kind == "coreml" else None, notice=notice)
     if kind == "coreml":
         warn_of_palettes(model, backend.packages, notice)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
-    backend.keep = usual if keep is None else keep
+    backend.keep = usual if options.keep is None else options.keep
     return backend
 
 
-def machine_states() -> "StateRecords":
+def machine_states() -> "MachineRecords":
     """What is known of states of Core ML on this Mac."""
     from ane.backends.coreml.compiled import this_machine, verified_marker
     from ane.backends.packaged.state_trial import MachineRecords
@@ -143,7 +169,7 @@ def machine_states() -> "StateRecords":
     return MachineRecords(lambda package: verified_marker(package, this_machine()).name)
 
 
-def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Callable[[str], None]) -> None:
+def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Notice) -> None:
     """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
     from ane.backends.coreml.compiled import this_machine, verified_marker
 
@@ -154,15 +180,15 @@ def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", no
                "`ane verify --against coreml`")
 
 
-def refuse_backend_options(model: "Model", spec: str, given: Mapping[str, bool]) -> None:
+def refuse_backend_options(model: "Model", spec: str, options: EngineOptions) -> None:
     """Raise UserError for a backend or an option that has no effect on a family with a backend of its own."""
     if spec not in ("auto", "onnx", "onnx:cpu"):
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}")
-    for name in (name for name, is_given in given.items() if is_given):
+    for name in options.given():
         raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out")
 
 
-def package_runtime(kind: str, device: str, notice: Callable[[str], None]) -> "PackageRuntime":
+def package_runtime(kind: str, device: str, notice: Notice) -> "Runtime":
     if kind == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 

@@ -14,7 +14,7 @@ from ane.backends.coreml.compiled import MacMachine
 from ane.backends.coreml.runtime import CoreMLApi
 from ane.backends.mil import Package
 from ane.backends.mil.package import ProgramFunction
-from ane.backends.packaged.functions import PackageRuntime
+from ane.backends.packaged.functions import Runtime
 from ane.bench.measure import MeasuredFunction, timed
 from ane.bench.records import BenchRow
 from ane.bench.workload import CODES, TOKENS, SentenceWork
@@ -53,7 +53,7 @@ class TimedToolkit:
         return seconds
 
 
-def package_functions(model: "Bundle", engine: PackageRuntime, spec: str, units: str | None, work: SentenceWork,
+def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | None, work: SentenceWork,
                       selection: "FunctionSelection",
                       compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
     """The selected functions of every package.

@@ -19,7 +19,7 @@ from ane.backends.base import MASKED
 from ane.backends.mil import MilRuntime
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import ProgramFunction as Program
-from ane.backends.packaged.functions import LoadedFunction, PackageRuntime
+from ane.backends.packaged.functions import LoadedFunction, Runtime
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
@@ -91,7 +91,7 @@ class InterpretedActivations:
 class RecordingEngine:
     """An engine that records the last call of each function, by name."""
 
-    def __init__(self, engine: PackageRuntime):
+    def __init__(self, engine: Runtime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
 

@@ -15,7 +15,7 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
 from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.packaged.functions import PackageRuntime
+from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle
@@ -126,7 +126,7 @@ class PackageRunner(Runner):
             compared.
     """
 
-    engine: PackageRuntime
+    engine: Runtime
     source: ActivationSource
     compute_units: str | None = None
     exact: bool = False

@@ -12,9 +12,9 @@ from ane.backends.denoising import Denoiser
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.engine import PackagedEngine
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
-from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, PackageRuntime
+from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
 from ane.backends.packaged.selection import select_packages
-from ane.backends.packaged.state_trial import STEPS, StateRecords, try_state
+from ane.backends.packaged.state_trial import STEPS, MachineRecords, try_state
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
@@ -47,10 +47,10 @@ class PackagedBackend(PackagedEngine):
         UserError: the bundle has no packages, or none of that precision or cache.
     """
 
-    def __init__(self, model: "Bundle", runtime: PackageRuntime, fallback: Backend, precision: str = "auto",
+    def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
-                 on_refusal: Callable[[str], None] | None = None, states: StateRecords | None = None,
+                 on_refusal: Callable[[str], None] | None = None, states: MachineRecords | None = None,
                  notice: Callable[[str], None] = lambda line: None):
         super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep, notice)
         self.runtime, self.cache, self.only = runtime, cache, only

@@ -35,7 +35,7 @@ class LoadedFunction(Protocol):
         """A new state, all zeros, for ``predict`` to update."""
 
 
-class PackageRuntime(Protocol):
+class Runtime(Protocol):
     """Loads functions of packages."""
 
     name: str
@@ -59,7 +59,7 @@ class PackageFunction:
         compute_units: where Core ML may run it. kind: what it computes, such as "step".
     """
 
-    def __init__(self, runtime: PackageRuntime, package: Path, name: str, bucket: Mapping[str, int],
+    def __init__(self, runtime: Runtime, package: Path, name: str, bucket: Mapping[str, int],
                  compute_units: str, kind: str = ""):
         self.runtime, self.package, self.name, self.bucket = runtime, package, name, bucket
         self.compute_units, self.kind = compute_units, kind

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -23,16 +22,11 @@ THRESHOLD = 30.0        # dB; fp16 gives 50, a column that is not stored less th
 STEPS = 2               # the second also sees a column that is not stored yet
 
 
-class StateRecords(Protocol):
-    """What was found on this machine; "": states work, else why not; None: not tried."""
-
-    def read(self, package: Path, units: str) -> str | None: ...
-
-    def write(self, package: Path, units: str, problem: str) -> None: ...
-
-
 class MachineRecords:
-    """``StateRecords`` in the user's cache. ``key``: of a package, with its contents, on this machine and system."""
+    """What was found on this machine, in the user's cache: "": states work, else why not; None: not tried.
+
+    ``key``: of a package, with its contents, on this machine and system.
+    """
 
     def __init__(self, key: Callable[[Path], str]):
         self.key = key

@@ -18,7 +18,7 @@ NARROW = Arithmetic(fp16=True, narrow_norms=True)
 
 
 class InterpretingRuntime:
-    """``ane.backends.packaged.functions.PackageRuntime`` for packages of one function each."""
+    """``ane.backends.packaged.functions.Runtime`` for packages of one function each."""
 
     name = "interpreter"
 
