@@ -144,7 +144,7 @@ class ConvertibleModel:
 
 # the family's name → the module that has its ``MODEL``; imported when it is needed
 MODULES = {"tortoise": "converters.tortoise.functions", "fastspeech": "converters.fastspeech.functions",
-           "whisper": "converters.whisper.functions"}
+           "hibari": "converters.hibari.functions", "whisper": "converters.whisper.functions"}
 
 
 @cache

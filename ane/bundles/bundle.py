@@ -1,7 +1,7 @@
 """A bundle: one model in one directory that can be copied, checked and loaded lazily.
 
     bundle.json                    its content (manifest.py)
-    weights/<network>.safetensors  the network's state dict, weight norm folded in
+    weights/<network>.safetensors  the network's state dict, weight norm folded in; int8 with a scale beside each tensor
     tokenizer.json                 Hugging Face tokenizers, where the family has one
     mel_norms.safetensors          mel_norms (80,) float32, where the family has them
     voices/<name>.safetensors      voices that come with it
@@ -27,7 +27,7 @@ from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size,
 from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, read_manifest, write_manifest
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.packages import FORMATS, WEIGHTS, PackageRecord, read_section, sections_of
-from ane.bundles.weights import convert_precision, layout, shape_text
+from ane.bundles.weights import SCALE, convert_precision, expanded, layout, shape_text
 from ane.system.errors import UserError
 from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.system.version import version
@@ -107,7 +107,7 @@ class Bundle(Model):
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
                 _check_layout(path, self.family.networks[network], known.config, file)
-                return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+                return expanded({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
                             "import or copy the bundle again") from error
@@ -145,6 +145,8 @@ class Bundle(Model):
 def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
     """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives."""
     shapes, keys = layout(network, config).shapes, set(file.keys())
+    scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
+    keys -= scales
     missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
     if missing or surplus:
         fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} does not belong to this network"
@@ -154,8 +156,9 @@ def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
         if tuple(view.get_shape()) != shape:
             raise UserError(f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
                             f"bundle.json has {shape_text(shape)}; import it again")
-        if view.get_dtype() not in ("F32", "F16", "BF16"):
-            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16 or BF16; import it again")
+        if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
+            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; "
+                            "import it again")
 
 
 def check_destination(destination: Path, overwrite: bool, source: Path | None = None) -> None:

@@ -15,6 +15,7 @@ from ane.system.errors import UserError
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FLOATS = (*PRECISIONS.values(), torch.float64)
 FP16_MAX = 65504.0
+SCALE = ".scale"        # ends the key of the factor (1,) of an int8 tensor
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,13 @@ def layout(network: Network, config: Any) -> Layout:
 def shape_text(shape: tuple[int, ...]) -> str:
     """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
     return "×".join(map(str, shape)) or "a single number"
+
+
+def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors without scales: an int8 tensor is float32, multiplied by its scale."""
+    return {key: tensor.float() * tensors[f"{key}{SCALE}"] if tensor.dtype == torch.int8 else tensor
+            for key, tensor in tensors.items()
+            if tensors.get(key.removesuffix(SCALE), tensor).dtype != torch.int8 or not key.endswith(SCALE)}
 
 
 def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffers: frozenset[str],

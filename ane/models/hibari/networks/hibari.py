@@ -1,0 +1,197 @@
+"""hibari: phonemes to the spectra of a harmonic-plus-noise vocoder, in three parts that the host connects.
+
+A FastSpeech (Ren et al. 2019, arXiv 1905.09263) with pitch and energy (FastSpeech 2, arXiv 2006.04558) whose blocks are
+ConvNeXt's (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814), as in the package hibari-tts of Maureese
+Williams (Apache-2.0), with its names of parameters.
+
+    phonemes ─ encode ─> durations, states ─ prosody ─> f0, energy ─ decode ─> spectra ─> harmonic_noise
+                            at 40 Hz: states repeated        at 80 Hz: states repeated, f0, energy
+
+Axes: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), C channels. ``mask`` is 1 at real positions and 0 at
+padding, which changes nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.backends.base import MASKED
+from ane.bundles.family import Config
+from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
+
+PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
+
+
+@dataclass(frozen=True)
+class HibariConfig(Config):
+    """Sizes; the defaults are those of hibari 0.2.1.
+
+    Attributes:
+        symbols: rows of the phoneme table, which is Kokoro's.
+        width, prosody_width, decoder_width: channels of the sound's text encoder, of the prosody, of the decoder.
+        inner, prosody_inner, decoder_inner: channels within a block of these.
+        repeats, prosody_repeats: how often the one attention layer of a text encoder is applied.
+        decoder_layers: blocks of the decoder.
+    """
+
+    symbols: int = 178
+    width: int = 128
+    inner: int = 256
+    repeats: int = 4
+    prosody_width: int = 192
+    prosody_inner: int = 384
+    prosody_repeats: int = 6
+    decoder_width: int = 256
+    decoder_inner: int = 768
+    decoder_layers: int = 8
+    heads: int = 2
+
+
+TEXT_KERNEL, FRAME_KERNEL = 5, 7
+TEXT_CONVS = 2
+PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
+
+
+class ConvNextBlock(nn.Module):
+    """Depthwise convolution, norm, two linear layers, and the residual: (B, T, C), mask (B, T, 1) → the same."""
+
+    def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
+        super().__init__()
+        self.dw = nn.Conv1d(width, width, kernel, padding=kernel // 2 * dilation, groups=width, dilation=dilation)
+        self.norm = nn.LayerNorm(width)
+        self.pw1 = nn.Linear(width, inner)
+        self.pw2 = nn.Linear(inner, width)
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))           # (B, T, C)
+        y = self.pw2(F.gelu(self.pw1(y)))                                   # (B, T, inner) → (B, T, C)
+        return x + self.gamma * y * mask
+
+
+class PackedAttention(nn.Module):
+    """Self-attention with one projection for queries, keys and values, named as in ``nn.MultiheadAttention``."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
+        self.in_proj_bias = nn.Parameter(torch.empty(3 * width))
+        self.out_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(B, T, C), bias (B, 1, 1, T) added to the scores → (B, T, C)."""
+        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2)      # each (B, h, T, C / h)
+                   for part in F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, dim=-1))
+        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3) + bias       # (B, h, T, T)
+        return self.out_proj((scores.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+
+
+class AttentionLayer(nn.Module):
+    """A Transformer layer with the norms first; (B, T, C) → the same."""
+
+    def __init__(self, width: int, inner: int, heads: int):
+        super().__init__()
+        self.self_attn = PackedAttention(width, heads)
+        self.norm1 = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, inner)
+        self.linear2 = nn.Linear(inner, width)
+        self.norm2 = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        x = x + self.self_attn(self.norm1(x), bias)
+        return x + self.linear2(F.gelu(self.linear1(self.norm2(x))))
+
+
+class PhonemeEncoder(nn.Module):
+    """Phonemes (B, T) int64, mask (B, T, 1) → states (B, T, C), 0 at padding. One layer is applied several times."""
+
+    def __init__(self, symbols: int, width: int, inner: int, heads: int, repeats: int):
+        super().__init__()
+        self.repeats = repeats
+        self.emb = nn.Embedding(symbols, width)
+        self.convs = nn.ModuleList(ConvNextBlock(width, inner, TEXT_KERNEL) for _ in range(TEXT_CONVS))
+        self.attn = AttentionLayer(width, inner, heads)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        x = self.emb(ids) * mask                                            # (B, T, C)
+        for block in self.convs:
+            x = block(x, mask)
+        bias = (1 - mask).mul(MASKED).transpose(1, 2)[:, None]              # (B, 1, 1, T)
+        for _ in range(self.repeats):
+            x = self.attn(x, bias)
+        return self.norm(x) * mask
+
+
+class ProsodyNet(nn.Module):
+    """Durations from phonemes, then f0 and energy from the states of these, repeated for their durations."""
+
+    def __init__(self, config: HibariConfig):
+        super().__init__()
+        width, inner = config.prosody_width, config.prosody_inner
+        self.text = PhonemeEncoder(config.symbols, width, inner, config.heads, config.prosody_repeats)
+        self.dur = nn.Sequential(nn.Conv1d(width, width, 3, padding=1), nn.GELU(), nn.Conv1d(width, 1, 1))
+        self.pro_in = nn.Conv1d(width, width, 1)
+        self.pro = nn.ModuleList(ConvNextBlock(width, inner, FRAME_KERNEL, dilation) for dilation in PROSODY_DILATIONS)
+        self.pro_out = nn.Conv1d(width, 4, 1)
+
+    def forward(self, states: Tensor, mask: Tensor) -> Tensor:
+        """States (B, S, C), mask (B, S, 1) → (B, 2S, 2): f0 in Hz, and energy."""
+        x = self.pro_in(states.transpose(1, 2)).transpose(1, 2) * mask
+        for block in self.pro:
+            x = block(x, mask)
+        found = self.pro_out(x.transpose(1, 2)).transpose(1, 2)             # (B, S, 4): f0, f0, energy, energy
+        found = found.unflatten(2, (2, 2)).transpose(2, 3).flatten(1, 2)    # (B, 2S, 2)
+        return torch.cat([found[..., :1] * PITCH_SCALE, found[..., 1:]], dim=2)
+
+
+class SpectrumDecoder(nn.Module):
+    """The sound's own phoneme encoder, and the decoder from frames to spectra."""
+
+    def __init__(self, config: HibariConfig):
+        super().__init__()
+        width, inner = config.decoder_width, config.decoder_inner
+        self.text = PhonemeEncoder(config.symbols, config.width, config.inner, config.heads, config.repeats)
+        self.dec_in = nn.Conv1d(config.width + 2, width, FRAME_KERNEL, padding=FRAME_KERNEL // 2)
+        self.dec = nn.ModuleList(ConvNextBlock(width, inner, FRAME_KERNEL) for _ in range(config.decoder_layers))
+        self.dec_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, SPECTRA * BINS)
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """Frames (B, L, C + 2), mask (B, L, 1) → (B, L, 5 · 601)."""
+        x = self.dec_in(frames.transpose(1, 2)).transpose(1, 2) * mask
+        for block in self.dec:
+            x = block(x, mask)
+        return self.head(self.dec_norm(x))
+
+
+class Hibari(nn.Module):
+    def __init__(self, config: HibariConfig):
+        super().__init__()
+        self.config = config
+        self.pn = ProsodyNet(config)
+        self.m = SpectrumDecoder(config)
+
+    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Phonemes (B, T) int64, mask (B, T) → (B, T, C' + C + 1): states for prosody and sound, log durations."""
+        mask = mask[..., None]
+        states = self.pn.text(ids, mask)
+        log_durations = self.pn.dur(states.transpose(1, 2)).transpose(1, 2)             # (B, T, 1)
+        return torch.cat([states, self.m.text(ids, mask), log_durations * mask], dim=-1)
+
+    def prosody(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Repeated states of the prosody (B, S, C'), mask (B, S) → (B, 2S, 2): f0 in Hz, and energy."""
+        return self.pn(states, mask[..., None])
+
+    def decode(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """Frames (B, L, C + 2), mask (B, L) → (B, L, 5 · 601): states of the sound, log f0 and energy → spectra."""
+        return self.m(frames, mask[..., None])
+
+
+def margins(config: HibariConfig) -> dict[str, int]:
+    """Positions on either side that an output depends on, by stage."""
+    reach = FRAME_KERNEL // 2
+    return {"prosody": reach * sum(PROSODY_DILATIONS), "spectra": reach * (1 + config.decoder_layers)}

@@ -1,0 +1,59 @@
+"""The stages (named network calls) of hibari, and how packages run them.
+
+Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P and C channels of the states for the
+prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs may be anything.
+Packages have functions of fixed shapes; each row gets the smallest that it fits.
+"""
+
+import numpy as np
+
+from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
+from ane.backends.packaged.functions import pad_last_axis, sequence_masks, smallest_fitting
+from ane.models.hibari.networks.hibari import PITCH_SCALE
+from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
+
+TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
+
+
+def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of text: phonemes are looked up here."""
+    tables = np.concatenate([package.table(key) for key in TABLES], axis=1)
+    return run_rows(package, stage, tables[inputs["ids"]], inputs["mask"], "symbols")
+
+
+def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of prosody. Packages return both frames of a slow frame side by side, f0 in hundreds of Hz."""
+    found = run_rows(package, stage, inputs["states"], inputs["mask"], "frames")            # (B, S, 4)
+    B, S, _ = found.shape
+    found = found.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
+    return found * np.array([PITCH_SCALE, 1], np.float32)
+
+
+def run_spectra(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of spectra."""
+    return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")
+
+
+def run_rows(package: FunctionSet, stage: str, x: np.ndarray, mask: np.ndarray, unit: str) -> np.ndarray:
+    """Run each row of x (B, N, C) → (B, N, C'), zeros after its length. Raises UserError for a row that is too long."""
+    rows = []
+    for row, length in zip(x, mask.sum(axis=1).astype(int), strict=True):
+        function = smallest_fitting(package.functions(stage), f"the {stage}", **{unit: int(length)})
+        width = function.bucket[unit]
+        found = function(x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
+                         inside=sequence_masks(int(length), width)["inside"])["y"]         # (1, C', 1, N')
+        rows.append(pad_last_axis(found[0, :, 0, :length], x.shape[1]).T)
+    return np.stack(rows)
+
+
+STAGES = {
+    # channels: the states for the prosody, those for the sound, and the log durations
+    "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
+                  TensorSpec(("B", "T", "P+C+1")), "encode", run_text),
+    # states repeated for their durations → f0 in Hz, and energy
+    "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
+                     TensorSpec(("B", "2S", 2)), "prosody", run_prosody),
+    "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
+                     TensorSpec(("B", "L", SPECTRA * BINS)), "decode", run_spectra),
+}
+HIBARI_STAGES = ModelStages(STAGES)

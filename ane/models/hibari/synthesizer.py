@@ -1,0 +1,134 @@
+"""Synthesis of 24 kHz speech: phonemes, durations, pitch and energy, spectra, and their sound."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ane.models.fastspeech.regulator import durations, length_mask, repeats
+from ane.models.hibari.chunks import PhonemeChunk, split_into_phonemes
+from ane.models.hibari.networks.hibari import HibariConfig, margins
+from ane.models.hibari.settings import HibariSettings
+from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
+from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.speaker import Speaker
+from ane.speech.words import SpokenWord, matched_words
+from ane.system.errors import UserError
+from ane.text.english import normalise_cased
+from ane.text.passages import read_passages
+
+MOST_IDS = 402                  # of one pass: as the published program
+SLOW_FRAME = 2                  # frames of a duration's unit
+MOST_SILENCE = 4                # slow frames before a chunk: the model would wait for a third of a second
+LOG_PITCH_SCALE = 5.0
+GAIN = 1.7                      # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
+FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a stream, and of any other, without margins
+STEP = 32       # calls have multiples of it: libraries keep compiled code for every length that they met
+
+
+class HibariSynthesizer(Speaker):
+    """A hibari model on a backend: English. The same text and seed give the same sound."""
+
+    settings, sample_rate = HibariSettings, SAMPLE_RATE
+
+    @property
+    def config(self) -> HibariConfig:
+        return self.model.config("hibari")
+
+    def completed(self, request: SpeechRequest) -> SpeechRequest:
+        """The seed and the speed are settings here: the network itself speaks faster."""
+        given = {name: value for name in ("seed", "speed") if (value := getattr(request, name)) is not None}
+        return replace(request, settings=replace(request.settings, **given))
+
+    def facts(self, request: SpeechRequest) -> dict[str, Any]:
+        return {"seed": request.settings.seed, "speed": request.settings.speed, "frames": 0}
+
+    def normaliser(self, settings: HibariSettings) -> Callable[[str], str]:
+        return normalise_cased
+
+    def chunks(self, request: SpeechRequest, run: Run) -> list[PhonemeChunk]:
+        most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
+        return split_into_phonemes(read_passages(request.text, request.lexicon, request.ssml), request.settings.split,
+                                   most)
+
+    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+        """Chunk after chunk. The first piece of a stream is short, so that it comes soon."""
+        first = MOST_FRAMES if run.whole else FIRST_FRAMES
+        try:
+            for done, chunk in enumerate(chunks, 1):
+                for piece in self.sound(chunk, request.settings, run, first):
+                    if piece.last:
+                        run.progress("vocode", done, len(chunks), "")
+                    yield piece
+                first = MOST_FRAMES
+        finally:
+            self.backend.release()
+
+    def sound(self, chunk: PhonemeChunk, settings: HibariSettings, run: Run, first: int) -> Iterator[Piece]:
+        """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last.
+
+        Args:
+            first: the most frames of the first piece.
+        """
+        with run.timeline.record("text"):
+            states, counts = self.encode(chunk, settings)
+        with run.timeline.record("prosody"):
+            width = self.config.prosody_width
+            slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)
+            prosody = np.concatenate(list(self.in_windows("prosody", "states", slow[:, :width], SLOW_FRAME)))
+            f0 = np.ascontiguousarray(prosody[:, 0])                                            # (L,)
+            pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
+            frames = np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
+        pause = 0.0 if chunk.final else settings.pause
+        delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)       # counts have its speed
+        heard = replace(chunk, delivery=delivery)
+        known: dict[str, Any] = {"words": chunk_words(chunk, counts), "counts": {"frames": len(f0)},
+                                 "details": {"durations": counts, "pitch": f0}}
+        vocoder = HarmonicNoise(f0, settings.seed)
+        sounds = (vocoder.feed(part) for part in self.in_windows("spectra", "frames", frames, first=first))
+        for samples in run.timeline.record_each("vocode", sounds):
+            yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), heard, **known)
+            known = {}
+        yield Piece(np.zeros(0, np.float32), heard, last=True)
+
+    def encode(self, chunk: PhonemeChunk, settings: HibariSettings) -> tuple[np.ndarray, np.ndarray]:
+        """The states of phonemes (T, P + C), and how many slow frames each takes, (T,) int64, at least one."""
+        length = len(chunk.ids)
+        ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)
+        ids[0, :length] = chunk.ids
+        encoded = self.backend.run("text", ids=ids, mask=length_mask(np.array([length]), ids.shape[1]))[0, :length]
+        if not np.isfinite(encoded[:, -1]).all():
+            raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
+                            "the cause; use precision=fp32, or copy the bundle again")
+        speed = np.float32(settings.speed * chunk.delivery.speed)
+        counts = np.maximum(repeats(durations(encoded[:, -1]) / speed), 1)
+        counts[0] = min(counts[0], MOST_SILENCE)
+        return encoded[:, :-1], counts
+
+    def in_windows(self, stage: str, name: str, x: np.ndarray, rate: int = 1,
+                   first: int = MOST_FRAMES) -> Iterator[np.ndarray]:
+        """The output of a stage for x (N, C), window after window, (rate · n, C') each: as for the whole at once.
+
+        Args:
+            first: the most positions of the first window.
+        """
+        margin, longest = margins(self.config)[stage], self.backend.longest(stage, "frames")
+        most = MOST_FRAMES if longest is None else longest - 2 * margin
+        done, size = 0, min(first, most)
+        while done < len(x):
+            begin, stop = max(done - margin, 0), min(done + size, len(x))
+            end = min(stop + margin, len(x))
+            length = end - begin
+            window = np.zeros((1, min(-(-length // STEP) * STEP, longest or 10**9), x.shape[1]), np.float32)
+            window[0, :length] = x[begin:end]
+            mask = length_mask(np.array([length]), window.shape[1])
+            yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin):rate * (stop - begin)]
+            done, size = stop, most
+
+
+def chunk_words(chunk: PhonemeChunk, counts: np.ndarray) -> list[SpokenWord]:
+    """The words of a chunk in seconds of its sound. ``counts``: (T,) int64, slow frames of each phoneme."""
+    times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE
+    return matched_words(chunk.text, [(word, (float(times[first]), float(times[last])))
+                                      for word, first, last in chunk.spans])

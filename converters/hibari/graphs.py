@@ -1,0 +1,103 @@
+"""The three parts of hibari as Core ML graphs; reference: ``ane.models.hibari.networks.hibari``.
+
+The embedding tables, the repeats of states and the order of the prosody's frames stay on the host. In every graph x is
+0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence and 0 after it. The output is y (1, C', 1, N).
+"""
+
+from functools import partial
+
+import numpy as np
+from torch import nn
+
+from ane.models.hibari.networks.hibari import AttentionLayer, ConvNextBlock, Hibari, PhonemeEncoder
+from converters import blocks
+from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
+
+
+def text(network: Hibari, symbols: int) -> CoreMLGraph:
+    """x: embeddings of phonemes, for the prosody and then for the sound → states of both, and log durations."""
+    config = network.config
+    return graph("text", "symbols", symbols, config.prosody_width + config.width, partial(_text, network=network))
+
+
+def prosody(network: Hibari, frames: int) -> CoreMLGraph:
+    """x: states of the prosody, repeated → f0 of two frames in hundreds of Hz, then their energy."""
+    return graph("prosody", "frames", frames, network.config.prosody_width, partial(_prosody, network=network))
+
+
+def spectra(network: Hibari, frames: int) -> CoreMLGraph:
+    """x: states of the sound, log f0 and energy → five spectra of 601 bins."""
+    return graph("spectra", "frames", frames, network.config.width + 2, partial(_spectra, network=network))
+
+
+def graph(kind: str, unit: str, length: int, channels: int, body: partial) -> CoreMLGraph:
+    return CoreMLGraph(kind, {unit: length}, {"x": (1, channels, 1, length), "inside": (1, 1, 1, length)}, body)
+
+
+def _text(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
+    prosody_x, sound_x = mb.split(x=x, split_sizes=[network.config.prosody_width, network.config.width], axis=1)
+    states = _encoder(s, prosody_x, inside, network.pn.text, "pn.text")
+    first, _, last = network.pn.dur
+    y = mb.gelu(x=blocks.same_conv(s, states, first, "pn.dur.0"), mode="EXACT")
+    durations = mb.mul(x=blocks.linear(s, y, last, "pn.dur.2"), y=inside)
+    return {"y": mb.concat(values=[states, _encoder(s, sound_x, inside, network.m.text, "m.text"), durations], axis=1)}
+
+
+def _prosody(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
+    x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
+    for index, block in enumerate(network.pn.pro):
+        x = _block(s, x, inside, block, f"pn.pro.{index}")
+    return {"y": blocks.linear(s, x, network.pn.pro_out)}
+
+
+def _spectra(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
+    x = mb.mul(x=blocks.same_conv(s, x, network.m.dec_in, "m.dec_in"), y=inside)
+    for index, block in enumerate(network.m.dec):
+        x = _block(s, x, inside, block, f"m.dec.{index}")
+    return {"y": blocks.linear(s, blocks.layer_norm(s, x, network.m.dec_norm, "m.dec_norm"), network.m.head)}
+
+
+def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
+    """(1, C, 1, T) → the same, 0 in the padding. The layer that is applied several times has its weights once."""
+    for index, block in enumerate(encoder.convs):
+        x = _block(s, x, inside, block, f"{path}.convs.{index}")
+    mask = blocks.key_mask(s, inside)
+    for _ in range(encoder.repeats):
+        x = _attention(s, x, mask, encoder.attn)
+    return mb.mul(x=blocks.layer_norm(s, x, encoder.norm, f"{path}.norm"), y=inside, **blocks.named(path))
+
+
+def _attention(s: Style, x: Var, mask: Var, layer: AttentionLayer) -> Var:
+    y = blocks.layer_norm(s, x, layer.norm1)
+    q, k, v = (blocks.conv(s, y, *part) for part in _queries_keys_values(layer))
+    y = blocks.attention(s, q, k, v, layer.self_attn.heads, mask)
+    x = mb.add(x=x, y=blocks.linear(s, y, layer.self_attn.out_proj))
+    y = mb.gelu(x=blocks.linear(s, blocks.layer_norm(s, x, layer.norm2), layer.linear1), mode="EXACT")
+    return mb.add(x=x, y=blocks.linear(s, y, layer.linear2))
+
+
+def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Weight and bias of the queries, of the keys and of the values; queries and keys are times width^−¼ each."""
+    weight, bias = array(layer.self_attn.in_proj_weight), array(layer.self_attn.in_proj_bias)
+    width = len(weight) // (3 * layer.self_attn.heads)
+    factors = width ** -0.25, width ** -0.25, 1.0
+    return [(w[:, :, None, None] * factor, b * factor)
+            for w, b, factor in zip(np.split(weight, 3), np.split(bias, 3), factors, strict=True)]
+
+
+def _block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: str) -> Var:
+    """(1, C, 1, N) → the same. The factors ``gamma`` are part of the second linear layer."""
+    y = blocks.layer_norm(s, _depthwise(s, x, block.dw), block.norm, f"{name}.norm")
+    y = mb.gelu(x=blocks.linear(s, y, block.pw1, f"{name}.pw1"), mode="EXACT")
+    weight, bias = blocks.kernel(block.pw2)
+    gamma = array(block.gamma)
+    y = blocks.conv(s, y, weight * gamma[:, None, None, None], bias * gamma)
+    return mb.add(x=x, y=mb.mul(x=y, y=inside), **blocks.named(name))
+
+
+def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
+    """A convolution of each channel by itself, with the layer's own padding and dilation."""
+    weight, bias = blocks.kernel(layer)
+    pad, = layer.padding
+    return blocks.conv(s, x, weight, bias, pad_type="custom", pad=[0, 0, pad, pad], dilations=[1, *layer.dilation],
+                       groups=layer.groups)

@@ -1,0 +1,80 @@
+"""Speech of hibari: whole and as a stream, its speed, its words, and texts that it cannot speak."""
+
+import numpy as np
+import pytest
+
+import ane
+from ane.models.hibari.settings import HibariSettings
+from ane.models.hibari.synthesizer import HibariSynthesizer
+from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE
+from ane.system.decibels import snr_db
+from ane.system.errors import UserError
+from ane.text import Lexicon, LexiconEntry
+
+TEXT = "The children were playing in the park. Their friends had $5, and went home at 7:30 pm."
+
+
+@pytest.fixture(scope="module")
+def voice() -> HibariSynthesizer:
+    return ane.load("demo-fast", "torch", threads=1)
+
+
+def test_a_stream_has_the_sound_of_whole_speech_and_begins_with_a_short_piece(voice):
+    whole, pieces = voice.speak(TEXT), list(voice.stream(TEXT))
+    assert len(pieces) >= 2
+    assert 0 < len(pieces[0]) < 0.4 * SAMPLE_RATE
+    assert snr_db(whole.audio, np.concatenate(pieces)) > 60
+
+
+def test_the_same_seed_gives_the_same_sound_alone_and_among_others(voice):
+    alone = voice.speak(TEXT, seed=1)
+    _, among, _ = voice.speak_all(["Hello there.", TEXT, "No."], seed=1)
+    assert np.array_equal(alone.audio, among.audio)
+    other = voice.speak(TEXT, seed=2)
+    assert len(other.audio) == len(alone.audio)
+    assert not np.array_equal(other.audio, alone.audio)
+
+
+@pytest.mark.parametrize(("speed", "tolerance"), [(0.25, 0.1), (0.5, 0.1), (2.0, 0.15), (4.0, 0.6)])
+def test_the_speed_changes_the_length(voice, speed, tolerance):
+    """A phoneme has at least one frame of 25 ms."""
+    usual, changed = voice.speak(TEXT), voice.speak(TEXT, speed=speed)
+    frames, fast = (sum(durations[1:].sum() for durations in speech.durations) for speech in (usual, changed))
+    assert fast == pytest.approx(frames / speed, rel=tolerance)
+
+
+def test_words_have_the_times_of_their_phonemes(voice):
+    speech = voice.speak("It cost $5, she said.")
+    assert [word.word for word in speech.words] == ["It", "cost", "$5,", "she", "said."]
+    times = [time for word in speech.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert 0 < times[0] < times[-1] < speech.seconds
+    assert speech.frames * HOP == len(speech.audio)
+
+
+def test_pauses_and_respellings(voice):
+    plain, paused = voice.speak("One. Two."), voice.speak("One. [pause:1s] Two.")
+    assert len(paused.audio) - len(plain.audio) >= 0.8 * SAMPLE_RATE
+    respelled = voice.speak("Nguyen.", lexicon=Lexicon([LexiconEntry("Nguyen", "win")]))
+    assert np.array_equal(respelled.audio, voice.speak("win.").audio)
+
+
+def test_a_text_that_arrives_in_pieces_has_the_words_of_the_whole(voice):
+    pieces = list(voice.feed(["The child", "ren were play", "ing. They ", "went home."]))
+    assert sum(map(len, pieces)) == pytest.approx(len(voice.speak("The children were playing. They went home.").audio),
+                                                  rel=0.2)
+
+
+def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
+    assert len(voice.speak("one and two and three and " * 30).chunks) >= 3
+    with pytest.raises(UserError, match="allow it to be split"):
+        voice.speak("one and two and three and " * 30, settings=HibariSettings(split=None))
+    with pytest.raises(UserError):
+        voice.speak("…")
+
+
+def test_a_setting_out_of_range_and_an_option_without_effect_are_refused(voice):
+    with pytest.raises(UserError, match="speed must be"):
+        voice.speak("Hello.", speed=5.0)
+    with pytest.raises(UserError, match="voice has no effect"):
+        voice.speak("Hello.", voice="rms")
