@@ -23,7 +23,7 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
 
     Args:
         bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, a FastSpeech
-            checkpoint (.pt), or a KittenTTS folder; None: the demo model.
+            checkpoint (.pt), or a KittenTTS folder; None: the embedded voice, "demo-fast".
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
@@ -36,9 +36,10 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     from ane.backends import load_backend
     from ane.bundles import open_model
     from ane.bundles.family import recognised_family
+    from ane.bundles.opening import open_speaking
 
     path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
     checkpoints = path is not None and not os.path.exists(path / "bundle.json") and (
         os.path.isfile(path) or recognised_family(path) is not None)
-    model = open_model(checkpoints=path) if checkpoints else open_model(bundle=bundle_or_checkpoints)
+    model = open_model(checkpoints=path) if checkpoints else open_speaking(bundle_or_checkpoints)
     return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

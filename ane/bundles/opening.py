@@ -14,13 +14,18 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-DEMO = "demo"
-EMBEDDED = {DEMO: "bundle", "demo-fast": "fast"}     # the bundles of the package: name → folder in ane/demo
+DEMO, VOICE = "demo", "demo-fast"           # the small Tortoise, and the voice that speaks unless another is named
+EMBEDDED = {DEMO: "bundle", VOICE: "fast"}  # the bundles of the package: name → folder in ane/demo
 
 
 def demo_bundle(name: str = DEMO) -> Path:
     """The directory of one of the ``EMBEDDED`` bundles."""
     return Path(str(resources.files("ane").joinpath("demo", EMBEDDED[name])))
+
+
+def is_embedded(folder: Path | None) -> bool:
+    """Whether the directory is that of one of the ``EMBEDDED`` bundles."""
+    return folder in map(demo_bundle, EMBEDDED)
 
 
 def bundle_names() -> list[str]:
@@ -89,11 +94,16 @@ def read_constructor_arguments(path: Path) -> dict[str, Any]:
     return arguments
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+def open_speaking(bundle: str | Path | None, checkpoints: str | Path | None = None) -> Model:
+    """``open_model``, but ``VOICE`` when nothing is given."""
+    return open_model(VOICE if bundle is None and checkpoints is None else bundle, checkpoints)
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, default: str = DEMO) -> None:
     """Add ``--bundle`` and ``--checkpoints``, whose values ``open_model`` takes under the same names."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--bundle", metavar="NAME|PATH",
-                       help="bundle to use: a name (as in `ane import`) or a directory (default: the embedded demo)")
+                       help=f"bundle to use: a name (as in `ane import`) or a directory (default: {default}, embedded)")
     group.add_argument("--checkpoints", metavar="PATH", type=Path,
                        help="official checkpoints to use without importing: Tortoise's directory of .pth files, a "
                             "FastSpeech .pt file or a KittenTTS folder")

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ane.bundles import Model
+from ane.bundles.opening import DEMO
 from ane.commands.messages import output_console, plain_table
 from ane.system.errors import UserError
 from ane.text.explanation import ReadingStep, explain_english, respelled
@@ -53,7 +54,8 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
     normaliser = getattr(settings, "normaliser", None)
     if normaliser != "english":
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
-        raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}")
+        raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
+                        f"--bundle {DEMO} has it")
     ssml, speed = args.ssml or None, 1.0 if args.speed is None else args.speed
     steps: list[ReadingStep] = []
     if lexicon:

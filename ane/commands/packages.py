@@ -5,7 +5,8 @@ from pathlib import Path
 from rich.console import Console
 
 from ane.backends import PACKAGED, core_ml_runs, resolve
-from ane.bundles import Model, demo_bundle
+from ane.bundles import Model
+from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER
 from ane.commands.progress import status_display
 from ane.system import paths
@@ -23,7 +24,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
             is not installed.
     """
-    embedded = getattr(model, "path", None) == demo_bundle()
+    embedded = is_embedded(getattr(model, "path", None))
     needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
     if not embedded or not needed:
         return model

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import add_model_arguments, open_model
+from ane.bundles import add_model_arguments
+from ane.bundles.opening import VOICE, open_speaking
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, message_console, output_console
@@ -87,7 +88,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     parser.add_argument("--force", action="store_true",
                         help="replace what was spoken of another text into OUT, and files beside OUT of other origin")
-    add_model_arguments(parser)
+    add_model_arguments(parser, VOICE)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
     add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
@@ -275,7 +276,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate")
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_speaking(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
     if model.family.name == "tortoise":

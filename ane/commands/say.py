@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ane.bundles import add_model_arguments, open_model
+from ane.bundles.opening import DEMO, VOICE, open_speaking
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
@@ -40,7 +41,7 @@ CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 c
 EXAMPLES = """
 examples:
   ane say Hello world                          play it
-  ane say 'Hello, world.' -v rms -o hello.wav  write it in the voice rms
+  ane say 'Hello, world.' -o hello.wav         write it to a file
   ane say -f chapter.txt --stream              play a file while it is generated
   date | ane say                               speak what another program prints
   PROGRAM | ane say --follow                   speak it while the program still writes
@@ -61,7 +62,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                              "as WAV")
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
-                        help="play or write audio while it is generated; it starts soonest with --preset fastest")
+                        help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest")
     parser.add_argument("--follow", action="store_true",
                         help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
@@ -77,7 +78,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
-    add_model_arguments(parser)
+    add_model_arguments(parser, VOICE)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
     arguments.rare_group(parser, "timing").add_argument(
@@ -92,6 +93,8 @@ def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
     speed_from_words_per_minute(args)
+    if "?" in (args.voice, args.preset) and not (args.bundle or args.checkpoints):
+        message_console(args).print(f"of --bundle {DEMO}; {VOICE}, the default, has one voice and no presets")
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
@@ -104,7 +107,7 @@ def say(args: argparse.Namespace) -> int:
     text = None if piped and not args.explain else read_text(args)
     if not args.explain:
         check_outputs(args)
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_speaking(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     LOGGER.debug("model %s: %s", model.name, settings)
     if args.explain:

@@ -5,15 +5,18 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ane.bundles import Model
+from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural, pair, positive, rare_group
 from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.hibari.settings import HibariSettings
 from ane.models.kitten.settings import KittenSettings
 from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
 from ane.speech.settings import Option
 from ane.system.errors import UserError
 
 # of all kinds of models; of options with one name, the first has the help
-OPTIONS: dict[str, Option] = KittenSettings.options() | FastSpeechSettings.options() | Settings.options()
+OPTIONS: dict[str, Option] = (KittenSettings.options() | FastSpeechSettings.options() | HibariSettings.options()
+                              | Settings.options())
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
 REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream")    # options that are no field of settings
@@ -58,11 +61,21 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     """
     options = given_options(args)
     for name in options:
-        model.family.check_option(model, name)
+        try:
+            model.family.check_option(model, name)
+        except UserError as error:
+            raise with_demo(error, name, model, args) from None
     settings = model.family.settings.of(options.get("preset"), model.settings)
     settings = settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
     own = {field.name for field in fields(settings)}        # of some models the seed and the speed are settings too
     return replace(settings, **{name: options[name] for name in ("seed", "speed") if name in options and name in own})
+
+
+def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespace) -> UserError:
+    """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
+    if getattr(args, "bundle", None) or getattr(args, "checkpoints", None):
+        return error
+    return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out")
 
 
 def speed_from_words_per_minute(args: argparse.Namespace) -> None:

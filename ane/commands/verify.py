@@ -123,11 +123,11 @@ def verify_bundle(args: argparse.Namespace) -> int:
 
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
     """A bundle by name or path. The Core ML packages of the embedded one are in its cached copy."""
-    from ane.bundles.opening import demo_bundle, find_bundle, open_model
+    from ane.bundles.opening import find_bundle, is_embedded, open_model
     from converters.proof.verify import UnverifiedBundle
 
     found = find_bundle(args.bundle)
-    if found == demo_bundle() and args.against in CORE_ML_RUNNERS:
+    if is_embedded(found) and args.against in CORE_ML_RUNNERS:
         found = with_packages(open_model(args.bundle), "mil", console).path
     return UnverifiedBundle(found)
 
