@@ -43,7 +43,7 @@ class SpeechSystem:
 
 def chosen_systems(options: argparse.Namespace) -> list[SpeechSystem]:
     """A system for each precision, and for each number of guided steps in the first precision."""
-    loaded = {precision: ane.load(options.bundle, "torch:cpu", precision, options.threads, keep=True)
+    loaded = {precision: ane.load(options.bundle or "demo", "torch:cpu", precision, options.threads, keep=True)
               for precision in options.precision}
     first = loaded[options.precision[0]]
     usual = Settings.of(options.preset, first.model.settings)

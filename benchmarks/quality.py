@@ -211,7 +211,7 @@ def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, boo
 
 
 def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
-    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
+    synthesizer = ane.load(options.bundle or "demo", options.backend, options.precision, options.threads)
     sentences = held_out_sentences()[:options.sentences]
     teacher = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
     systems: dict[str, Iterable[SpokenText]] = {"teacher": teacher}

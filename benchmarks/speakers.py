@@ -132,7 +132,7 @@ def teacher_quantiser(folder: Path, voice: str) -> Callable[[np.ndarray], np.nda
         quantiser.load_state_dict(torch.load(checkpoint, weights_only=True)["module"])
     except RuntimeError as error:
         raise UserError(f"{checkpoint} was made by another recipe: measure its bundle without --run") from error
-    norms, speaker = ane.load().model.mel_norms, torch.tensor([voices.index(voice)])
+    norms, speaker = ane.load("demo").model.mel_norms, torch.tensor([voices.index(voice)])
 
     @torch.no_grad()
     def codes(audio: np.ndarray) -> np.ndarray:

@@ -49,7 +49,7 @@ class RepeatableNoise:
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     """Rows: diffused whole, whole with other noise, and with each setting of windows."""
-    synthesizer = ane.load(options.bundle)
+    synthesizer = ane.load(options.bundle or "demo")
     model, backend = synthesizer.model, synthesizer.backend
     name = model.default_voice
     voice = load_voice(model.voices / f"{name}.safetensors", name)

@@ -85,7 +85,7 @@ def spoken_sentences(synthesizer: Any, teacher: TimedFlite, sentences: Sequence[
 
 def choose_heads(options: argparse.Namespace) -> tuple[list[tuple[int, int, int]], float]:
     """Greedy search: heads, each with a delay, whose mean attention gives the least error, and the shift in codes."""
-    synthesizer = ane.load(options.bundle)
+    synthesizer = ane.load(options.bundle or "demo")
     synthesizer.backend.keep = True
     rng, examples = random.Random(options.seed), []
     texts = [text for _ in range(options.sentences) if len(text := plain_sentence(rng)) < LONGEST]
@@ -134,7 +134,7 @@ def measure_words(options: argparse.Namespace) -> BenchmarkResult:
         return BenchmarkResult([], {"model": model_name(options)}, [
             f'"alignment_heads": {[list(head) for head in heads]}, "alignment_shift": {shift:.3f}'])
     sentences, rows, aligner = held_out_sentences()[:options.sentences], [], TextAligner()
-    synthesizer = ane.load(options.bundle)
+    synthesizer = ane.load(options.bundle or "demo")
     synthesizer.backend.keep = True
     tortoise = synthesizer.model.family.name == "tortoise"
     for voice in options.voices if tortoise else options.voices[:1]:
@@ -151,7 +151,7 @@ def measure_words(options: argparse.Namespace) -> BenchmarkResult:
              if len(found) == len(true)])))
         if tortoise:
             rows.append(cost_row(synthesizer, [sentence.text for sentence, _ in spoken], settings, request))
-            choosing = ane.load(options.bundle)
+            choosing = ane.load(options.bundle or "demo")
             choosing.backend.keep = True
             choosing.word_timer = partial(ChoosingTimer, choosing.backend, choosing.model)
             again = [sentence for sentence, _ in spoken_sentences(choosing, teacher, sentences, **request)]

@@ -116,7 +116,7 @@ def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sou
                                                                                   monkeypatch):
     """Sentences after which its vocoder gives 0.4 s of silence."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    synthesizer = ane.load()
+    synthesizer = ane.load("demo")
     settings = Settings.of("ultra_fast", synthesizer.model.settings)
     whole = synthesizer.speak(text, voice, seed=seed, settings=replace(settings, silence=None))
     speech = synthesizer.speak(text, voice, seed=seed, settings=settings)

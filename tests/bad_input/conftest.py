@@ -50,7 +50,8 @@ def speech() -> np.ndarray:
 @pytest.fixture
 def say(complain):
     """``say(...)``: `ane say` with the fastest preset, a seed and a file to write."""
-    return lambda *arguments: complain("say", "--preset", "fastest", "--seed", "1", "-o", "out.wav", *arguments)
+    return lambda *arguments: complain("say", "--bundle=demo", "--preset=fastest", "--seed", "1", "-o", "out.wav",
+                                       *arguments)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ LONG = "n" * 300
 def test_a_name_longer_than_names_can_be(complain, arguments):
     text = () if "-f" in arguments else ("hello",)
     output = () if "-o" in arguments else ("-o", "out.wav")
-    assert LONG in complain("say", *text, "--preset", "fastest", *output, *arguments)
+    assert LONG in complain("say", *text, "--bundle=demo", "--preset=fastest", *output, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("add", "clip.wav", "-o", LONG), ("mix", "random", "-o", f"{LONG}.pth"),
@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_no_temporary_files(tmp_pat
     """The process may write files of 4 KB at most, which fails in mid-write as a full disk does."""
     output = tmp_path / "out.wav"
     output.write_bytes(b"precious")
-    process = ane("say", "hello", "--preset", "fastest", "--seed", "1", "-o", output, cwd=tmp_path,
+    process = ane("say", "hello", "--bundle=demo", "--preset=fastest", "--seed", "1", "-o", output, cwd=tmp_path,
                   env=os.environ | {"ANE_HOME": str(tmp_path / "home")},
                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
     _, err = process.communicate(timeout=120)

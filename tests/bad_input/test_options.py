@@ -68,7 +68,8 @@ def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, mon
     from ane.commands import packages
 
     monkeypatch.setenv("ANE_HOME", "/dev/null")
-    assert main(["say", "hello", "--preset", "fastest", "--max-codes", "20", "-o", str(tmp_path / "a.wav")]) == 0
+    assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--max-codes", "20", "-o",
+                 str(tmp_path / "a.wav")]) == 0
     monkeypatch.setattr(packages, "core_ml_runs", lambda: True)         # as on a Mac, where auto wants packages
     model = open_model()
     assert packages.with_packages(model, "auto", None) is model
@@ -83,7 +84,8 @@ def test_flags_have_one_spelling_without_abbreviations(flag):
 
 def test_json_goes_alone_to_standard_output(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--json", "-o", str(tmp_path / "a.wav")]) == 0
+    assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--seed", "1", "--json", "-o",
+                 str(tmp_path / "a.wav")]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["files"] == [str(tmp_path / "a.wav")]
     assert err == ""

@@ -63,7 +63,7 @@ SENTENCES = ("She opened the window to let in some fresh air.", "The dog was sle
 
 @pytest.mark.parametrize("preset", ["fastest", "1x10", "ultra_fast"])
 def test_the_embedded_voice_is_understood(preset):
-    synthesizer, recogniser = ane.load(), Recogniser(SENTENCES)
+    synthesizer, recogniser = ane.load("demo"), Recogniser(SENTENCES)
     errors = count = chosen = 0
     for seed, sentence in enumerate(SENTENCES):
         speech = synthesizer.speak(sentence, preset=preset, seed=seed)
@@ -77,7 +77,7 @@ def test_the_embedded_voice_is_understood(preset):
 
 @pytest.mark.skipif(similarity_problem() is not None, reason=similarity_problem() or "")
 def test_a_voice_is_more_like_itself_than_like_another():
-    encoder, synthesizer = SpeakerEncoder(), ane.load()
+    encoder, synthesizer = SpeakerEncoder(), ane.load("demo")
     one, other = ([encoder.embedding(synthesizer.speak(text, voice, "fastest").audio, SAMPLE_RATE)
                    for text in held_out_sentences()[:2]] for voice in ("rms", "slt"))
     assert one[0] @ one[1] > 0.8 > 0.75 > one[0] @ other[0]

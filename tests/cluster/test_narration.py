@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-a
 def test_a_book_sounds_as_on_one_machine(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("One line.\n\nAnother line.\n\nThe last line.\n", encoding="utf-8")
-    command = ["read", "book.txt", "--preset", "fastest", "--seed", "3", "--threads", "1", "-o"]
+    command = ["read", "book.txt", "--bundle=demo", "--preset=fastest", "--seed", "3", "--threads", "1", "-o"]
     assert main([*command, "alone.wav"]) == 0
     assert main([*command, "cluster.wav", "--ray", "--workers", "2"]) == 0
     assert "3 of 3 chunks spoken now" in capsys.readouterr().err
@@ -26,7 +26,8 @@ def test_a_book_sounds_as_on_one_machine(tmp_path: Path, monkeypatch, capsys):
 def test_the_workers_check_and_this_process_does_not(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
-    command = ["read", "book.txt", "--preset", "fastest", "--seed", "3", "--threads", "1", "--max-codes", "20", "-o"]
+    command = ["read", "book.txt", "--bundle=demo", "--preset=fastest", "--seed", "3", "--threads", "1",
+               "--max-codes", "20", "-o"]
     assert main([*command, "alone.wav"]) == 0
 
     def judged(*_: object) -> None:

@@ -51,7 +51,7 @@ def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.C
     capsys.readouterr()
     facts = []
     for model, own in ((bundle, {"voice", "speed", "tokens"}), ("demo", {"seed", "voice", "codes", "preset"})):
-        fast = ("--preset", "fastest", "--max-codes", "10") if model == "demo" else ()
+        fast = ("--bundle=demo", "--preset=fastest", "--max-codes", "10") if model == "demo" else ()
         assert main(["say", "Hello.", "--bundle", model, "--json", "-o", "a.wav", *fast]) == 0
         facts.append(json.loads(capsys.readouterr().out).keys() - own)
     assert facts[0] == facts[1]

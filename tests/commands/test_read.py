@@ -10,7 +10,7 @@ from ane.cli import main
 from ane.commands.read import chunk_numbers
 from ane.commands.read_report import duration
 
-FAST = ("--preset", "fastest", "--max-codes", "20")
+FAST = ("--bundle=demo", "--preset=fastest", "--max-codes", "20")
 TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
 
 
@@ -52,7 +52,7 @@ def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workpl
     (workplace / "book.md").write_text(text, encoding="utf-8")
     seconds = []
     for options in (["--speed", "0.8"], ["-r", "240"]):
-        assert main(["read", "book.md", "-o", "book.wav", "--preset", "fastest", "--seed", "1", "--times",
+        assert main(["read", "book.md", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--seed", "1", "--times",
                      "--word-times", "--retries", "0", *options]) == 0
         chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
         seconds.append(chunk["end"] - chunk["start"])
@@ -177,7 +177,8 @@ def test_text_in_another_language_is_reported(workplace, capsys):
 
 def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys):
     """With 5 codes at most no chunk ends by itself."""
-    assert main(["read", "book.md", "-o", "book.wav", "--preset", "fastest", "--max-codes", "5", "--retries", "1"]) == 0
+    assert main(["read", "book.md", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--max-codes", "5",
+                 "--retries", "1"]) == 0
     printed = " ".join(capsys.readouterr().err.split())
     assert "4 of 4 chunks are doubtful: listen to them, or --redo 1,2,3,4" in printed
     assert "0:00:00 chunk 1, 'One': it has no stop code" in printed

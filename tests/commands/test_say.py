@@ -17,7 +17,7 @@ from ane.cli import main
 from ane.system.errors import UserError
 from tests.audio.recording_device import RecordingDevice
 
-SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
+SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +96,8 @@ def test_quiet_prints_nothing_and_verbose_prints_details(workplace, capsys):
 
 
 def test_several_candidates_are_written_best_first(workplace):
-    assert main(["say", "hello", "--preset", "fastest", "--seed", "1", "--max-codes", "20", "--candidates", "3",
+    assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20",
+                 "--candidates", "3",
                  "--best", "2", "-o", "out.wav"]) == 0
     assert sorted(path.name for path in workplace.glob("*.wav")) == ["out-1.wav", "out-2.wav"]
 
@@ -269,7 +270,8 @@ def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplac
 
 
 def test_sigterm_leaves_nothing_half_written(workplace):
-    with subprocess.Popen([sys.executable, "-m", "ane", "say", TWO * 40, "--preset", "fastest", "--stream", "-o",
+    with subprocess.Popen([sys.executable, "-m", "ane", "say", TWO * 40, "--bundle=demo", "--preset=fastest",
+                           "--stream", "-o",
                            "long.wav"], stderr=subprocess.PIPE) as process:
         while not list(workplace.glob(".long*")) and process.poll() is None:
             time.sleep(0.05)

@@ -14,7 +14,7 @@ from ane.cli import main
 from ane.models.tortoise.synthesizer import Synthesizer
 from tests.audio.recording_device import RecordingDevice
 
-SHORT = ("--preset", "fastest", "--seed", "1", "--max-codes", "20")
+SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
-    assert main(["say", "--explain", "--json", *flags]) == 0
+    assert main(["say", "--explain", "--json", "--bundle", "demo", *flags]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_the_explanation_names_the_rule_of_each_change(capsys):
-    assert main(["say", "--explain", "Dr. Smith paid $5."]) == 0
+    assert main(["say", "--explain", "--bundle", "demo", "Dr. Smith paid $5."]) == 0
     out = capsys.readouterr().out
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
     assert out.startswith("doctor smith paid five dollars.\n")

@@ -82,9 +82,9 @@ def test_one_command_makes_a_bundle_that_speaks_and_resumes_with_more_steps(tmp_
     warm = quick_with(tmp_path, ("univnet = { steps = [2]", "univnet = { steps = [1]"), earlier="demo")
     main(arguments(out, teacher, wordnet, "--parts", "univnet", config=warm))
     ours = torch.load(out / "univnet" / "checkpoint.pt", weights_only=True)["module"]
-    for key, theirs in ane.load().model.tensors("univnet").items():
+    for key, theirs in ane.load("demo").model.tensors("univnet").items():
         torch.testing.assert_close(ours[key], theirs.float(), atol=1e-3, rtol=0)      # after one step
-    assert json.loads((out / "initialised_from.json").read_text())["bundle"] == ane.load().model.identity
+    assert json.loads((out / "initialised_from.json").read_text())["bundle"] == ane.load("demo").model.identity
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -17,4 +17,4 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def synthesizer() -> Synthesizer:
     """The embedded bundle on torch."""
-    return ane.load()
+    return ane.load("demo")

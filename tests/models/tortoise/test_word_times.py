@@ -88,7 +88,7 @@ def test_without_stated_heads_those_that_follow_the_text_are_found(synthesizer):
     class Unstated(WordTimer):
         stated_heads = ()
 
-    other = ane.load()
+    other = ane.load("demo")
     other.word_timer = lambda normaliser: Unstated(other.backend, other.model, normaliser)
     stated, found = (each.speak(TEXT, preset="fastest", seed=1, word_times=True).words for each in (synthesizer, other))
     assert not any(word.estimated for word in found)
@@ -124,7 +124,7 @@ def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes)
 
 def test_without_a_recording_another_pass_gives_the_same_times(synthesizer):
     recorded = synthesizer.speak(TEXT, preset="fastest", seed=1, word_times=True).words
-    other = ane.load()
+    other = ane.load("demo")
     decoder = other.backend.decoder
     other.backend.decoder = lambda *arguments: UnrecordedDecoder(decoder(*arguments))
     found = other.speak(TEXT, preset="fastest", seed=1, word_times=True).words

@@ -174,7 +174,7 @@ def test_an_english_model_knows_no_other_language(tmp_path, noise):
 
 
 def test_a_model_that_speaks_cannot_transcribe():
-    synthesizer = ane.load()
+    synthesizer = ane.load("demo")
     with pytest.raises(UserError, match="is a Tortoise model, not Whisper"):
         Transcriber(synthesizer.model, synthesizer.backend)
 
