@@ -73,7 +73,8 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
 
 def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespace) -> UserError:
     """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
-    if getattr(args, "bundle", None) or getattr(args, "checkpoints", None):
+    if getattr(args, "bundle", None) or getattr(args, "checkpoints", None) or name not in (*REQUEST,
+                                                                                           *Settings.options()):
         return error
     return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out")
 

@@ -102,7 +102,7 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     ([], "name a book and an output: ane read BOOK -o OUT"),
     (["book.md"], "name a book and an output"),
     (["book.md", "-o", "-"], "a job needs a file"),
-    (["book.md", "-o", "x.wav", "--speed", "9"], "--speed must be from 0.5 to 2, got 9"),
+    (["book.md", "-o", "x.wav", "--bundle", "demo", "--speed", "9"], "--speed must be from 0.5 to 2, got 9"),
     (["book.md", "-o", "book.xyz"], "end its name in .m4b"),
     (["nothing.md", "-o", "book.wav"], "cannot read nothing.md: No such file"),
     (["book.md", "-o", "book.wav", "--keep", "pictures"], "--keep must name rules of front-matter"),
@@ -111,7 +111,7 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     (["book.md", "-o", "book.wav", "--template", "x"], "--template must have {number} or {title}"),
     (["book.md", "-o", "book.wav", "--cover", "book.md"], "book.md cannot be a cover: give a JPEG or PNG"),
     (["book.md", "-o", "book.wav", "--best", "2"], "--best has no effect on a book"),
-    (["book.md", "-o", "book.wav", "--published"], "--published has no effect on Tortoise models"),
+    (["book.md", "-o", "book.wav", "--published"], "--published has no effect on hibari models"),
     (["--status", "nothing"], "there is no job at nothing"),
 ])
 def test_bad_input_is_one_clear_line(workplace, capsys, arguments, message):

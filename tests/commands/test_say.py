@@ -183,7 +183,8 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
 
 
 def test_a_stream_without_a_reader_ends_in_one_line(workplace):
-    command = f"{sys.executable} -m ane say '{TWO}' --preset fastest --seed 1 --stream -o - | head -c 100 > /dev/null"
+    command = (f"{sys.executable} -m ane say '{TWO}' --bundle demo --preset fastest --seed 1 --stream -o - "
+               "| head -c 100 > /dev/null")
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
                             check=False)
     assert result.returncode
@@ -243,7 +244,7 @@ def test_a_file_is_written_although_a_standard_stream_is_closed_or_full(workplac
 
 
 def test_a_closed_standard_output_is_an_error_where_output_was_asked_for(workplace):
-    command = f"{sys.executable} -m ane say --preset '?' >&-"
+    command = f"{sys.executable} -m ane say --bundle demo --preset '?' >&-"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 1
     assert result.stderr == "ane: error: cannot write to standard output: Bad file descriptor\n"

@@ -55,9 +55,11 @@ def test_long_texts_are_explained_by_chunk(capsys):
 
 @pytest.mark.parametrize(("flags", "why"), [
     (("--explain", "-o", "x.wav"), "--output has no effect with --explain"),
-    (("--explain", "--normaliser", "upstream"), "this text is read by the normaliser 'upstream'"),
+    (("--bundle", "demo", "--explain", "--normaliser", "upstream"), "this text is read by the normaliser 'upstream'"),
     (("--lexicon", "none.tsv", "-o", "x.wav"), "cannot read the lexicon none.tsv"),
-    (("--speed", "3", "-o", "x.wav"), "--speed must be from 0.5 to 2, got 3"),
+    (("--bundle", "demo", "--speed", "3", "-o", "x.wav"), "--speed must be from 0.5 to 2, got 3"),
+    (("--preset", "fastest", "-o", "x.wav"), "--preset has no effect on demo-fast: add --bundle demo, or leave it out"),
+    (("-v", "rms", "-o", "x.wav"), "--voice has no effect on demo-fast: add --bundle demo, or leave it out"),
     (("-r", "400", "-o", "x.wav"), "-r must be from 75 to 300, got 400"),
     (("-r", "200", "--speed", "2", "-o", "x.wav"), "-r and --speed cannot be combined"),
     (("--ssml", "-o", "x.wav"), "SSML, line 1: not well-formed XML"),

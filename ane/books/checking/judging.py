@@ -17,8 +17,9 @@ from ane.text.passages import without_commands
 FRAMES = 100            # of a recogniser, a second
 FRAME = 0.01            # seconds of a frame
 QUIET = 10 ** (-45 / 20)        # root mean square of a silent frame, as ``ane.audio.trimming`` has it
-CLICK = 11.0            # a click is a step between samples of this many times the median step around it: speech has 7
-LEAST_STEP = 0.0008     # of full scale: the median step in what is nearly silent
+CLICK = 6.0             # a click is a step between samples of this many times the largest near it: speech has up to 4
+CLICK_REACH = 20        # milliseconds before and after that count as near: more than a period of a low voice
+LEAST_STEP = 0.004      # of full scale: the largest step in what is nearly silent
 FULL = 0.999            # of full scale
 CLIPPED_RUN = 4         # samples at full scale in a row that are clipping
 EDGE_FRAMES = 2         # frames at either end that must be quieter than the speech
@@ -31,7 +32,8 @@ class SoundSignals:
     Attributes:
         seconds: from the first to the last frame that is not silent.
         loudness: of these frames, in dBFS.
-        clipped: runs of at least ``CLIPPED_RUN`` samples at full scale. clicks: frames with a step that no speech has.
+        clipped: runs of at least ``CLIPPED_RUN`` samples at full scale. clicks: milliseconds with a step
+            that no speech has.
         pause: seconds of the longest silence inside.
         edge: level of the louder end, in dB relative to ``loudness``: near 0 or above where speech is cut off.
     """
@@ -55,8 +57,8 @@ def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
     level = float(np.sqrt((levels[loud] ** 2).mean()))
     ends = [audio[:EDGE_FRAMES * size], audio[-EDGE_FRAMES * size:]]
     edge = max(float(np.sqrt((end ** 2).mean())) for end in ends)
-    return SoundSignals((loud[-1] + 1 - loud[0]) * FRAME, decibels(level), runs_at_full_scale(audio), clicks(frames),
-                        float(max(np.diff(loud), default=1) - 1) * FRAME, decibels(edge / level))
+    return SoundSignals((loud[-1] + 1 - loud[0]) * FRAME, decibels(level), runs_at_full_scale(audio),
+                        clicks(audio, rate), float(max(np.diff(loud), default=1) - 1) * FRAME, decibels(edge / level))
 
 
 def runs_at_full_scale(audio: np.ndarray) -> int:
@@ -65,14 +67,17 @@ def runs_at_full_scale(audio: np.ndarray) -> int:
     return int((edges[1::2] - edges[::2] >= CLIPPED_RUN).sum())
 
 
-def clicks(frames: np.ndarray) -> int:
-    """Frames (n, size) with a step between samples of ``CLICK`` times the median step there and beside."""
-    if len(frames) < 3:
-        return 0
-    steps = np.abs(np.diff(frames, axis=1))
-    usual = np.median(steps, axis=1)
-    around = np.maximum(np.maximum(usual[:-2], usual[1:-1]), usual[2:])
-    return int((steps[1:-1].max(axis=1) > CLICK * np.maximum(around, LEAST_STEP)).sum())
+def clicks(audio: np.ndarray, rate: int) -> int:
+    """Milliseconds with a step between samples of ``CLICK`` times the largest step near them, but not beside them.
+
+    Pulses of a voice come again within ``CLICK_REACH``, and what bursts goes on.
+    """
+    size = rate // 1000
+    steps = np.abs(np.diff(audio))
+    largest = np.pad(steps[:len(steps) // size * size].reshape(-1, size).max(axis=1, initial=0), CLICK_REACH)
+    near = np.lib.stride_tricks.sliding_window_view(largest, 2 * CLICK_REACH + 1)
+    around = np.maximum(near[:, :CLICK_REACH - 1].max(axis=1), near[:, CLICK_REACH + 2:].max(axis=1))
+    return int((near[:, CLICK_REACH] > CLICK * np.maximum(around, LEAST_STEP)).sum())
 
 
 def decibels(ratio: float) -> float:
