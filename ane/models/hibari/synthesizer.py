@@ -71,8 +71,10 @@ class HibariSynthesizer(Speaker):
         Args:
             first: the most frames of the first piece.
         """
+        speed = settings.speed * chunk.delivery.speed
         with run.timeline.record("text"):
-            states, counts = self.encode(chunk, settings)
+            states, counts = self.encode(chunk, min(speed, 1.0))
+            counts[0] = min(counts[0], MOST_SILENCE * max(speed, 1.0))
         with run.timeline.record("prosody"):
             width = self.config.prosody_width
             slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)
@@ -80,19 +82,30 @@ class HibariSynthesizer(Speaker):
             f0 = np.ascontiguousarray(prosody[:, 0])                                            # (L,)
             pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
             frames = np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
+            # a duration is at least 25 ms; faster speech is made at the trained speed, and then leaves out spectra
+            kept = (np.arange(int(len(f0) / max(speed, 1.0)) or 1) * max(speed, 1.0)).astype(int)
         pause = 0.0 if chunk.final else settings.pause
         delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)       # counts have its speed
         heard = replace(chunk, delivery=delivery)
-        known: dict[str, Any] = {"words": chunk_words(chunk, counts), "counts": {"frames": len(f0)},
-                                 "details": {"durations": counts, "pitch": f0}}
-        vocoder = HarmonicNoise(f0, settings.seed)
-        sounds = (vocoder.feed(part) for part in self.in_windows("spectra", "frames", frames, first=first))
+        known: dict[str, Any] = {"words": chunk_words(chunk, counts, max(speed, 1.0)), "counts": {"frames": len(kept)},
+                                 "details": {"durations": counts, "pitch": f0[kept]}}
+        vocoder = HarmonicNoise(f0[kept], settings.seed)
+        sounds = (vocoder.feed(part) for part in self.kept_spectra(frames, kept, first))
         for samples in run.timeline.record_each("vocode", sounds):
             yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), heard, **known)
             known = {}
         yield Piece(np.zeros(0, np.float32), heard, last=True)
 
-    def encode(self, chunk: PhonemeChunk, settings: HibariSettings) -> tuple[np.ndarray, np.ndarray]:
+    def kept_spectra(self, frames: np.ndarray, kept: np.ndarray, first: int) -> Iterator[np.ndarray]:
+        """The spectra of the ``kept`` ones of frames (L, C + 2), window after window."""
+        done = 0
+        for part in self.in_windows("spectra", "frames", frames, first=first):
+            inside = kept[(kept >= done) & (kept < done + len(part))] - done
+            done += len(part)
+            if len(inside):
+                yield part[inside]
+
+    def encode(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
         """The states of phonemes (T, P + C), and how many slow frames each takes, (T,) int64, at least one."""
         length = len(chunk.ids)
         ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)
@@ -101,10 +114,7 @@ class HibariSynthesizer(Speaker):
         if not np.isfinite(encoded[:, -1]).all():
             raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
                             "the cause; use precision=fp32, or copy the bundle again")
-        speed = np.float32(settings.speed * chunk.delivery.speed)
-        counts = np.maximum(repeats(durations(encoded[:, -1]) / speed), 1)
-        counts[0] = min(counts[0], MOST_SILENCE)
-        return encoded[:, :-1], counts
+        return encoded[:, :-1], np.maximum(repeats(durations(encoded[:, -1]), 1 / speed), 1)
 
     def in_windows(self, stage: str, name: str, x: np.ndarray, rate: int = 1,
                    first: int = MOST_FRAMES) -> Iterator[np.ndarray]:
@@ -127,8 +137,12 @@ class HibariSynthesizer(Speaker):
             done, size = stop, most
 
 
-def chunk_words(chunk: PhonemeChunk, counts: np.ndarray) -> list[SpokenWord]:
-    """The words of a chunk in seconds of its sound. ``counts``: (T,) int64, slow frames of each phoneme."""
-    times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE
+def chunk_words(chunk: PhonemeChunk, counts: np.ndarray, speed: float) -> list[SpokenWord]:
+    """The words of a chunk in seconds of its sound.
+
+    Args:
+        counts: (T,) int64, slow frames of each phoneme. speed: how much faster than these they are spoken.
+    """
+    times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / speed
     return matched_words(chunk.text, [(word, (float(times[first]), float(times[last])))
                                       for word, first, last in chunk.spans])
