@@ -65,6 +65,8 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
             model.family.check_option(model, name)
         except UserError as error:
             raise with_demo(error, name, model, args) from None
+    if model.family.settings is None:
+        model.family.synthesizer(model, None)       # raises: it does not speak
     settings = model.family.settings.of(options.get("preset"), model.settings)
     settings = settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
     own = {field.name for field in fields(settings)}        # of some models the seed and the speed are settings too

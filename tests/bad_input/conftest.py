@@ -50,8 +50,13 @@ def speech() -> np.ndarray:
 @pytest.fixture
 def say(complain):
     """``say(...)``: `ane say` with the fastest preset, a seed and a file to write."""
-    return lambda *arguments: complain("say", "--bundle=demo", "--preset=fastest", "--seed", "1", "-o", "out.wav",
-                                       *arguments)
+    return lambda *arguments: complain("say", *tortoise(arguments), "--preset", "fastest", "--seed", "1", "-o",
+                                       "out.wav", *arguments)
+
+
+def tortoise(arguments: tuple) -> list[str]:
+    """The flag for the small Tortoise, unless the arguments name a model."""
+    return [] if {"--bundle", "--checkpoints"} & set(map(str, arguments)) else ["--bundle", "demo"]
 
 
 @pytest.fixture

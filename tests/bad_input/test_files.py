@@ -10,6 +10,8 @@ import time
 import pytest
 import soundfile
 
+from tests.bad_input.conftest import tortoise
+
 RATE = 22050
 LONG = "n" * 300
 
@@ -21,7 +23,7 @@ LONG = "n" * 300
 def test_a_name_longer_than_names_can_be(complain, arguments):
     text = () if "-f" in arguments else ("hello",)
     output = () if "-o" in arguments else ("-o", "out.wav")
-    assert LONG in complain("say", *text, "--bundle=demo", "--preset=fastest", *output, *arguments)
+    assert LONG in complain("say", *text, *tortoise(arguments), "--preset", "fastest", *output, *arguments)
 
 
 @pytest.mark.parametrize("arguments", [("add", "clip.wav", "-o", LONG), ("mix", "random", "-o", f"{LONG}.pth"),

@@ -50,7 +50,7 @@ def test_bytes_that_are_not_text_on_standard_input_or_the_command_line(tmp_path)
 def test_two_texts_or_none(complain, monkeypatch):
     assert "either TEXT or -f FILE" in complain("say", "hello", "-f", "x.txt", "-o", "out.wav")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert "no text given" in complain("say", "--preset", "fastest", "-o", "out.wav")
+    assert "no text given" in complain("say", "-o", "out.wav")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     assert "no text given: pass TEXT, -f FILE or pipe it in" in complain("say", "-o", "out.wav")
 
