@@ -76,7 +76,7 @@ def test_published_is_what_the_library_speaks(bundle: str) -> None:
 
 def test_published_is_refused_for_other_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["say", "Hello.", "--published", "-o", "a.wav"]) == 1
-    assert "--published has no effect on Tortoise models, and demo is one" in capsys.readouterr().err
+    assert "--published has no effect on hibari models, and demo-fast is one" in capsys.readouterr().err
 
 
 def test_a_folder_speaks_without_being_imported(bundle: str) -> None:

@@ -30,7 +30,7 @@ def openai_client(server: ServerProcess) -> Any:
     return openai.OpenAI(base_url=f"{server.address}/v1", api_key=TOKEN, max_retries=0)
 
 
-@pytest.mark.parametrize(("form", "rate"), [("wav", 22050), ("flac", 22050), ("mp3", 22050), ("opus", 48000)])
+@pytest.mark.parametrize(("form", "rate"), [("wav", 24000), ("flac", 24000), ("mp3", 24000), ("opus", 48000)])
 def test_the_openai_client_streams_a_file_that_can_be_read(server, form, rate):
     client = openai_client(server)
     with client.audio.speech.with_streaming_response.create(
@@ -156,7 +156,7 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
             assert "demo/rms" in [voice.name for voice in program.voices]
             await client.write_event(tts.Synthesize(TEXT).event())
             rate, data = await sound(client)
-            assert (rate, data) == (22050, sound_of(post(server)[1]).tobytes())
+            assert (rate, data) == (24000, sound_of(post(server)[1]).tobytes())
             await client.write_event(tts.SynthesizeStart().event())
             for piece in (TEXT[:10], TEXT[10:33], TEXT[33:]):
                 await client.write_event(tts.SynthesizeChunk(piece).event())

@@ -37,7 +37,7 @@ def server() -> Iterator[ServerProcess]:
 @pytest.mark.parametrize(("fields", "message"), [
     ({"input": "x" * 4097}, "input must have at most 4096 characters, got 4097"),
     ({"instructions": "whisper"}, "no model here follows instructions"),
-    ({"preset": "fastest"}, "preset has no effect on FastSpeech models"),
+    ({"preset": "fastest"}, "preset has no effect on hibari models"),
     ({"speed": 9}, "speed: Input should be less than or equal to 4"),
     ({"voice": "../../etc/passwd"}, "has no voice '../../etc/passwd'"),
     ({"model": "/etc"}, "no model is named '/etc' here"),
