@@ -2,9 +2,9 @@
 
 Three choices make it learn within an hour on a CPU. Position tables are initialised with sinusoids that place code j
 where the text it speaks is expected, and one head of some layers is initialised to attend to equal positions. Codes are
-masked at a rate drawn for each batch, so that it cannot predict from codes alone. A small head predicts the mel of each
-code from the latents, which vocoders and denoiser take as input: latents depend on the text, so they can hold more of
-the mel than the codes do.
+masked at a rate drawn for each batch, so that it cannot predict from codes alone. Small heads predict the mel and the
+pitch of each code from the latents, which vocoders and denoiser take as input: latents depend on the text, so they can
+hold more of the sound than the codes do.
 """
 
 import copy
@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
-from training.clips import Batches, Clip, pad_rows
+from training.pitch import MIDDLE
 from training.quantiser import ENVELOPE_WEIGHT, Quantiser
-from training.speech import load_mels
-from training.trainer import Initialise, PartSchedule, Trainer
+from training.speech import Batches, Clip, Shard, load_mels, pad_rows
+from training.trainer import Part
 
-POSITIONS = 1500            # of a batch
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
+OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
 MAX_MASKED = 0.30           # largest share of a batch's codes that is masked
 DROPOUT = 0.05
 SILENT_CODES = 4            # silence codes after the stop, as in the pipeline's input
@@ -34,7 +34,7 @@ FRAMES, BANDS = 4, 80       # of a code's mel
 
 
 class DecoderInTraining(nn.Module):
-    """The decoder, a conditioning latent for each teacher, and the heads that predict text and mel in training."""
+    """The decoder, a conditioning latent for each teacher, and heads that predict text, mel and pitch in training."""
 
     def __init__(self, config: UnifiedVoiceConfig, voices: int, characters_per_code: float):
         super().__init__()
@@ -45,6 +45,7 @@ class DecoderInTraining(nn.Module):
         self.initialise(characters_per_code)
         self.mel_predictor = nn.Sequential(nn.Conv1d(config.model_dim, MEL_WIDTH, 3, padding=1), nn.GELU(),
                                            nn.Conv1d(MEL_WIDTH, FRAMES * BANDS, 1))
+        self.pitch_predictor = nn.Linear(config.model_dim, 2 * FRAMES)      # octaves above MIDDLE; voiced or not
 
     @torch.no_grad()
     def initialise(self, characters_per_code: float) -> None:
@@ -131,13 +132,13 @@ class DecoderObjective:
     """The losses of the decoder.
 
     Attributes:
-        mels: the mels of every clip, (L, 80) each, by shard. quantiser: on the model's device.
+        targets: the mel (L, 80) and the pitch (L,) of every clip, by shard. quantiser: on the model's device.
         batches: of ``clips``. validation: clips that the decoder is not trained on.
     """
 
     model: DecoderInTraining
     quantiser: Quantiser
-    mels: Mapping[Path, Sequence[np.ndarray]]
+    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]
     clips: Sequence[Clip]
     validation: Sequence[Clip]
     batches: Batches
@@ -164,14 +165,24 @@ class DecoderObjective:
             code_loss = F.cross_entropy(model.network.mel_head(hidden[is_code]).float(), targets[is_code] - tokens)
             text_loss = F.cross_entropy(model.text_head(hidden[is_text]).float(), targets[is_text])
             has_mel = is_code & (targets < tokens + config.calm_token)
-            mel = model.predict_mel(hidden)[has_mel].float().flatten(0, 1)
-            error, envelope = self.quantiser.errors(mel.T, self.mel(clips).to(self.device))
-        return {"loss": code_loss + TEXT_WEIGHT * text_loss + MEL_WEIGHT * (error + ENVELOPE_WEIGHT * envelope),
-                "codes": code_loss, "envelope error": envelope}
+            mel, pitch = (torch.from_numpy(np.concatenate(parts)).to(self.device) for parts in zip(
+                *(self.targets[clip.shard][clip.index] for clip in clips), strict=True))
+            error, envelope = self.quantiser.errors(
+                model.predict_mel(hidden)[has_mel].float().flatten(0, 1).T, mel.T)
+            octaves, voicing = self.pitch_losses(model.pitch_predictor(hidden[has_mel]).float(), pitch)
+        return {"loss": code_loss + TEXT_WEIGHT * text_loss + MEL_WEIGHT * (error + ENVELOPE_WEIGHT * envelope)
+                + OCTAVE_WEIGHT * octaves + VOICING_WEIGHT * voicing,
+                "codes": code_loss, "envelope error": envelope, "pitch error, octaves": octaves}
 
-    def mel(self, clips: Sequence[Clip]) -> Tensor:
-        """The mels of clips, concatenated: (80, frames)."""
-        return torch.from_numpy(np.concatenate([self.mels[clip.shard][clip.index] for clip in clips])).T
+    @staticmethod
+    def pitch_losses(prediction: Tensor, pitch: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a prediction (n, 2·FRAMES) for a pitch (n·FRAMES,) in Hz: mean error of voiced frames in octaves, and the
+        cross-entropy of which are voiced."""
+        octaves, voicing = (half.flatten() for half in prediction.unflatten(1, (2, FRAMES)).unbind(1))
+        voiced = pitch > 0
+        errors = (octaves - torch.log2(pitch.clamp(min=1) / MIDDLE)).abs()
+        return ((errors * voiced).sum() / voiced.sum().clamp(min=1),
+                F.binary_cross_entropy_with_logits(voicing, voiced.float()))
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
         torch.manual_seed(self.seed * 1_000_003 + index)        # of dropout
@@ -181,21 +192,22 @@ class DecoderObjective:
     def validate(self) -> dict[str, float]:
         batches = [self.losses(self.validation[start:start + 32]) for start in range(0, len(self.validation), 32)]
         return {f"{name}, validation": float(torch.stack([losses[name] for losses in batches]).mean())
-                for name in ("codes", "envelope error")}
+                for name in ("codes", "envelope error", "pitch error, octaves")}
 
 
-def train_decoder(folder: Path, config: UnifiedVoiceConfig, clips: Sequence[Clip], validation: Sequence[Clip],
-                  voices: int, quantiser: Quantiser, schedule: PartSchedule, device: str,
-                  initialise: Initialise | None = None) -> DecoderInTraining:
+def train_decoder(part: Part, config: UnifiedVoiceConfig, clips: Sequence[Clip], validation: Sequence[Clip],
+                  voices: int, quantiser: Quantiser) -> DecoderInTraining:
+    schedule = part.schedule
     torch.manual_seed(schedule.seed)
     characters_per_code = sum(len(clip.text) for clip in clips) / sum(len(clip.codes) for clip in clips)
     model = DecoderInTraining(config, voices, characters_per_code)
-    trainer = Trainer(folder, model, schedule, device, initialise)
+    trainer = part.trainer(model)
     if trainer.finished:
-        return model.eval()
-    mels = {path: load_mels(path) for path in {clip.shard for clip in (*clips, *validation)}}
+        return trainer.result()
+    paths = {clip.shard for clip in (*clips, *validation)}
+    targets = {path: list(zip(load_mels(path), Shard.load(path).pitches, strict=True)) for path in paths}
     lengths = [len(clip.text) + len(clip.codes) + 5 + SILENT_CODES for clip in clips]
-    objective = DecoderObjective(model, copy.deepcopy(quantiser).to(device), mels, clips, validation,
-                                 Batches(lengths, POSITIONS, schedule.seed), schedule.seed, device)
+    objective = DecoderObjective(model, copy.deepcopy(quantiser).to(part.device), targets, clips, validation,
+                                 Batches(lengths, schedule.batch, schedule.seed), schedule.seed, part.device)
     trainer.run(objective.step, objective.validate)
-    return model.eval()
+    return trainer.result()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,12 +10,9 @@ from torch import Tensor, nn
 from ane.audio.mel import HOP, diffusion_mel, normalise_mel
 from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
-from training.clips import Batches, Clip
-from training.speech import Shard
-from training.trainer import Initialise, PartSchedule, Trainer
-from training.vocoders import clip_at_24k
+from training.speech import Batches, Clip, Shard
+from training.trainer import Part
 
-FRAMES = 3000               # of a batch
 UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
 BLENDED = 0.10              # share with a blend of voices, so that voice and latents may come from different speakers
 
@@ -92,24 +88,23 @@ class DenoiserObjective:
         return {"loss": ((prediction - x0) ** 2).mean()}
 
 
-def train_denoiser(folder: Path, config: DiffusionConfig, clips: Sequence[Clip],
-                   latents: Callable[[Clip], np.ndarray], voices: int, schedule: PartSchedule, device: str,
-                   initialise: Initialise | None = None) -> DenoiserInTraining:
+def train_denoiser(part: Part, config: DiffusionConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
+                   voices: int) -> DenoiserInTraining:
     """``latents``: (n, D) of a clip, those of the silence after its end included. The config must predict x0."""
     assert config.prediction == "x0"
-    torch.manual_seed(schedule.seed)
+    torch.manual_seed(part.schedule.seed)
     model = DenoiserInTraining(config, voices)
-    trainer = Trainer(folder, model, schedule, device, initialise)
+    trainer = part.trainer(model)
     if not trainer.finished:
-        shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
+        audio = {path: Shard.load(path).clips for path in {clip.shard for clip in clips}}
         hidden = [latents(clip).astype(np.float32) for clip in clips]
-        mels = [padded_mel(clip_at_24k(shards[clip.shard], clip.index), frame_count(len(rows)))
+        mels = [padded_mel(audio[clip.shard][clip.index], frame_count(len(rows)))
                 for clip, rows in zip(clips, hidden, strict=True)]
-        batches = Batches([mel.shape[1] for mel in mels], FRAMES, schedule.seed)
-        alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(device)
-        trainer.run(DenoiserObjective(model, clips, hidden, mels, batches, alphas_cumprod, device).step)
-    fix_variance(model.network)
-    return model.eval()
+        batches = Batches([mel.shape[1] for mel in mels], part.schedule.batch, part.schedule.seed)
+        alphas_cumprod = torch.from_numpy(Schedule(TRAINED_STEPS).alphas_cumprod).float().to(part.device)
+        trainer.run(DenoiserObjective(model, clips, hidden, mels, batches, alphas_cumprod, part.device).step)
+    fix_variance(trainer.result().network)
+    return model
 
 
 def padded_mel(audio: np.ndarray, frames: int) -> np.ndarray:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from ane.audio import resample
 from ane.audio.mel import CONDITIONING_RATE
 from ane.models.tortoise.networks.conditioning import RandomLatentConverter, RandomLatentConverterConfig
-from training.speech import RATE, Shard
-from training.trainer import Initialise, PartSchedule, Trainer
+from training.pitch import RATE
+from training.speech import Shard, voice_of
+from training.trainer import Part
 
-BATCH = 6
 RECORDINGS = 200        # of each teacher
 SHARPNESS = 6.0         # larger: noise is mapped to a blend of the voices less often
 
@@ -26,27 +26,24 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
     """``RECORDINGS`` of each voice, (voice, (S,) float32 at 22050 Hz): one to four clips joined, scaled at random."""
     rng = np.random.default_rng(seed)
     found: list[tuple[int, np.ndarray]] = []
-    for index, voice in enumerate(voices):
-        own = [path for path in shards if path.stem.endswith(f"-{voice}")][:2]
-        for path in own:
-            shard = Shard.load(path)
-            for _ in range(RECORDINGS // len(own)):
-                chosen = rng.integers(0, len(shard.texts), rng.integers(1, 5))
-                audio = np.concatenate([shard.clip(int(clip)) for clip in chosen]) * rng.uniform(0.4, 1.6)
-                found.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
+    for index in range(len(voices)):
+        clips = [clip for path in shards if voice_of(path, voices) == index for clip in Shard.load(path).clips]
+        for _ in range(RECORDINGS):
+            chosen = rng.integers(0, len(clips), rng.integers(1, 5))
+            audio = np.concatenate([clips[clip] for clip in chosen]) * rng.uniform(0.4, 1.6)
+            found.append((index, resample(audio.astype(np.float32), RATE, CONDITIONING_RATE)))
     return found
 
 
-def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor,
-                  schedule: PartSchedule, device: str, initialise: Initialise | None) -> nn.Module:
+def train_encoder(part: Part, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor) -> nn.Module:
     """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
-    torch.manual_seed(schedule.seed)
+    torch.manual_seed(part.schedule.seed)
     initialise_encoder(encoder)
-    trainer = Trainer(folder, encoder, schedule, device, initialise)
+    trainer, device = part.trainer(encoder), part.device
     targets = targets.detach().to(device)
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        chosen = torch.randint(len(mels), (BATCH,), generator=generator).tolist()
+        chosen = torch.randint(len(mels), (part.schedule.batch,), generator=generator).tolist()
         mel = torch.from_numpy(np.stack([mels[index][1] for index in chosen])).to(device)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             prediction = encoder(mel).float()
@@ -54,31 +51,31 @@ def train_encoder(folder: Path, encoder: nn.Module, mels: Sequence[tuple[int, np
         return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}
 
     trainer.run(loss)
-    return encoder.eval()
+    return trainer.result()
 
 
-def train_converter(folder: Path, config: RandomLatentConverterConfig, targets: Tensor,
-                    schedule: PartSchedule, device: str) -> nn.Module:
+def train_converter(part: Part, config: RandomLatentConverterConfig, targets: Tensor) -> nn.Module:
     """Map noise to a latent on the line between the first voice and the last, mostly near its ends."""
+    schedule, device = part.schedule, part.device
     torch.manual_seed(schedule.seed)
     converter = RandomLatentConverter(config)
     for name, parameter in converter.named_parameters():
         width = config.channels
         std = 1 / converter.layers[0].rate if ".5." not in name else width ** -0.5
         nn.init.normal_(parameter, std=std) if parameter.ndim > 1 else nn.init.zeros_(parameter)
-    trainer = Trainer(folder, converter, schedule, device)
+    trainer = part.trainer(converter)
     targets = targets.detach().to(device)
     direction = torch.randn(config.channels, generator=torch.Generator().manual_seed(schedule.seed)).to(device)
     direction = direction / direction.norm()
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        noise = torch.randn(256, config.channels, generator=generator).to(device)
+        noise = torch.randn(schedule.batch, config.channels, generator=generator).to(device)
         weight = torch.sigmoid(SHARPNESS * (noise @ direction))[:, None]
         error = ((converter(noise) - torch.lerp(targets[0], targets[-1], weight)) ** 2).mean()
         return {"loss": error, "error / spread": error.detach() / targets.var(dim=0).mean()}
 
     trainer.run(loss)
-    return converter.eval()
+    return trainer.result()
 
 
 def initialise_encoder(encoder: nn.Module) -> None:

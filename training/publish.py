@@ -1,92 +1,107 @@
-"""Writes the trained networks as a bundle, with voices and model card."""
+"""Writes the trained networks as a bundle with voices and model card, and as weights to go on from."""
 
 import importlib.metadata
 import json
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
+from ane.bundles import Model
 from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.family import Config
 from ane.system.version import version
 from ane.voices import Voice, save_voice
-from training.card import card_text, write_card
-from training.fast_card import fast_card_text
-from training.fast_recipe import FAST_PARTS
-from training.fast_run import FastTrainingRun
-from training.recipe import CONFIGS
-from training.run import INITIALISED_FROM, TrainingRun
+from training.card import write_card
+from training.recipe import CONFIGS, SETTINGS, tokenizer_json
+from training.run import TrainingRun
 from training.speech import Shard
-from training.timed_speech import timed_hours
-from training.trained_model import TrainedFastSpeech, TrainedModel
+from training.trainer import export
 
 PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
 
 
-def publish(run: TrainingRun, destination: Path) -> None:
-    """Write a bundle: all networks, the latents learned for each teacher as its voices, and MODEL.md."""
+class TrainedModel(Model):
+    """The networks of a training run: backends run them, and a bundle is written from them."""
+
+    name, trained, precision = "demo", True, "fp32"
+    networks, identity = frozenset(CONFIGS), "in training"
+    settings, clones = SETTINGS, False
+
+    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
+                 voices: Path | None = None):
+        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
+
+    def config(self, network: str) -> Config:
+        return CONFIGS[network]
+
+    def tensors(self, network: str) -> dict[str, Tensor]:
+        state = self.modules[network].state_dict()
+        return {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
+
+    @property
+    def tokenizer(self) -> str:
+        return tokenizer_json()
+
+    @property
+    def mel_norms(self) -> np.ndarray:
+        return self.norms
+
+
+def publish(run: TrainingRun) -> None:
+    """Write the run's bundle: all networks, the latents learned for each teacher as its voices, and MODEL.md."""
     modules = {"autoregressive": run.autoregressive.network, "diffusion": run.diffusion.network,
                **{name: getattr(run, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
-    voices = run.recipe.voices
     with tempfile.TemporaryDirectory() as folder:
-        model = TrainedModel(modules, run.mel_norms, voices[0], Path(folder))
+        model = TrainedModel(modules, run.mel_norms, run.voices[0], Path(folder))
         latents = (part.detach().cpu().numpy() for part in (run.voice_latents, run.diffusion.voices))
-        for name, ar, diffusion in zip(voices, *latents, strict=True):
-            voice = Voice(ar[None], diffusion[None], name=name, source=f"learned from flite {name}")
+        for name, ar, diffusion in zip(run.voices, *latents, strict=True):
+            voice = Voice(ar[None], diffusion[None], name=name,
+                          source=f"synthetic, learned from {run.recipe.voices[name].teacher}")
             save_voice(Path(folder) / f"{name}.safetensors", voice)
-        write_bundle(model, destination, precision=run.recipe.precision, name="demo", overwrite=True,
-                     licence="Apache-2.0",
-                     description="A small Tortoise trained on synthetic speech of two flite voices.",
-                     source=source(run))
-    write_scored_card(run, destination)
+        write_bundle(model, run.folder / "bundle", precision=run.recipe.precision, name="demo", overwrite=True,
+                     licence="Apache-2.0", source=source(run),
+                     description="A small Tortoise trained on synthetic speech of hibari and Kokoro.")
+    write_scored_card(run)
 
 
-def publish_fast(run: FastTrainingRun, destination: Path) -> None:
-    """Write a bundle of FastSpeech and its vocoder, with MODEL.md."""
-    model = TrainedFastSpeech({"fastspeech": run.fastspeech, "vocoder": run.vocoder})
-    source = {"teachers": [f"flite {run.recipe.voice}"],
-              "hours": round(sum(timed_hours(path) for path in run.shards), 1), "clips": len(run.texts),
-              **training_facts(run, FAST_PARTS)}
-    write_bundle(model, destination, precision=run.recipe.precision, name=model.name, overwrite=True,
-                 licence="Apache-2.0", description="A small FastSpeech trained on synthetic speech of a flite voice.",
-                 source=source)
-    write_scored_card(run, destination)
-
-
-def write_scored_card(run: TrainingRun | FastTrainingRun, bundle: Path) -> None:
-    """Write the card of a bundle. Scores are read from quality.json in the run's folder, spectrograms drawn from its
-    folder sound, if `python -m benchmarks quality` wrote them there."""
+def write_scored_card(run: TrainingRun) -> None:
+    """Write the card of the run's bundle. Scores are read from quality.json in the run's folder, spectrograms drawn
+    from its folder sound, if `python -m benchmarks quality` wrote them there."""
     curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(run.folder.glob("*/curve.json"))}
-    measured, sound = run.folder / "quality.json", run.folder / "sound"
+    measured, sound, bundle = run.folder / "quality.json", run.folder / "sound", run.folder / "bundle"
     quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
-    card = fast_card_text if isinstance(run, FastTrainingRun) else card_text
-    write_card(bundle, curves, quality, sound if quality is not None and sound.exists() else None,
-               Bundle(bundle).identity, card)
+    write_card(bundle, curves, quality, sound if sound.exists() else None, Bundle(bundle).identity)
 
 
-def source(run: TrainingRun) -> dict:
+def write_weights(run: TrainingRun) -> None:
+    """Write the weights of every part that has a checkpoint to the run's folder weights, for --start."""
+    folder = run.folder / "weights"
+    folder.mkdir(exist_ok=True)
+    for name in run.recipe.parts:
+        if (checkpoint := run.folder / name / "checkpoint.pt").exists():
+            export(checkpoint, folder / f"{name}.safetensors")
+
+
+def source(run: TrainingRun) -> dict[str, Any]:
     """`source` in bundle.json: how the weights were trained."""
-    began = run.folder / INITIALISED_FROM
-    earlier = {"initialised_from": json.loads(began.read_text())} if began.exists() else {}
-    return {**earlier, "teachers": [f"flite {voice}" for voice in run.recipe.voices],
-            "hours": round(sum(Shard.load(path).hours for path in run.shards), 1),
-            "clips": len(run.texts), "held_back": round(run.held_back_count / len(run.shards), 3),
-            **training_facts(run, list(run.recipe.parts))}
-
-
-def training_facts(run: TrainingRun | FastTrainingRun, parts: Sequence[str]) -> dict:
-    """What `source` states of any run."""
-    # a run that resumes with a finished CLVP may have no listener
-    curves = {part: json.loads(path.read_text())[-1] for part in parts
-              if (path := run.folder / part / "curve.json").exists()}
+    shards = {voice: [path for path in run.shards if path.stem.endswith(f"-{voice}")] for voice in run.voices}
+    curves = {part: json.loads((run.folder / part / "curve.json").read_text())[-1] for part in run.recipe.parts}
+    remarks = run.folder / "remarks.txt"
     device = torch.cuda.get_device_name() if run.device.startswith("cuda") else f"{os.cpu_count()} CPU cores"
-    return {"seed": run.recipe.seed, "device": device, "batch": run.recipe.crops,
-            "run_ends": {part: list(schedule.steps) for part, schedule in run.recipe.parts.items()
-                     if len(schedule.steps) > 1},
+    return {"teachers": [taught.teacher for taught in run.recipe.voices.values()],
+            "hours": {voice: round(sum(Shard.load(path).hours for path in paths), 2)
+                      for voice, paths in shards.items()},
+            "clips": sum(map(len, run.texts.values())),
+            "held_back": round(len(run.held_back_shards) / len(run.shards), 3), "seed": run.recipe.seed,
+            "device": device, "batch": run.recipe.parts["hifigan"].batch,
             "steps": {part: point["step"] for part, point in curves.items()},
             "seconds": {part: round(point["seconds"]) for part, point in curves.items()},
+            **({"remarks": remarks.read_text(encoding="utf-8").splitlines()} if remarks.exists() else {}),
             "versions": {"python": platform.python_version(), "tortoise-ane": version(),
                          **{package: importlib.metadata.version(package) for package in PACKAGES}}}

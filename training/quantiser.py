@@ -7,9 +7,6 @@ it. The loss weights the spectral envelope, which distinguishes the sounds of sp
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +16,13 @@ from torch import Tensor, nn
 
 from ane.system.files import replacing
 from training.speech import load_mels, voice_of
-from training.trainer import PartSchedule, Trainer, load_state_bytes, state_bytes
+from training.trainer import Part
 
-STAMP, DONE = "quantiser.sha256", "done"        # files beside the codes: hash of the codebook; marks completion
+STAMP = "quantiser.sha256"      # file beside the codes: hash of the codebook
 WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
 DECAY, COMMITMENT = 0.99, 0.25                  # of the running means; weight of the commitment loss
 MIN_COUNT = 0.3         # an entry whose running count falls below is reset; the mean count is 1
 CROP = 64               # frames of a training crop
-BATCH = 64
 ENVELOPE_COSINES, ENVELOPE_WEIGHT = 20, 8.0     # cosines that make up the envelope, and the weight of its error
 
 
@@ -129,31 +125,31 @@ def envelope_matrix() -> Tensor:
     return cosines.T @ cosines
 
 
-def train_quantiser(folder: Path, shards: Sequence[Path], entries: int, voices: Sequence[str],
-                    schedule: PartSchedule, device: str) -> Quantiser:
-    torch.manual_seed(schedule.seed)
-    quantiser = Quantiser(entries, len(voices))
-    trainer = Trainer(folder, quantiser, schedule, device)
+def train_quantiser(part: Part, shards: Sequence[Path], entries: int, voices: Sequence[str]) -> Quantiser:
+    torch.manual_seed(part.schedule.seed)
+    quantiser, device = Quantiser(entries, len(voices)), part.device
+    trainer = part.trainer(quantiser)
     if trainer.finished:
-        return quantiser.cpu().eval()
+        return trainer.result().cpu()
     mels = [np.concatenate(load_mels(path)) for path in shards]
     voice = torch.cat([torch.full((len(mel),), voice_of(path, voices)) for mel, path in zip(mels, shards, strict=True)])
     mel = torch.from_numpy(np.concatenate(mels).astype(np.float32).T)
-    quantiser.mean.copy_(mel.mean(dim=1, keepdim=True))
-    quantiser.deviation.copy_(mel.std(dim=1, keepdim=True))
+    if trainer.step == 0:
+        quantiser.mean.copy_(mel.mean(dim=1, keepdim=True))
+        quantiser.deviation.copy_(mel.std(dim=1, keepdim=True))
 
-    def loss(step: int, generator: torch.Generator) -> dict[str, Tensor]:
-        starts = torch.randint(mel.shape[1] - CROP, (BATCH,), generator=generator)
+    def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+        starts = torch.randint(mel.shape[1] - CROP, (part.schedule.batch,), generator=generator)
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             return quantiser.loss(torch.stack([mel[:, start:start + CROP] for start in starts]).to(device),
                                   voice[starts + CROP // 2].to(device), generator)
 
     trainer.run(loss)
-    return quantiser.cpu().eval()
+    return trainer.result().cpu()
 
 
-def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voices: Sequence[str],
-                workers: int) -> list[Path]:
+@torch.no_grad()
+def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voices: Sequence[str]) -> list[Path]:
     """Write the codes of every clip of every shard, (codes,) uint16, concatenated; a clip has frames / 4 codes.
 
     Codes of another quantiser are replaced.
@@ -162,26 +158,14 @@ def write_codes(folder: Path, quantiser: Quantiser, shards: Sequence[Path], voic
     paths, stamp = [folder / f"{path.stem}.npy" for path in shards], folder / STAMP
     codebook = hashlib.sha256(quantiser.codebook.cpu().numpy().tobytes()).hexdigest()
     if not stamp.exists() or stamp.read_text() != codebook:
-        for path in (*folder.glob("*.npy"), folder / DONE):
-            path.unlink(missing_ok=True)
+        for path in folder.glob("*.npy"):
+            path.unlink()
         stamp.write_text(codebook)
-    missing = [(path, source) for path, source in zip(paths, shards, strict=True) if not path.exists()]
-    if missing:
-        job = partial(write_shard, state_bytes(quantiser), len(quantiser.codebook), len(voices))
-        with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
-            list(pool.map(job, *zip(*missing, strict=True), [voice_of(source, voices) for _, source in missing]))
-    (folder / DONE).touch()
+    for path, source in zip(paths, shards, strict=True):
+        if not path.exists():
+            voice = torch.tensor([voice_of(source, voices)])
+            codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], voice)[0].numpy()
+                     for mel in load_mels(source)]
+            with replacing(path) as target:
+                np.save(target, np.concatenate(codes).astype(np.uint16))
     return paths
-
-
-@torch.no_grad()
-def write_shard(state: bytes, entries: int, voices: int, path: Path, source: Path, voice: int) -> None:
-    """Write the codes of one shard, in a separate process. ``state``: ``state_bytes`` of the quantiser."""
-    torch.set_num_threads(1)
-    quantiser = Quantiser(entries, voices)
-    load_state_bytes(quantiser, state)
-    voices_of_clip = torch.tensor([voice])
-    codes = [quantiser.codes(torch.from_numpy(mel.T.astype(np.float32))[None], voices_of_clip)[0].numpy()
-             for mel in load_mels(source)]
-    with replacing(path) as target:
-        np.save(target, np.concatenate(codes).astype(np.uint16))

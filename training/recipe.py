@@ -1,12 +1,13 @@
-"""What is trained: the networks' configurations, the tokenizer, and the recipe read from a TOML file."""
+"""What is trained: the networks' configurations, the tokenizer, and the recipe read from TOML files."""
 
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from ane.bundles.family import DEFAULT_FAMILY, Config
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ane.bundles.family import Config
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig
 from ane.models.tortoise.networks.conditioning import (
@@ -18,13 +19,13 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNetConfig
 from ane.system.errors import UserError
+from training.speech import STAND_IN
 from training.trainer import PartSchedule
 
 Made = TypeVar("Made")
 
 CHARACTERS = " abcdefghijklmnopqrstuvwxyz',.?!;:-"
 SPECIAL = ("[STOP]", "[UNK]", "[SPACE]")
-LETTER_TOKENS = range(len(SPECIAL), len(SPECIAL) + 26)  # a to z
 TOKENS = len(SPECIAL) + len(CHARACTERS) - 1             # [SPACE] is also the first of CHARACTERS
 ENTRIES = 1023                                          # of the quantiser's codebook
 CALM_TOKEN = ENTRIES                                    # code of silence after the end, outside the codebook
@@ -55,96 +56,67 @@ CONFIGS: dict[str, Config] = {
 SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
             "silence": [0.1, 0.25], "preset": "fastest"}
 
-FOLDER = Path(__file__).parent
-EMBEDDED_VOICE = FOLDER / "embedded_voice.toml"     # of the bundle in ane/demo
-# trained in this order
-TRAINED_PARTS = ("quantiser", "autoregressive", "univnet", "hifigan", "diffusion", "listener", "clvp",
-                 "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+CONFIG = Path(__file__).parent / "config"           # of the voices in ane/demo: a file a part, and speech.toml
+TRAINED_PARTS = ("quantiser", "autoregressive", "hifigan", "univnet", "diffusion", "clvp", "conditioning_encoder",
+                 "contextual_embedder", "rlg_auto", "rlg_diffuser")         # in this order
 
 
-@dataclass(frozen=True)
-class EarlierVoice:
-    """A voice whose weights the networks start from.
+class TaughtVoice(BaseModel):
+    """A voice: its teacher's name (``speech.teacher_of``) and the hours of its speech."""
 
-    Attributes:
-        bundle: name or folder of its bundle. commit: the commit of this repository that holds ``bundle``, if the
-            bundle is in its history. identity: ``Bundle.identity`` that it must have; empty: any.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    bundle: str
-    commit: str = ""
-    identity: str = ""
+    teacher: str
+    hours: Annotated[float, Field(gt=0)]
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(BaseModel):
     """The configuration of a training run.
 
     Attributes:
-        voices: of CMU Flite. hours: of speech, all voices together.
+        voices: by name. shard_clips: clips of a file of speech.
         held_back: share of the speech that the autoregressive decoder is not trained on; the networks that take its
             latents are trained on that share alone.
-        quantiser_hours: of speech that the quantiser is trained on.
-        crops: in a vocoder's batch. precision: of the bundle's weights.
+        quantiser_hours: of speech that the quantiser is trained on, all voices together.
+        precision: of the bundle's weights.
         parts: the schedule of each of ``TRAINED_PARTS``.
-        earlier_voice: None: every network starts from random weights.
     """
 
-    voices: tuple[str, ...]
-    hours: float
-    held_back: float
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    voices: dict[str, TaughtVoice]
+    shard_clips: Annotated[int, Field(gt=0)]
+    held_back: Annotated[float, Field(gt=0, le=0.5)]
     quantiser_hours: float
     seed: int
-    crops: int
-    precision: str
+    precision: Literal["fp32", "fp16", "bf16"]
     parts: dict[str, PartSchedule]
-    earlier_voice: EarlierVoice | None = None
+
+    def tiny(self, steps: int) -> "Recipe":
+        """The same with so few steps of each part, and seconds of tones in place of each teacher's speech."""
+        voices = {name: TaughtVoice(teacher=STAND_IN, hours=0.04) for name in self.voices}
+        parts = {name: part.model_copy(update={"steps": (steps,), "warmup": 0}) for name, part in self.parts.items()}
+        return self.model_copy(update={"voices": voices, "shard_clips": 12, "held_back": 0.5, "parts": parts})
 
 
-def load_recipe(path: Path = EMBEDDED_VOICE) -> Recipe:
-    """Read a recipe.
-
-    Raises:
-        UserError: the file is missing, is not TOML, or its keys are not those of ``Recipe``.
-    """
-    def make(values: dict[str, Any], parts: dict[str, PartSchedule]) -> Recipe:
-        earlier = values.pop("earlier_voice", None)
-        return Recipe(**tuples(values), parts=parts, earlier_voice=earlier and EarlierVoice(**earlier))
-
-    return read_recipe(path, make, TRAINED_PARTS)
-
-
-def read_recipe(path: Path, make: Callable[[dict[str, Any], dict[str, PartSchedule]], Made],
-                trained_parts: Sequence[str]) -> Made:
-    """``make(values, schedules of the parts)`` of a recipe's file.
+def load_recipe(folder: Path = CONFIG) -> Recipe:
+    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``.
 
     Raises:
-        UserError: the file is missing, is not TOML, or its keys are not those that ``make`` takes.
+        UserError: a file is missing or is not TOML, or a field is missing, unknown or wrong.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-        parts = {name: PartSchedule(**tuples(part)) for name, part in values.pop("parts").items()}
-        recipe = make(values, parts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a training recipe: {error}") from error
-    if set(parts) != set(trained_parts):
-        raise UserError(f"{path}: [parts] must hold {', '.join(trained_parts)}")
-    for name, part in parts.items():
-        if not part.steps or list(part.steps) != sorted(set(part.steps)) or part.steps[0] < 1:
-            raise UserError(f"{path}: steps of {name} must be positive and ascending, got {list(part.steps)}")
-    return recipe
+    def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
+        path = folder / f"{name}.toml"
+        try:
+            return make(**tomllib.loads(path.read_text(encoding="utf-8")), **more)
+        except (OSError, ValueError, TypeError) as error:
+            reason = error
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise UserError(f"{path} is not a part of a training recipe: {reason}") from error
 
-
-def family_of(path: Path) -> str:
-    """The family of the model that a recipe is for: "tortoise" unless it names another. Raises no error."""
-    try:
-        return str(tomllib.loads(path.read_text(encoding="utf-8")).get("family", DEFAULT_FAMILY))
-    except (OSError, ValueError):
-        return DEFAULT_FAMILY
-
-
-def tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return read("speech", Recipe, parts={name: read(name, PartSchedule) for name in TRAINED_PARTS})
 
 
 def tokenizer_json() -> str:

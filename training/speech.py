@@ -1,82 +1,72 @@
-"""Speech of the teachers (voices of flite), stored with the mel that the quantiser encodes."""
+"""Speech of the teachers in shards, each with the mel that the quantiser encodes and its pitch, and clips of it."""
 
-import os
-import subprocess
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import soundfile
+import torch
 
 from ane.audio import resample
+from ane.audio.loudness import LoudnessMeter
 from ane.audio.mel import CONDITIONING_RATE, conditioning_mel
-from ane.system.errors import UserError
 from ane.system.files import replacing
+from ane.text import Tokenizer
+from training.pitch import RATE, pitch_of
 
-RATE = 16000                # Hz of flite's voices
-MAX_CLIPS, MIN_SHARDS = 400, 12     # clips of a shard at most, and shards at least
-LEVEL = 0.07                # root mean square of the spoken part, equal for both voices
 MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
-CLIP_SECONDS = 2.82         # mean length, to compute the number of clips from hours
+CLIP_SECONDS = 3.0          # of a clip, to compute the number of clips from hours
+LOUDNESS = -19.0            # LUFS of every clip
 LEAD, TAIL = 0.08, 0.10     # seconds of silence before and after the words
+SOUND = 0.008               # samples above it are not silence
+STAND_IN = "tones"          # a teacher that needs no package
+
+Speak = Callable[[str], np.ndarray]     # text → (S,) float32 at ``RATE``
 
 
-@dataclass(frozen=True)
-class Flite:
-    """The flite program, and the folder of its libraries if it is unpacked rather than installed."""
+def teacher_of(name: str) -> Speak:
+    """A teacher by its name in the recipe. Raises UserError if it is unknown or its packages cannot be fetched."""
+    if name == STAND_IN:
+        return tones
+    from benchmarks.teachers import teacher_speech
 
-    program: str = "flite"
-    libraries: str | None = None
+    speak = teacher_speech(name)
 
-    def speak(self, text: str, voice: str) -> np.ndarray:
-        """(S,) float32 at 16 kHz, at equal loudness, silence at its ends trimmed to ``LEAD`` and ``TAIL``.
+    def speech(text: str) -> np.ndarray:
+        audio, rate = speak(text)
+        return resample(audio, rate, RATE)
 
-        Raises:
-            UserError: flite is not installed, or lacks the voice.
-        """
-        environment = dict(os.environ)
-        if self.libraries:
-            environment["LD_LIBRARY_PATH"] = self.libraries
-        with tempfile.NamedTemporaryFile(suffix=".wav", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
-            try:
-                # through a file: on the command line flite takes a text without a space for a file name
-                subprocess.run([self.program, "-voice", voice, "-f", "/dev/stdin", "-o", file.name], check=True,
-                               env=environment, input=text.encode(), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
-            except (OSError, subprocess.CalledProcessError) as error:
-                raise UserError(f"flite failed with voice {voice} ({error}): install it (Debian: flite), or give its "
-                                "path with --flite and --flite-libraries") from error
-            audio, rate = soundfile.read(file.name, dtype="float32")
-        assert rate == RATE, f"flite's {voice} speaks at {rate} Hz"
-        return trim_and_level(audio)
+    return speech
+
+
+def tones(text: str) -> np.ndarray:
+    """A tone for each letter: a stand-in for a teacher."""
+    time = np.arange(int(0.06 * RATE)) / RATE
+    return np.concatenate([0.3 * np.sin(2 * np.pi * 120 * (1 + ord(letter) % 7) * time) for letter in text]).astype(
+        np.float32)
 
 
 def trim_and_level(audio: np.ndarray) -> np.ndarray:
     """Speech (S,) at equal loudness with short silences at its ends; no samples if all is silent."""
-    loud = np.flatnonzero(np.abs(audio) > 0.01)
-    if not len(loud):
+    meter = LoudnessMeter(RATE)
+    meter.feed(np.pad(audio, (0, RATE // 2)))
+    if not np.isfinite(meter.loudness):
         return audio[:0]
-    return level(audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)])
-
-
-def level(audio: np.ndarray) -> np.ndarray:
-    """Speech (S,) at 16 kHz, not all silent, at equal loudness."""
-    frames = audio[:len(audio) // 160 * 160].reshape(-1, 160)
-    energy = np.sqrt((frames ** 2).mean(axis=1))
-    spoken = energy[energy > 0.1 * energy.max()]
-    return np.clip(audio * (LEVEL / np.sqrt((spoken ** 2).mean())), -0.95, 0.95).astype(np.float32)
+    audio = audio * 10 ** ((LOUDNESS - meter.loudness) / 20)
+    loud = np.flatnonzero(np.abs(audio) > SOUND)
+    audio = audio[max(0, loud[0] - int(LEAD * RATE)):loud[-1] + int(TAIL * RATE)]
+    return np.clip(audio, -0.98, 0.98).astype(np.float32)
 
 
 @dataclass
 class Shard:
-    """Up to ``MAX_CLIPS`` clips of one voice.
+    """Some clips of one voice.
 
     Attributes:
         texts: of the clips.
-        audio: (samples,) int16 at 16 kHz, concatenated; samples: (clips,) their lengths.
+        audio: (samples,) int16 at 24 kHz, concatenated; samples: (clips,) their lengths.
         mel: (frames, 80) float16, ``conditioning_mel`` of the clips; frames: (clips,) their lengths, multiples of 4.
     """
 
@@ -96,10 +86,15 @@ class Shard:
         with np.load(path) as data:
             return cls(data["texts"].tolist(), data["audio"], data["samples"], data["mel"], data["frames"])
 
-    def clip(self, index: int) -> np.ndarray:
-        """(S,) float32 at 16 kHz."""
-        end = int(self.samples[:index + 1].sum())
-        return self.audio[end - self.samples[index]:end].astype(np.float32) / 32767
+    @property
+    def clips(self) -> list[np.ndarray]:
+        """(S,) float32 at 24 kHz each."""
+        return [clip.astype(np.float32) / 32767 for clip in np.split(self.audio, self.samples.cumsum()[:-1])]
+
+    @property
+    def pitches(self) -> list[np.ndarray]:
+        """(L,) Hz at the mel's frames of every clip, 0 where it is unvoiced."""
+        return [pitch_of(clip, int(frames)) for clip, frames in zip(self.clips, self.frames, strict=True)]
 
     @property
     def hours(self) -> float:
@@ -113,13 +108,15 @@ def load_mels(shard: Path) -> list[np.ndarray]:
 
 
 def code_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
-    """Clip (S,) at 16 kHz → (80, L), L a multiple of the four frames of a code; a last incomplete code is dropped."""
+    """Clip (S,) at 24 kHz → (80, L), L a multiple of the four frames of a code; a last incomplete code is dropped."""
     mel = conditioning_mel(resample(audio, RATE, CONDITIONING_RATE), mel_norms)
     return mel[:, :mel.shape[1] // 4 * 4]
 
 
-def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_norms: np.ndarray) -> None:
-    clips = [(text, flite.speak(text, voice)) for text in texts]
+def speak_shard(path: Path, texts: Sequence[str], teacher: str, mel_norms: np.ndarray) -> None:
+    torch.set_num_threads(1)
+    speak = teacher_of(teacher)
+    clips = [(text, trim_and_level(speak(text))) for text in texts]
     clips = [(text, audio) for text, audio in clips if RATE // 4 < len(audio) < MAX_SECONDS * RATE]
     mels = [code_mel(audio, mel_norms) for _, audio in clips]
     Shard([text for text, _ in clips], np.concatenate([np.rint(audio * 32767).astype(np.int16) for _, audio in clips]),
@@ -127,8 +124,26 @@ def speak_shard(path: Path, texts: Sequence[str], voice: str, flite: Flite, mel_
           np.array([mel.shape[1] for mel in mels])).save(path)
 
 
+def speak_all(folder: Path, texts: Sequence[str], voice: str, teacher: str, mel_norms: np.ndarray, size: int,
+              workers: int) -> list[Path]:
+    """Write the speech of all texts by a voice as shards of ``size`` clips. Existing shards are kept."""
+    folder.mkdir(parents=True, exist_ok=True)
+    jobs = [(folder / f"{index:04d}-{voice}.npz", texts[start:start + size], teacher, mel_norms)
+            for index, start in enumerate(range(0, len(texts), size))]
+    if missing := [job for job in jobs if not job[0].exists()]:
+        teacher_of(teacher)         # fetches its packages once
+        with ProcessPoolExecutor(min(workers, len(missing)), mp_context=get_context("spawn")) as pool:
+            list(pool.map(speak_shard, *zip(*missing, strict=True)))     # list(): an error or Ctrl-C cancels the rest
+    return [job[0] for job in jobs]
+
+
 def voice_of(shard: Path, voices: Sequence[str]) -> int:
     return voices.index(shard.stem.split("-")[1])
+
+
+def number_of(shard: Path) -> int:
+    """Its number among the shards of its voice."""
+    return int(shard.stem.split("-")[0])
 
 
 def clips_in(hours: float) -> int:
@@ -136,20 +151,68 @@ def clips_in(hours: float) -> int:
     return round(hours * 3600 / CLIP_SECONDS)
 
 
-def shard_size(clips: int) -> int:
-    """Number of clips in a shard when there are ``clips`` in all."""
-    return min(MAX_CLIPS, -(-clips // MIN_SHARDS))
+@dataclass(frozen=True)
+class Clip:
+    """One clip of the training speech.
+
+    Attributes:
+        text: token ids. codes: (n,) int64. voice: index of the teacher.
+        shard, index: file of its audio, and position in it.
+    """
+
+    text: list[int]
+    codes: np.ndarray
+    voice: int
+    shard: Path
+    index: int
 
 
-def speak_all(folder: Path, texts: Sequence[str], voices: Sequence[str], flite: Flite, mel_norms: np.ndarray,
-              workers: int) -> list[Path]:
-    """Write the speech of all texts as shards, alternating between the voices. Existing shards are kept."""
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs, size = [], shard_size(len(texts))
-    for index, start in enumerate(range(0, len(texts), size)):
-        voice = voices[index % len(voices)]
-        jobs.append((folder / f"{index:04d}-{voice}.npz", texts[start:start + size], voice, flite, mel_norms))
-    missing = [job for job in jobs if not job[0].exists()]
-    with ProcessPoolExecutor(workers) as pool:
-        list(pool.map(speak_shard, *zip(*missing, strict=True)))     # list(): an error or Ctrl-C cancels the rest
-    return [job[0] for job in jobs]
+def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str],
+               tokenizer: Tokenizer) -> list[Clip]:
+    clips = []
+    for shard_path, codes_path in zip(shards, codes, strict=True):
+        voice = voice_of(shard_path, voices)
+        with np.load(shard_path) as data:       # loads only the arrays it uses
+            texts, frames = data["texts"].tolist(), data["frames"]
+        rows = np.split(np.load(codes_path).astype(np.int64), np.cumsum(frames // 4)[:-1])
+        clips += [Clip(tokenizer.encode_normalised(text), row, voice, shard_path, index)
+                  for index, (text, row) in enumerate(zip(texts, rows, strict=True))]
+    return clips
+
+
+class Batches:
+    """Batches of clips of similar length, about ``size`` positions each; the first epoch begins with short clips.
+
+    ``batches[step]`` depends on the step alone.
+    """
+
+    def __init__(self, lengths: Sequence[int], size: int, seed: int):
+        self.lengths, self.size, self.seed = np.asarray(lengths), size, seed
+        self.epochs: dict[int, list[np.ndarray]] = {}
+        self.epoch_steps = len(self.epoch(0))
+
+    def __getitem__(self, step: int) -> np.ndarray:
+        epoch = self.epoch(step // self.epoch_steps)
+        return epoch[step % self.epoch_steps % len(epoch)]
+
+    def epoch(self, epoch: int) -> list[np.ndarray]:
+        if epoch not in self.epochs:
+            rng = np.random.default_rng([self.seed, epoch])
+            order = np.argsort(self.lengths + rng.uniform(0, 6, len(self.lengths)))
+            ends = np.cumsum(self.lengths[order]) // self.size
+            batches = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
+            if epoch == 0:      # short clips first, shuffled within a third of the epoch
+                keys = np.arange(len(batches)) + rng.uniform(0, len(batches) / 3, len(batches))
+                batches = [batches[index] for index in np.argsort(keys)]
+            else:
+                rng.shuffle(batches)
+            self.epochs = {0: self.epochs.get(0, batches), epoch: batches}
+        return self.epochs[epoch]
+
+
+def pad_rows(rows: Sequence[np.ndarray], fill: int) -> torch.Tensor:
+    """Rows of several lengths → (B, longest) int64, padded with ``fill``."""
+    out = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int64)
+    for index, row in enumerate(rows):
+        out[index, :len(row)] = torch.as_tensor(row)
+    return out

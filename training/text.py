@@ -15,8 +15,6 @@ from ane.system.files import replacing
 from ane.text import NORMALISERS
 from training.grammar import plain_sentence
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-MARKS = "',.?!;:-"
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
 SHARED_WORDS = 5                # successive words in common with a held-out sentence exclude a text
 UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
@@ -99,38 +97,19 @@ def spoken_words() -> tuple[list[str], list[float]]:
     return [word for word, _ in chosen], list(accumulate(weight for _, weight in chosen))
 
 
-def letters_of(text: str) -> str:
-    """Its letters a to z alone, in lower case."""
-    return re.sub("[^a-z]", "", text.lower())
-
-
-def write_text(path: Path, wordnet: Path, count: int, seed: int) -> None:
-    """Write ``count`` texts, one a line."""
-    with replacing(path) as target:
-        texts = islice(training_texts(wordnet, seed), count)
-        target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-
-
-def texts_of_a_run(folder: Path, wordnet: Path, count: int, seed: int) -> list[str]:
-    """The texts in a run's folder, which are written there first. Raises UserError without WordNet."""
-    path = folder / "text.txt"
-    if not path.exists():
-        if not (wordnet / "data.noun").exists():
-            raise UserError(f"no WordNet in {wordnet}: install Debian's wordnet-base or give its folder with --wordnet")
-        write_text(path, wordnet, count, seed)
-    return read_text(path, count)
-
-
-def read_text(path: Path, count: int) -> list[str]:
-    """Read what ``write_text`` wrote.
+def texts_of_a_voice(path: Path, wordnet: Path, count: int, seed: int) -> list[str]:
+    """The first ``count`` texts of the file, which is written first if it has fewer: the texts of a seed, one a line.
 
     Raises:
-        UserError: the number of texts is not ``count``, or one shares a run of words with a held-out sentence.
+        UserError: there is no WordNet, or a text shares a run of words with a held-out sentence.
     """
-    texts = path.read_text(encoding="utf-8").splitlines()
-    if len(texts) != count:
-        raise UserError(f"{path} holds {len(texts)} texts, but the recipe needs {count}: use the same recipe, or "
-                        "another --output")
+    texts = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if len(texts) < count:
+        if not (wordnet / "data.noun").exists():
+            raise UserError(f"no WordNet in {wordnet}: install Debian's wordnet-base or give its folder with --wordnet")
+        texts = list(islice(training_texts(wordnet, seed), count))
+        with replacing(path) as target:
+            target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     if not word_runs(held_out_sentences()).isdisjoint(word_runs(texts)):
         raise UserError(f"{path} contains a held-out sentence: start again with another --output")
-    return texts
+    return texts[:count]

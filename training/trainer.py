@@ -1,19 +1,18 @@
-"""The training loop of every part: it resumes from checkpoints, records a curve and draws it.
+"""The training loop of every part: it resumes from checkpoints, averages weights, records a curve and draws it."""
 
-Under torchrun several processes share a part: each takes other batches, and gradients are averaged.
-"""
-
-import io
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from torch import Tensor, distributed, nn
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -22,76 +21,115 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 120.0
 LOG_STEPS = 50
+CURVE_POINTS = 100      # that go with exported weights
 
-# (index, generator of that index) → losses by name; the gradient is that of "loss"
+# (index of the step, its generator) → losses by name; the gradient is that of "loss"
 Loss = Callable[[int, torch.Generator], dict[str, Tensor]]
-# changes the initial weights of a part, before its first step
-Initialise = Callable[[nn.Module], None]
+Positive = Annotated[float, Field(gt=0)]
 
 
-@dataclass(frozen=True)
-class PartSchedule:
-    """Steps, learning rate and AdamW's settings of one part.
+class PartSchedule(BaseModel):
+    """Steps, learning rate and AdamW's settings of one part, from its file in training/config.
 
     Attributes:
         steps: where each run of the training ends, ascending. A run resumes at the step that the one before reached.
         rate: the learning rate after ``warmup`` steps; then a half cosine falls to 0 at the end of the
             current run, as in one run of that many steps.
+        batch: crops or clips of a step; of the decoder positions, of the denoiser frames.
         decay: weight decay. clip: maximum norm of the gradient.
+        average: decay of the running mean of the weights, which is what later parts and the bundle take; 0: none.
+        minutes: after which a call stops before the last step; None: no limit.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     steps: tuple[int, ...]
-    rate: float
+    rate: Positive
+    batch: Annotated[int, Field(gt=0)]
     warmup: int = 100
     betas: tuple[float, float] = (0.9, 0.98)
     decay: float = 0.01
-    clip: float = 1.0
+    clip: Positive = 1.0
     seed: int = 0
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    minutes: float | None = None
 
-    def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
-        if step < self.warmup:
-            return self.rate * (step + 1) / self.warmup
+    @field_validator("steps")
+    @classmethod
+    def ascending(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if not steps or steps[0] < 1 or list(steps) != sorted(set(steps)):
+            raise ValueError("they must be positive and ascending")
+        return steps
+
+    def rate_at(self, step: int, began: int = 0) -> float:
+        """The learning rate of a step, counted from 0; it warms up after ``began``, where the optimiser was new."""
+        warm = min(1.0, (step - began + 1) / self.warmup) if self.warmup else 1.0
         end = next((end for end in self.steps if step < end), self.steps[-1])
-        progress = (step - self.warmup) / max(1, end - self.warmup)
-        return self.rate * float(0.5 * (1 + torch.cos(torch.tensor(progress * torch.pi))))
+        progress = max(0, step - self.warmup) / max(1, end - self.warmup)
+        return self.rate * warm * float(0.5 * (1 + torch.cos(torch.tensor(progress * torch.pi))))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where and how one part is trained.
+
+    Attributes:
+        folder: of its checkpoint and curve. start: a file that ``export`` wrote, whose weights it starts from
+            if it has no checkpoint; it need not exist.
+    """
+
+    folder: Path
+    schedule: PartSchedule
+    device: str
+    start: Path
+
+    def trainer(self, module: nn.Module) -> "Trainer":
+        return Trainer(module, self)
 
 
 class Trainer:
     """Trains a module in a folder that holds its checkpoint and its curve.
 
-    Step n draws from a generator seeded with n, so a resumed run equals an uninterrupted one if the schedule and the
-    number of processes are the same.
+    Step n draws from a generator seeded with n, so a resumed run equals an uninterrupted one.
     """
 
-    def __init__(self, folder: Path, module: nn.Module, schedule: PartSchedule, device: str,
-                 initialise: Initialise | None = None):
-        self.folder, self.module, self.schedule, self.device = folder, module.to(device), schedule, device
-        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.optimiser = torch.optim.AdamW(self.parameters, schedule.rate, schedule.betas, weight_decay=schedule.decay)
-        self.step, self.seconds, self.curve = 0, 0.0, []
-        shared = distributed.is_available() and distributed.is_initialized()
-        self.rank, self.processes = (distributed.get_rank(), distributed.get_world_size()) if shared else (0, 1)
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, module: nn.Module, part: Part):
+        self.folder, self.schedule, self.device = part.folder, part.schedule, part.device
+        self.module = module.to(part.device)
+        self.trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.parameters = list(self.trained.values())
+        self.optimiser = torch.optim.AdamW(self.parameters, self.schedule.rate, self.schedule.betas,
+                                           weight_decay=self.schedule.decay)
+        self.step, self.began, self.seconds, self.curve = 0, 0, 0.0, []
+        self.out_of_time = self.schedule.minutes == 0
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.checkpoint.exists() and part.start.exists():
+            self.start_from(part.start)
+        self.average = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         if self.checkpoint.exists():
             self.resume()
-        elif initialise is not None:
-            initialise(module)
 
     def resume(self) -> None:
-        """Load the checkpoint.
-
-        Raises:
-            UserError: it holds other parameters than the module has.
-        """
         state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
-        try:
-            self.module.load_state_dict(state["module"])
-        except RuntimeError as error:
-            raise UserError(f"{self.checkpoint} holds other parameters than this version trains: give --output a new "
-                            "folder") from error
+        self.load(state["module"], self.checkpoint)
         self.optimiser.load_state_dict(state["optimiser"])
+        self.average, self.began = state["average"], state.get("began", 0)
         self.step, self.seconds, self.curve = state["step"], state["seconds"], state["curve"]
+
+    def load(self, weights: Mapping[str, Tensor], path: Path) -> None:
+        try:
+            self.module.load_state_dict(weights)
+        except RuntimeError as error:
+            raise UserError(f"{path} holds other parameters than this version trains: give --output a new folder"
+                            ) from error
+
+    def start_from(self, path: Path) -> None:
+        """Take the weights and the step of a file that ``export`` wrote."""
+        with safe_open(path, "pt") as file:
+            self.load({name: file.get_tensor(name).float() for name in file.keys()}, path)  # noqa: SIM118
+            facts = json.loads(file.metadata()["training"])
+        self.step = self.began = facts["step"]
+        self.seconds, self.curve = facts["seconds"], facts["curve"]
 
     @property
     def checkpoint(self) -> Path:
@@ -99,18 +137,16 @@ class Trainer:
 
     @property
     def finished(self) -> bool:
-        return self.step >= self.schedule.steps[-1]
+        return self.step >= self.schedule.steps[-1] or self.out_of_time
 
     def run(self, loss: Loss, validate: Callable[[], dict[str, float]] | None = None) -> None:
-        """Train to the last step. ``validate`` is called at every checkpoint; its results are added to the curve.
-
-        ``loss`` gets an index that is different for every step and process.
-        """
-        saved = time.monotonic()
+        """Train to the last step or to the limit of time. ``validate`` is called at every checkpoint; its results are
+        added to the curve."""
+        started = saved = time.monotonic()
         while not self.finished:
             losses = self.train_step(loss)
-            if self.rank:
-                continue
+            limit = self.schedule.minutes
+            self.out_of_time = limit is not None and time.monotonic() - started > 60 * limit
             if self.step % LOG_STEPS == 0 or self.finished:
                 self.record({name: float(value.detach()) for name, value in losses.items()})
             if time.monotonic() - saved > CHECKPOINT_SECONDS or self.finished:
@@ -121,35 +157,29 @@ class Trainer:
                     self.module.train()
                 self.save()
                 saved = time.monotonic()
-        if self.processes > 1:
-            distributed.barrier()       # all processes go on once the checkpoint is written
 
     def train_step(self, loss: Loss) -> dict[str, Tensor]:
         started = time.monotonic()
         for group in self.optimiser.param_groups:
-            group["lr"] = self.schedule.rate_at(self.step)
-        index = self.step * self.processes + self.rank
-        losses = loss(index, torch.Generator().manual_seed(self.schedule.seed * 1_000_003 + index))
+            group["lr"] = self.schedule.rate_at(self.step, self.began)
+        losses = loss(self.step, torch.Generator().manual_seed(self.schedule.seed * 1_000_003 + self.step))
         self.optimiser.zero_grad(set_to_none=True)
         losses["loss"].backward()
-        self.average_gradients()
         norm = nn.utils.clip_grad_norm_(self.parameters, self.schedule.clip)
         if torch.isfinite(norm):        # skip a batch whose gradient overflowed
             self.optimiser.step()
         self.step += 1
+        decay = min(self.schedule.average, self.step / (self.step + 9))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), self.parameters, 1 - decay)
         self.seconds += time.monotonic() - started
         return losses
 
-    def average_gradients(self) -> None:
-        """Replace the gradients of each process by the mean over all processes."""
-        if self.processes > 1:
-            flat = nn.utils.parameters_to_vector([
-                torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                for parameter in self.parameters])
-            distributed.all_reduce(flat)
-            flat /= self.processes
-            for parameter in self.parameters:
-                parameter.grad, flat = flat[:parameter.numel()].view_as(parameter), flat[parameter.numel():]
+    def result(self) -> nn.Module:
+        """The module with the running mean of its weights, for use."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.parameters, list(self.average.values()))
+        return self.module.eval()
 
     def record(self, values: dict[str, float]) -> None:
         self.curve.append({"step": self.step, "seconds": round(self.seconds, 1), **values})
@@ -158,23 +188,23 @@ class Trainer:
                  text)
 
     def save(self) -> None:
+        state = {name: getattr(self, name) for name in ("average", "step", "began", "seconds", "curve")}
         with replacing(self.checkpoint) as target:
-            torch.save({"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict(),
-                        "step": self.step, "seconds": self.seconds, "curve": self.curve}, target)
+            torch.save({"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict(), **state}, target)
         with replacing(self.folder / "curve.json") as target:
             target.write_text(json.dumps(self.curve))
         draw_curves({self.folder.name: self.curve}, self.folder / "curve.png", dpi=200)
 
 
-def state_bytes(module: nn.Module) -> bytes:
-    """The module's state, to pass to another process: a tensor passed as such would keep a file open."""
-    file = io.BytesIO()
-    torch.save(module.state_dict(), file)
-    return file.getvalue()
-
-
-def load_state_bytes(module: nn.Module, state: bytes) -> None:
-    module.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+def export(checkpoint: Path, path: Path) -> None:
+    """Write the weights of a checkpoint in half precision, averaged where an average is kept, with its curve."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    weights = {**state["module"], **state["average"]}
+    curve = state["curve"][::max(1, len(state["curve"]) // CURVE_POINTS)]
+    facts = {"step": state["step"], "seconds": state["seconds"], "curve": curve}
+    with replacing(path) as target:
+        save_file({name: tensor.half().contiguous() for name, tensor in weights.items()}, target,
+                  {"training": json.dumps(facts)})
 
 
 def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path, **options: Any) -> None:

@@ -1,36 +1,33 @@
 """Training of the two vocoders: UnivNet from mels, HiFi-GAN from the decoder's latents.
 
 The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences of
-successive samples. There is no discriminator, so that training takes hours on a CPU.
+successive samples. From ``JUDGED_FROM`` on discriminators judge the sound too, since spectra alone leave a buzz.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.audio import resample
 from ane.audio.mel import DIFFUSION_RATE, HOP, WINDOW, diffusion_mel, mel_filters
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 from ane.models.tortoise.vocoding import interpolate_latents
-from training.clips import Clip
-from training.speech import RATE, Shard
-from training.trainer import Initialise, PartSchedule, Trainer
+from training.discriminators import Discriminators
+from training.speech import Clip, Shard
+from training.trainer import Part
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
 FRAMES, EDGE = 56, 4        # frames of a crop; frames at each end, which padding affects, that the loss ignores
 LATENTS = 12                # of a crop
 SAMPLES_PER_LATENT = 1024 * DIFFUSION_RATE / 22050
-MEL_WEIGHT, CLICK_WEIGHT = 1.0, 0.5
+MEL_WEIGHT, CLICK_WEIGHT, SPECTRAL_WEIGHT = 1.0, 0.5, 2.5
+JUDGED_FROM = 1500          # step from which the discriminators take part
 CLICK_WINDOW, FLOOR = 60, 1e-3      # samples in which the largest difference is compared; added before the log
-CLIP_ENDS = 0.25            # share of batches with crops at the start of clips, and (HiFi-GAN) of those at the end
-
-# index of a clip, generator → input of the network, and its target, the waveform (S,) float32
-Crop = Callable[[int, torch.Generator], tuple[np.ndarray, np.ndarray]]
-
+CLIP_ENDS = 0.25            # share of batches with crops at the start of clips, and of those at the end
 
 class SpectralLoss(nn.Module):
     """Spectral convergence and log-magnitude distance over ``WINDOWS``, distance of log-mels, and distance of the
@@ -69,29 +66,23 @@ def magnitude(audio: Tensor, size: int, hop: int, window: Tensor) -> Tensor:
     return (spectrum.real ** 2 + spectrum.imag ** 2 + 1e-7).sqrt()
 
 
-def clip_at_24k(shard: Shard, index: int) -> np.ndarray:
-    return resample(shard.clip(index), RATE, DIFFUSION_RATE)
+class VocoderInTraining(nn.Module):
+    """A vocoder and the discriminators that judge it."""
 
+    def __init__(self, network: nn.Module):
+        super().__init__()
+        self.network, self.discriminators, self.spectral = network, Discriminators(), SpectralLoss()
+        for layer in network.modules():     # torch's defaults: larger weights saturate UnivNet's gates
+            if isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):
+                layer.reset_parameters()
 
-def load_audio(shards: Sequence[Path]) -> list[np.ndarray]:
-    """All clips of the shards as (S,) float32 at 24 kHz."""
-    return [clip_at_24k(shard, index) for shard in map(Shard.load, shards) for index in range(len(shard.texts))]
-
-
-def initialise_convolutions(module: nn.Module) -> None:
-    """torch's default initialisation for every convolution: larger weights saturate UnivNet's gates."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv1d | nn.ConvTranspose1d):
-            layer.reset_parameters()
-
-
-def batch_of(crop: Crop, clips: int, batch: int, generator: torch.Generator,
-             device: str) -> tuple[list[int], Tensor, Tensor]:
-    """Crops of random clips: the clips, the network's input, and the target waveforms (batch, S)."""
-    chosen = torch.randint(clips, (batch,), generator=generator).tolist()
-    inputs, waves = (torch.from_numpy(np.stack(part)).to(device)
-                     for part in zip(*(crop(index, generator) for index in chosen), strict=True))
-    return chosen, inputs, waves
+    def losses(self, output: Tensor, target: Tensor, judged: bool) -> dict[str, Tensor]:
+        """Losses of audio (B, S) by name; without ``judged`` of the spectra alone."""
+        spectral = self.spectral(output, target)
+        if not judged:
+            return {"loss": SPECTRAL_WEIGHT * spectral, "spectral": spectral}
+        found = self.discriminators.losses(output, target)
+        return {"loss": SPECTRAL_WEIGHT * spectral + sum(found.values()), "spectral": spectral, **found}
 
 
 def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -> Tensor:
@@ -99,69 +90,85 @@ def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -
     return audio[:, 0 if at_start else EDGE * HOP:None if at_end else -EDGE * HOP]
 
 
-def train_univnet(folder: Path, config: UnivNetConfig, shards: Sequence[Path], schedule: PartSchedule, batch: int,
-                  device: str, initialise: Initialise | None = None) -> UnivNet:
-    torch.manual_seed(schedule.seed)
-    network, loss = UnivNet(config), SpectralLoss().to(device)
-    initialise_convolutions(network)
-    trainer = Trainer(folder, network, schedule, device, initialise)
-    if trainer.finished:
-        return network.eval()
-    audio = [wave for wave in load_audio(shards) if len(wave) > (FRAMES + 1) * HOP]
-    mels = [diffusion_mel(wave) for wave in audio]
+@dataclass
+class Crops:
+    """Draws crops of clips: where they begin is counted in units of ``unit`` samples, each crop is ``count`` units.
 
-    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
-        at_start = float(torch.rand((), generator=generator)) < CLIP_ENDS
+    Attributes:
+        waves: (S,) float32 at 24 kHz each. units: of each clip.
+    """
 
-        def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
-            random = int(torch.randint(mels[index].shape[1] - FRAMES, (), generator=generator))
-            first = 0 if at_start else random
-            wave = audio[index][first * HOP:(first + FRAMES) * HOP]
-            return mels[index][:, first:first + FRAMES], np.pad(wave, (0, FRAMES * HOP - len(wave)))
+    waves: Sequence[np.ndarray]
+    units: Sequence[int]
+    unit: float
+    count: int
+    batch: int
 
-        _, mel, wave = batch_of(crop, len(audio), batch, generator, device)
-        noise = torch.randn(batch, config.noise_dim, FRAMES, generator=generator).to(device)
-        return {"loss": loss(without_edges(network.sound(mel, noise)[:, 0], at_start), without_edges(wave, at_start))}
-
-    trainer.run(step)
-    return network.eval()
-
-
-def train_hifigan(folder: Path, config: HifiganConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
-                  conditioning: np.ndarray, schedule: PartSchedule, batch: int, device: str,
-                  initialise: Initialise | None = None) -> Hifigan:
-    """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
-    torch.manual_seed(schedule.seed)
-    network, loss = Hifigan(config), SpectralLoss().to(device)
-    initialise_convolutions(network)
-    trainer = Trainer(folder, network, schedule, device, initialise)
-    if trainer.finished:
-        return network.eval()
-    clips = [clip for clip in clips if len(clip.codes) > LATENTS]
-    shards = {path: Shard.load(path) for path in {clip.shard for clip in clips}}
-    waves = [clip_at_24k(shards[clip.shard], clip.index) for clip in clips]
-    hidden = [latents(clip).astype(np.float32) for clip in clips]
-    voices = torch.from_numpy(conditioning).to(device)
-    length = LATENTS * 4 * DIFFUSION_RATE // 22050 * HOP
-
-    def crop_at(index: int, first: int) -> tuple[np.ndarray, np.ndarray]:
-        start = round(first * SAMPLES_PER_LATENT)
-        wave = waves[index][start:start + length]
-        return interpolate_latents(hidden[index][first:first + LATENTS]), np.pad(wave, (0, length - len(wave)))
-
-    def step(_: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def draw(self, generator: torch.Generator) -> tuple[list[tuple[int, int]], bool, bool, Tensor]:
+        """The clip and the first unit of each crop; whether all are at the start, or at the end, of their clips; and
+        their sound (batch, S)."""
         draw = float(torch.rand((), generator=generator))
         at_start, at_end = draw < CLIP_ENDS, draw > 1 - CLIP_ENDS
-
-        def crop(index: int, generator: torch.Generator) -> tuple[np.ndarray, np.ndarray]:
-            last = len(hidden[index]) - LATENTS
+        crops, length = [], int(self.count * self.unit) // HOP * HOP
+        for clip in torch.randint(len(self.waves), (self.batch,), generator=generator).tolist():
+            last = self.units[clip] - self.count
             random = int(torch.randint(last + 1, (), generator=generator))
-            return crop_at(index, 0 if at_start else last if at_end else random)
+            crops.append((clip, 0 if at_start else last if at_end else random))
+        starts = [(clip, round(first * self.unit)) for clip, first in crops]
+        rows = [self.waves[clip][start:start + length] for clip, start in starts]
+        padded = np.stack([np.pad(row, (0, length - len(row))) for row in rows])
+        return crops, at_start, at_end, torch.from_numpy(padded)
 
-        chosen, rows, wave = batch_of(crop, len(clips), batch, generator, device)
-        output = network(rows, voices[[clips[index].voice for index in chosen]])[:, 0]
-        return {"loss": loss(without_edges(output, at_start, at_end),
-                             without_edges(wave, at_start, at_end))}
 
-    trainer.run(step)
-    return network.eval()
+def train_vocoder(part: Part, network: nn.Module, crops: Callable[[], Crops],
+                  sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor]) -> nn.Module:
+    """Train a network whose output for crops is ``sound(crops, generator)``, (batch, S)."""
+    model = VocoderInTraining(network)
+    trainer = part.trainer(model)
+    if not trainer.finished:
+        source = crops()
+
+        def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
+            chosen, at_start, at_end, wave = source.draw(generator)
+            return model.losses(without_edges(sound(chosen, generator), at_start, at_end),
+                                without_edges(wave.to(part.device), at_start, at_end), index >= JUDGED_FROM)
+
+        trainer.run(step)
+    return trainer.result().network
+
+
+def train_univnet(part: Part, config: UnivNetConfig, shards: Sequence[Path]) -> nn.Module:
+    torch.manual_seed(part.schedule.seed)
+    network, mels = UnivNet(config), []
+
+    def crops() -> Crops:
+        waves = [wave for path in shards for wave in Shard.load(path).clips if len(wave) > (FRAMES + 1) * HOP]
+        mels.extend(diffusion_mel(wave) for wave in waves)
+        return Crops(waves, [mel.shape[1] for mel in mels], HOP, FRAMES, part.schedule.batch)
+
+    def sound(chosen: list[tuple[int, int]], generator: torch.Generator) -> Tensor:
+        mel = np.stack([mels[clip][:, first:first + FRAMES] for clip, first in chosen])
+        noise = torch.randn(len(mel), config.noise_dim, FRAMES, generator=generator)
+        return network.sound(torch.from_numpy(mel).to(part.device), noise.to(part.device))[:, 0]
+
+    return train_vocoder(part, network, crops, sound)
+
+
+def train_hifigan(part: Part, config: HifiganConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
+                  conditioning: np.ndarray) -> nn.Module:
+    """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
+    torch.manual_seed(part.schedule.seed)
+    network, hidden, voices = Hifigan(config), [], torch.from_numpy(conditioning).to(part.device)
+    clips = [clip for clip in clips if len(clip.codes) > LATENTS]
+
+    def crops() -> Crops:
+        audio = {path: Shard.load(path).clips for path in {clip.shard for clip in clips}}
+        hidden.extend(latents(clip).astype(np.float32) for clip in clips)
+        return Crops([audio[clip.shard][clip.index] for clip in clips], list(map(len, hidden)), SAMPLES_PER_LATENT,
+                     LATENTS, part.schedule.batch)
+
+    def sound(chosen: list[tuple[int, int]], _: torch.Generator) -> Tensor:
+        rows = np.stack([interpolate_latents(hidden[clip][first:first + LATENTS]) for clip, first in chosen])
+        return network(torch.from_numpy(rows).to(part.device), voices[[clips[clip].voice for clip, _ in chosen]])[:, 0]
+
+    return train_vocoder(part, network, crops, sound)

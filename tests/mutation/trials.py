@@ -20,8 +20,8 @@ EXTRA_TESTS = {
     "ane.models.tortoise.decoding": ["tests/parity/test_decoding.py"],
     "ane.models.tortoise.vocoding": ["tests/parity/test_end_to_end.py"],
     "ane.models.tortoise.diffusion": ["tests/parity/test_diffusion.py"],
-    "training.card": ["tests/training/test_recipe.py", "tests/benchmarks/test_quality.py"],
     "converters.proof.lint_rules": ["tests/converters/proof/test_lint.py"],
+    "training.card": ["tests/training/test_main.py"],
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
 PRELOADED = ["torch", "numpy", "pytest", "hypothesis", "rich", "tests.mutation.trials"]

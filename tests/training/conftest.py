@@ -1,30 +1,6 @@
-"""A stand-in for WordNet and for the teacher."""
-
-import stat
-import sys
+"""A stand-in for WordNet."""
 
 import pytest
-
-FLITE = '''#!{python} -S
-"""Takes flite's arguments and writes a tone for each letter."""
-import array, math, sys, wave
-options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-base = {{"rms": 110, "slt": 180}}[options["-voice"]]
-text = open(options["-f"]).read()
-tones = {{pitch: array.array("h", (int(9000 * math.sin(math.tau * base * pitch * t / 16000)) for t in range(960)))
-         for pitch in {{1 + ord(letter) % 7 for letter in text}}}}
-with wave.open(options["-o"], "wb") as file:
-    file.setparams((1, 2, 16000, 0, "NONE", ""))
-    file.writeframes(b"".join(tones[1 + ord(letter) % 7].tobytes() for letter in text))
-'''
-
-
-@pytest.fixture
-def teacher(tmp_path):
-    program = tmp_path / "flite"
-    program.write_text(FLITE.format(python=sys.executable))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program
 
 
 @pytest.fixture(scope="session")

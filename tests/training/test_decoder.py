@@ -9,10 +9,11 @@ from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import decode
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
-from training.clips import Clip
-from training.decoder import DecoderInTraining, training_sequence
+from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence
+from training.pitch import MIDDLE
+from training.publish import TrainedModel
 from training.recipe import CONFIGS, tokenizer_json
-from training.trained_model import TrainedModel
+from training.speech import Clip
 
 
 def test_latents_in_training_equal_those_of_the_pipeline():
@@ -34,3 +35,14 @@ def test_latents_in_training_equal_those_of_the_pipeline():
     np.testing.assert_allclose(hidden[:len(candidate.latents)], candidate.latents, atol=2e-4)
     assert len(candidate.latents) == len(candidate.codes) + config.calm_run
     assert (targets[first:first + len(candidate.codes)] - config.number_text_tokens - 1 == candidate.codes).all()
+
+
+def test_pitch_losses_count_voiced_frames_alone():
+    pitch = torch.tensor([MIDDLE, 2 * MIDDLE, 0.0, MIDDLE])
+    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])      # octaves of FRAMES, then voicing
+    assert right.shape[1] == 2 * FRAMES
+    octaves, voicing = DecoderObjective.pitch_losses(right, pitch)
+    assert float(octaves) == 0
+    assert float(voicing) < 1e-6
+    octaves, _ = DecoderObjective.pitch_losses(right + 1, pitch)
+    assert float(octaves) == 1

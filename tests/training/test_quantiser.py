@@ -14,7 +14,7 @@ def test_each_shard_is_coded_with_its_own_voice(tmp_path):
     paths = [tmp_path / f"{index:04d}-{voice}.npz" for index, voice in enumerate(("rms", "slt"))]
     for path in paths:
         Shard(["a", "b"], np.zeros(4, np.int16), np.array([2, 2]), mel, np.array([16, 24])).save(path)
-    for path, voice in zip(write_codes(tmp_path / "codes", quantiser, paths, ("rms", "slt"), 1), (0, 1), strict=True):
+    for path, voice in zip(write_codes(tmp_path / "codes", quantiser, paths, ("rms", "slt")), (0, 1), strict=True):
         for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
             wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
             assert codes.tolist() == wanted.tolist()

@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from training.clips import Clip
 from training.decoder import DecoderInTraining
 from training.recipe import CONFIGS, load_recipe
 from training.run import TrainingRun
-from training.speech import Flite
+from training.speech import Clip
 
 
 def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch):
@@ -20,7 +19,7 @@ def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch
 
     def latents(seed):
         torch.manual_seed(seed)
-        run = TrainingRun(tmp_path, load_recipe(), "cpu", Flite(), tmp_path, 1)
+        run = TrainingRun(tmp_path, load_recipe(), "cpu", tmp_path, 1)
         run.autoregressive = DecoderInTraining(CONFIGS["autoregressive"], 1, 0.7).eval()
         torch.save(run.autoregressive.state_dict(), tmp_path / "autoregressive" / "checkpoint.pt")
         return run.latents[clip.shard, clip.index], run
