@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--parts", metavar="A,B", help=f"what to make (default, in order: {','.join(PARTS)},bundle; then also card, "
         "of the bundle, and weights, for --start)")
     add("--start", type=Path, metavar="DIR", help="weights that parts without a checkpoint start from")
-    add("--minutes", type=float, metavar="N", help="train each part for so long at most in this call")
+    add("--minutes", type=float, metavar="N", help="train each of these parts for so long at most, and no other")
     add("--tiny", type=int, metavar="STEPS", help="so few steps of each part, on seconds of tones: to try the recipe")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="(%(default)s)")
     add("--threads", type=int, help="torch threads (default: torch's choice)")
@@ -51,10 +51,11 @@ def train(options: argparse.Namespace) -> None:
     recipe = load_recipe(options.config)
     if options.tiny:
         recipe = recipe.tiny(options.tiny)
-    if options.minutes is not None:
-        parts = {name: part.model_copy(update={"minutes": options.minutes}) for name, part in recipe.parts.items()}
-        recipe = recipe.model_copy(update={"parts": parts})
     parts = options.parts.split(",") if options.parts else [*PARTS, "bundle"]
+    if options.minutes is not None:     # the parts before those that are named are taken as they are
+        schedules = {name: part.model_copy(update={"minutes": options.minutes if name in parts else 0})
+                     for name, part in recipe.parts.items()}
+        recipe = recipe.model_copy(update={"parts": schedules})
     if unknown := set(parts) - {*PARTS, *OUTPUTS}:
         raise UserError(f"--parts {','.join(sorted(unknown))}: choose from {', '.join([*PARTS, *OUTPUTS])}")
     if options.start and not options.start.is_dir():

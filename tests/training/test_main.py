@@ -59,6 +59,9 @@ def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_ru
     curve = json.loads((out / "rlg_auto" / "curve.json").read_text())
     assert [point["step"] for point in curve] == [2, 3]
 
+    main(arguments(out, wordnet, "--tiny", "9", "--minutes", "1e-9", "--parts", "univnet"))     # alone, for one step
+    assert json.loads((out / "univnet" / "curve.json").read_text())[-1]["step"] == 3
+
     shutil.copytree(out / "speech", tmp_path / "other" / "speech")
     main(arguments(tmp_path / "other", wordnet, "--tiny", "4", "--start", str(out / "weights"),
                    "--parts", "codes,autoregressive"))
