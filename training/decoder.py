@@ -21,7 +21,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoi
 from training.pitch import MIDDLE
 from training.quantiser import ENVELOPE_WEIGHT, Quantiser
 from training.speech import Batches, Clip, Shard, load_mels, pad_rows
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
@@ -195,7 +195,7 @@ class DecoderObjective:
                 for name in ("codes", "envelope error", "pitch error, octaves")}
 
 
-def train_decoder(part: Part, config: UnifiedVoiceConfig, clips: Sequence[Clip], validation: Sequence[Clip],
+def train_decoder(part: TrainedPart, config: UnifiedVoiceConfig, clips: Sequence[Clip], validation: Sequence[Clip],
                   voices: int, quantiser: Quantiser) -> DecoderInTraining:
     schedule = part.schedule
     torch.manual_seed(schedule.seed)

@@ -11,7 +11,7 @@ from ane.audio.mel import HOP, diffusion_mel, normalise_mel
 from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from training.speech import Batches, Clip, Shard
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
 BLENDED = 0.10              # share with a blend of voices, so that voice and latents may come from different speakers
@@ -88,8 +88,8 @@ class DenoiserObjective:
         return {"loss": ((prediction - x0) ** 2).mean()}
 
 
-def train_denoiser(part: Part, config: DiffusionConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
-                   voices: int) -> DenoiserInTraining:
+def train_denoiser(part: TrainedPart, config: DiffusionConfig, clips: Sequence[Clip],
+                   latents: Callable[[Clip], np.ndarray], voices: int) -> DenoiserInTraining:
     """``latents``: (n, D) of a clip, those of the silence after its end included. The config must predict x0."""
     assert config.prediction == "x0"
     torch.manual_seed(part.schedule.seed)

@@ -16,7 +16,7 @@ from ane.audio.mel import CONDITIONING_RATE
 from ane.models.tortoise.networks.conditioning import RandomLatentConverter, RandomLatentConverterConfig
 from training.pitch import RATE
 from training.speech import Shard, voice_of
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 RECORDINGS = 200        # of each teacher
 SHARPNESS = 6.0         # larger: noise is mapped to a blend of the voices less often
@@ -35,7 +35,8 @@ def recordings(shards: Sequence[Path], voices: Sequence[str], seed: int) -> list
     return found
 
 
-def train_encoder(part: Part, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]], targets: Tensor) -> nn.Module:
+def train_encoder(part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[int, np.ndarray]],
+                  targets: Tensor) -> nn.Module:
     """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
     torch.manual_seed(part.schedule.seed)
     initialise_encoder(encoder)
@@ -54,7 +55,7 @@ def train_encoder(part: Part, encoder: nn.Module, mels: Sequence[tuple[int, np.n
     return trainer.result()
 
 
-def train_converter(part: Part, config: RandomLatentConverterConfig, targets: Tensor) -> nn.Module:
+def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targets: Tensor) -> nn.Module:
     """Map noise to a latent on the line between the first voice and the last, mostly near its ends."""
     schedule, device = part.schedule, part.device
     torch.manual_seed(schedule.seed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ane.system.files import replacing
 from training.speech import load_mels, voice_of
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 STAMP = "quantiser.sha256"      # file beside the codes: hash of the codebook
 WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
@@ -125,7 +125,7 @@ def envelope_matrix() -> Tensor:
     return cosines.T @ cosines
 
 
-def train_quantiser(part: Part, shards: Sequence[Path], entries: int, voices: Sequence[str]) -> Quantiser:
+def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voices: Sequence[str]) -> Quantiser:
     torch.manual_seed(part.schedule.seed)
     quantiser, device = Quantiser(entries, len(voices)), part.device
     trainer = part.trainer(quantiser)

@@ -14,7 +14,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.system.errors import UserError
 from training.speech import Clip
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 MIN_GROUP = 2           # clips of equal text length that are worth comparing
 MAX_SILENCE = 16        # limit of the random number of silence codes after the longest clip of a batch
@@ -58,7 +58,7 @@ class CLVPInTraining(nn.Module):
                 "accuracy": (scores.argmax(dim=1) == own).float().mean()}
 
 
-def train_clvp(part: Part, config: CLVPConfig, decoder: UnifiedVoiceConfig, clips: Sequence[Clip],
+def train_clvp(part: TrainedPart, config: CLVPConfig, decoder: UnifiedVoiceConfig, clips: Sequence[Clip],
                validation: Sequence[Clip]) -> CLVP:
     schedule = part.schedule
     torch.manual_seed(schedule.seed)

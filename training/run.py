@@ -24,7 +24,7 @@ from training.ranking import train_clvp
 from training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
 from training.speech import Clip, clips_in, load_clips, number_of, speak_all
 from training.text import texts_of_a_voice
-from training.trainer import Part
+from training.trainer import TrainedPart
 from training.vocoders import train_hifigan, train_univnet
 
 VALIDATION_CLIPS = 320
@@ -49,8 +49,8 @@ class TrainingRun:
     workers: int
     start: Path | None = None
 
-    def part(self, name: str) -> Part:
-        return Part(self.folder / name, self.recipe.parts[name], self.device,
+    def part(self, name: str) -> TrainedPart:
+        return TrainedPart(self.folder / name, self.recipe.parts[name], self.device,
                     (self.start or self.folder / "start") / f"{name}.safetensors")
 
     @property

@@ -70,7 +70,7 @@ class PartSchedule(BaseModel):
 
 
 @dataclass(frozen=True)
-class Part:
+class TrainedPart:
     """Where and how one part is trained.
 
     Attributes:
@@ -93,7 +93,7 @@ class Trainer:
     Step n draws from a generator seeded with n, so a resumed run equals an uninterrupted one.
     """
 
-    def __init__(self, module: nn.Module, part: Part):
+    def __init__(self, module: nn.Module, part: TrainedPart):
         self.folder, self.schedule, self.device = part.folder, part.schedule, part.device
         self.module = module.to(part.device)
         self.trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

@@ -18,7 +18,7 @@ from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 from ane.models.tortoise.vocoding import interpolate_latents
 from training.discriminators import Discriminators
 from training.speech import Clip, Shard
-from training.trainer import Part
+from training.trainer import TrainedPart
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
 FRAMES, EDGE = 56, 4        # frames of a crop; frames at each end, which padding affects, that the loss ignores
@@ -120,7 +120,7 @@ class Crops:
         return crops, at_start, at_end, torch.from_numpy(padded)
 
 
-def train_vocoder(part: Part, network: nn.Module, crops: Callable[[], Crops],
+def train_vocoder(part: TrainedPart, network: nn.Module, crops: Callable[[], Crops],
                   sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor]) -> nn.Module:
     """Train a network whose output for crops is ``sound(crops, generator)``, (batch, S)."""
     model = VocoderInTraining(network)
@@ -137,7 +137,7 @@ def train_vocoder(part: Part, network: nn.Module, crops: Callable[[], Crops],
     return trainer.result().network
 
 
-def train_univnet(part: Part, config: UnivNetConfig, shards: Sequence[Path]) -> nn.Module:
+def train_univnet(part: TrainedPart, config: UnivNetConfig, shards: Sequence[Path]) -> nn.Module:
     torch.manual_seed(part.schedule.seed)
     network, mels = UnivNet(config), []
 
@@ -154,8 +154,8 @@ def train_univnet(part: Part, config: UnivNetConfig, shards: Sequence[Path]) -> 
     return train_vocoder(part, network, crops, sound)
 
 
-def train_hifigan(part: Part, config: HifiganConfig, clips: Sequence[Clip], latents: Callable[[Clip], np.ndarray],
-                  conditioning: np.ndarray) -> nn.Module:
+def train_hifigan(part: TrainedPart, config: HifiganConfig, clips: Sequence[Clip],
+                  latents: Callable[[Clip], np.ndarray], conditioning: np.ndarray) -> nn.Module:
     """``latents``: (n, D) of a clip; ``conditioning``: (voices, D)."""
     torch.manual_seed(part.schedule.seed)
     network, hidden, voices = Hifigan(config), [], torch.from_numpy(conditioning).to(part.device)

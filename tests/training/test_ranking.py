@@ -15,7 +15,7 @@ from training.publish import TrainedModel
 from training.ranking import CLVPInTraining, train_clvp
 from training.recipe import CONFIGS, SETTINGS, tokenizer_json
 from training.speech import Clip
-from training.trainer import Part, PartSchedule
+from training.trainer import PartSchedule, TrainedPart
 
 
 def test_clvp_in_training_gives_the_scores_of_the_pipeline():
@@ -35,7 +35,7 @@ def test_clvp_learns_which_codes_belong_to_a_text(tmp_path):
     rng = np.random.default_rng(0)
     clips = [Clip(text.tolist(), np.repeat(20 * text, 2), 0, None, index)
              for index, text in enumerate(rng.integers(3, 29, (60, 6)))]
-    train_clvp(Part(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
+    train_clvp(TrainedPart(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
                CONFIGS["clvp"], dataclasses.replace(CONFIGS["autoregressive"], max_mel_tokens=20), clips, clips)
     last = json.loads((tmp_path / "curve.json").read_text())[-1]
     assert last["accuracy, validation"] > 0.5

