@@ -1,5 +1,6 @@
 """The SQLite database of a job: its tables, its transactions, and how an older one is brought up to date."""
 
+import fcntl
 import os
 import secrets
 import socket
@@ -8,11 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-try:
-    import fcntl
-except ImportError:         # Windows
-    fcntl = None
 
 from ane.system.errors import UserError
 from ane.system.interruption import uninterrupted
@@ -122,8 +118,6 @@ def lock_folder(path: Path) -> int | None:
 
     None: another process holds the lock. The system releases it however the process ends, and not before.
     """
-    if fcntl is None:
-        return -1
     try:
         opened = os.open(path, os.O_RDONLY)
     except OSError:

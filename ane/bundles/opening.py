@@ -25,7 +25,7 @@ def demo_bundle(name: str = DEMO) -> Path:
 
 def is_embedded(folder: Path | None) -> bool:
     """Whether the directory is that of one of the ``EMBEDDED`` bundles."""
-    return folder in map(demo_bundle, EMBEDDED)
+    return any(folder == demo_bundle(name) for name in EMBEDDED)
 
 
 def bundle_names() -> list[str]:
