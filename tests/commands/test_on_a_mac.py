@@ -26,7 +26,7 @@ from tests.backends.coreml.native import Order
 from tests.bench.in_process import InProcessWorker
 from tests.small_bundle import write_small_bundle
 
-SPEECH = ("--bundle=demo", "--preset=fastest", "--seed", "0", "--lanes", "2")
+SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2")
 
 
 @pytest.fixture(scope="module")

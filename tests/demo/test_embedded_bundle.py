@@ -24,7 +24,7 @@ TEXT = "The children were playing in the park with their friends, and the sun wa
 
 @pytest.fixture(scope="module")
 def synthesizer() -> Synthesizer:
-    return ane.load(keep=True)
+    return ane.load("demo", keep=True)
 
 
 @pytest.fixture(scope="module")

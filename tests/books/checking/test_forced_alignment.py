@@ -20,7 +20,7 @@ def recogniser() -> TextAligner:
 
 @pytest.fixture(scope="module")
 def synthesizer():
-    return ane.load(keep=True)
+    return ane.load("demo", keep=True)
 
 
 def judged(recogniser, synthesizer, text: str, spoken: str) -> list[str]:

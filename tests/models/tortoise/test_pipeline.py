@@ -26,7 +26,7 @@ def test_networks_are_released_after_their_step(synthesizer):
 
 
 def test_networks_stay_loaded_on_request():
-    keeping = ane.load(keep=True)
+    keeping = ane.load("demo", keep=True)
     keeping.speak(SENTENCE, seed=1, settings=DIFFUSION)
     assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
 
