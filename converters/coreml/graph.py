@@ -123,6 +123,9 @@ class CoreMLGraph:
         specs = {name: mb.TensorSpec(shape, kind) for name, shape in self.inputs.items()}
         specs |= {name: mb.TensorSpec(shape, types.int32) for name, shape in self.integers.items()}
         specs |= {name: mb.StateTensorSpec(shape, types.fp16) for name, shape in self.states.items()}
+        # coremltools counts the names it gives in all graphs since its last conversion, also those of a graph that was
+        # never converted: a value's name would depend on them
+        mb.name_count.clear()
         with Function(specs, TARGET) as function:
             outputs = self.body(style, **{name: function.inputs[name] for name in specs})
             function.set_outputs([renamed(value, name) for name, value in outputs.items()])

@@ -12,6 +12,7 @@ from ane.bundles.packages import missing_packages
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from converters import functions
+from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import CoreMLOptions
 from converters.coreml.target import check_options
 from converters.functions import all_functions, convertible_networks, family_of, functions_of
@@ -74,3 +75,13 @@ def test_a_state_that_the_neural_engine_would_refuse_is_refused_with_the_next_le
         check_options(CoreMLOptions(lanes=(1,), buckets={"step": (450,)}), RandomModel())
     check_options(CoreMLOptions(lanes=(1,), buckets={"step": (480,)}), RandomModel())
     check_options(CoreMLOptions(lanes=(1,), caches=("io",), buckets={"step": (450,)}), RandomModel())
+
+
+def test_a_graph_gives_its_values_the_same_names_whatever_was_built_before():
+    def names() -> list[str]:
+        graph = CoreMLGraph("double", {}, {"x": (1, 2)}, lambda style, x: {"y": mb.add(x=mb.add(x=x, y=x), y=x)})
+        return [op.name for op in graph.build(Style("fp32"))._mil_program.functions["main"].operations]
+
+    before = names()
+    mb.name_count["add"] += 7       # as a graph that was refused while it was built leaves it
+    assert names() == before
