@@ -16,9 +16,8 @@ from typing import Any
 import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
-from ane.bundles.opening import EMBEDDED
 from ane.system.errors import UserError
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult
+from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.speech import SENTENCES
 
 TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
@@ -53,8 +52,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                           fresh_call(bundle, arguments, options.threads))
              for bundle, ways in WAYS.items() for way, arguments in list(ways.items())[:1]]
     rows += measure_in_rounds(fresh, options.rounds, warm_up=False)
-    return BenchmarkResult(rows, {"threads": options.threads, "rounds": options.rounds}, (),
-                           [BenchmarkPlot("Speed, a paragraph", "a paragraph")])
+    return BenchmarkResult(rows, {"threads": options.threads, "rounds": options.rounds})
 
 
 def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:
@@ -93,9 +91,5 @@ def fresh_call(bundle: str, arguments: dict[str, Any], threads: int) -> Callable
     return read
 
 
-def unavailable(options: argparse.Namespace) -> str | None:
-    return None if options.bundle in (None, *EMBEDDED) else "it measures the embedded voices, and --bundle was given"
-
-
 BENCHMARK = Benchmark(measure, "speed and first sound of the embedded voices", quick="--rounds 1",
-                      unavailable=unavailable, uses=("threads", "rounds"))
+                      uses=("threads", "rounds"))

@@ -86,25 +86,23 @@ install_wheels() {
 add_steps() {
     local checkpoints="$output/checkpoints" bundle="$output/onnx" bench="python3 -m benchmarks"
     local on_torch="--checkpoints $checkpoints --competitors torch:cuda --precision fp32,fp16,bf16"
-    local against_eager=${on_torch/torch:cuda/eager:cuda,torch:cuda}
     local converted="--networks autoregressive,diffusion,univnet,hifigan"
     local on_onnx="--bundle $bundle --competitors torch:cuda,onnx:cuda --precision fp32,fp16,int4"
     local on_tensorrt="--bundle $bundle --competitors onnx:cuda,onnx:tensorrt --precision fp16"
     step machine 120 "nvidia-smi; python3 -m ane doctor --json > $output/machine.json"
     step tests 900 "python3 -m pytest tests/cuda -rA -p no:cacheprovider --junitxml=$output/tests.xml"
     step checkpoints 300 "$bench checkpoints $checkpoints"
-    step decode-torch 420 "$bench decode $against_eager -o $output/decode-torch.json"
-    step diffusion-torch 420 "$bench diffusion $against_eager --utterances 1,4 -o $output/diffusion-torch.json"
+    step decode-torch 420 "$bench decode $on_torch -o $output/decode-torch.json"
+    step diffusion-torch 420 "$bench diffusion $on_torch --utterances 1,4 -o $output/diffusion-torch.json"
     step sentence-torch 420 "$bench sentence $on_torch -o $output/sentence-torch.json"
     step import 300 "python3 -m ane import $checkpoints -o $output/imported --precision fp16"
     step convert 900 "python3 -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"
     step verify-onnx 420 "python3 -m ane verify --against onnx:cuda --bundle $bundle --json $output/verify-onnx.json"
     step decode-onnx 420 "$bench decode $on_onnx -o $output/decode-onnx.json"
     step diffusion-onnx 420 "$bench diffusion $on_onnx -o $output/diffusion-onnx.json"
-    step vocoders 300 "$bench backends --only vocoders $on_onnx -o $output/vocoders.json"
+    step vocoders 300 "$bench vocoders $on_onnx -o $output/vocoders.json"
     step sentence-onnx 420 "$bench sentence $on_onnx -o $output/sentence-onnx.json"
     step stream-torch 420 "$bench stream $on_torch --seconds 5,20,60 -o $output/stream-torch.json"
-    step scale-torch 420 "$bench scale $on_torch --chunks 1,8,32 -o $output/scale-torch.json"
     step diffusion-tensorrt 600 "$bench diffusion $on_tensorrt -o $output/diffusion-tensorrt.json"
 }
 

@@ -1,4 +1,4 @@
-"""Measurements of speech for the quality benchmark: transcript, pitch, mel distance, and defects of the waveform."""
+"""Measurements of speech for the quality benchmark: transcript, pitch, and defects of the waveform."""
 
 import importlib.util
 import re
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ane.audio import resample
-from ane.audio.mel import diffusion_mel
 from ane.system.errors import UserError
 
 RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-DECIBELS = 20 / np.log(10)  # of a mel's natural logarithm of a magnitude
 CLICK = 8.0                 # a click is a step between samples of this many times the loudness around it
 
 
@@ -79,12 +77,14 @@ class Wave:
     """Properties of a wave.
 
     Attributes:
-        seconds: its length. f0: median pitch of voiced frames in Hz. loudness: of the spoken frames, in dBFS.
-        silent_end: seconds of silence after the last sound. clicks: their number. finite: no NaN or infinity.
+        seconds: its length. f0: median pitch of voiced frames in Hz. f0_spread: their deviation in semitones.
+        loudness: of the spoken frames, in dBFS. silent_end: seconds of silence after the last sound.
+        clicks: their number. finite: no NaN or infinity.
     """
 
     seconds: float
     f0: float
+    f0_spread: float
     loudness: float
     silent_end: float
     clicks: int
@@ -97,8 +97,11 @@ class Wave:
         spoken = np.flatnonzero(energy > QUIET)
         level = np.sqrt((frames[spoken] ** 2).mean()) if len(spoken) else 0.0
         end = len(audio) - (spoken[-1] + 1) * FRAME if len(spoken) else len(audio)
-        return cls(len(audio) / rate, median_pitch(audio, rate), float(20 * np.log10(max(level, 1e-9))), end / rate,
-                   clicks(audio), bool(np.isfinite(audio).all()))
+        pitch = voiced_pitch(audio, rate)
+        f0 = float(np.median(pitch)) if len(pitch) else float("nan")
+        spread = float(np.std(12 * np.log2(pitch))) if len(pitch) else float("nan")
+        return cls(len(audio) / rate, f0, spread, float(20 * np.log10(max(level, 1e-9))), end / rate, clicks(audio),
+                   bool(np.isfinite(audio).all()))
 
 
 def clicks(audio: np.ndarray) -> int:
@@ -110,15 +113,15 @@ def clicks(audio: np.ndarray) -> int:
     return int((steps > np.maximum(CLICK * around, QUIET)).sum())
 
 
-def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> float:
-    """Hz: median over voiced frames of 40 ms of the first strong autocorrelation peak. NaN without voiced frames."""
+def voiced_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> np.ndarray:
+    """Hz of each voiced frame of 40 ms: the first strong peak of its autocorrelation."""
     size, hop = round(0.04 * rate), round(0.01 * rate)
     if len(audio) < size:
-        return float("nan")
+        return np.zeros(0)
     frames = np.lib.stride_tricks.sliding_window_view(audio, size)[::hop]
     frames = frames[np.sqrt((frames ** 2).mean(axis=1)) > 4 * QUIET]
     if not len(frames):
-        return float("nan")
+        return np.zeros(0)
     spectrum = np.fft.rfft((frames - frames.mean(axis=1, keepdims=True)) * np.hanning(size), 4 * size)
     kernel = np.fft.rfft(np.hanning(size), 4 * size)
     lags = slice(int(rate / high), int(rate / low))
@@ -128,30 +131,7 @@ def median_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 
     strength = (correlation / correlation[:, :1] / (window / window[0]))[:, lags]
     best = strength.max(axis=1)
     voiced = best > 0.5
-    if not voiced.any():
-        return float("nan")
     first = (strength[voiced] > 0.9 * best[voiced, None]).argmax(axis=1)        # not an octave too low
     # from the first lag above 0.9 of the maximum to the local maximum
     peaks = [lag + int(row[lag:lag + 20].argmax()) for lag, row in zip(first, strength[voiced], strict=True)]
-    return float(np.median(rate / (np.array(peaks) + lags.start)))
-
-
-def log_spectral_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Distance of two log-mels (100, L) in dB: root mean square over bands, mean over frames."""
-    return float(np.sqrt(np.square((ours - theirs) * DECIBELS).mean(axis=0)).mean())
-
-
-def mel_distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """Mean distance in dB of two waves' log-mels (24 kHz) along the best alignment (dynamic time warping)."""
-    a, b = (diffusion_mel(wave)[:70].T * DECIBELS for wave in (ours, theirs))
-    cost = np.sqrt(((a[:, None, :] - b[None]) ** 2).mean(axis=2))
-    total, steps = cost[0].cumsum(), np.arange(1, len(b) + 1)
-    for row in cost[1:]:
-        before, before_steps = total, steps
-        total, steps = np.empty_like(before), np.empty_like(before_steps)
-        total[0], steps[0] = before[0] + row[0], before_steps[0] + 1
-        for j in range(1, len(row)):
-            choices = (before[j - 1], before_steps[j - 1]), (before[j], before_steps[j]), (total[j - 1], steps[j - 1])
-            least = min(choices)
-            total[j], steps[j] = least[0] + row[j], least[1] + 1
-    return float(total[-1] / steps[-1])
+    return rate / (np.array(peaks, dtype=float) + lags.start)

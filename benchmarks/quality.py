@@ -1,315 +1,226 @@
-"""Word error rates of a bundle's voices by an offline recogniser, and other measurements of their speech.
+"""How good speech is: naturalness, word errors, pitch and defects of a bundle's voices, their teachers beside them.
 
-Each voice speaks the held-out sentences (training/held_out.txt) and pocketsphinx transcribes them: word error rate with
-its 95 % interval (bootstrap over sentences), forced choice among the first 30 sentences, share of sentences that end
-with a stop code, DNSMOS, and speaker similarity, length, pitch, mel distance, silence and clicks compared with the
-teacher, flite. With --run, the teacher's codes, from a training run's quantiser, are spoken too, which shows the loss
-by sampling. The best of 8 candidates by CLVP is compared with the mean of the same 8, twice for each sentence. A model
-without voices and presets, such as the fast embedded voice, speaks the sentences in one way.
+Each voice speaks the first 40 held-out sentences (training/held_out.txt) as `ane say` does by default, and with the
+presets and speeds that are named. Measured are DistillMOS (naturalness, 1 to 5), word errors by Whisper base, DNSMOS
+(noise, 1 to 5), the cosine of speaker embeddings to the teacher's, median pitch and its deviation in semitones, length
+and pitch relative to the teacher's sentence by sentence, silence at the end, clicks. The intervals are of 95 %, by
+bootstrap over sentences. The weights of these networks are fetched once (``benchmarks.packages``).
+
+With --recordings, folders of NNN.wav, one a sentence, are measured instead: of --keep, or of other programs.
 """
 
 import argparse
-import os
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ane
+from ane.audio import read_audio, write
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import Model, open_model
-from ane.commands.arguments import natural, positive
-from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, default_preset
-from ane.models.tortoise.synthesizer import Synthesizer
+from ane.bundles.opening import VOICE
+from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
-from ane.voices import Voice, load_voice
-from benchmarks.harness import Benchmark, BenchmarkPlot, BenchmarkResult, model_name
-from benchmarks.listening import Recogniser, Wave, edits, mel_distance, recogniser_problem, words
-from benchmarks.naturalness import Dnsmos, dnsmos_problem
-from benchmarks.similarity import SpeakerEncoder, mean_embedding, similarity_problem
-from benchmarks.speakers import (
-    CANDIDATES,
-    SETS,
-    SpokenText,
-    ranked_candidates,
-    save_all,
-    speak_all,
-    speak_codes,
-    speak_plainly,
-    speak_teacher,
-    teacher_quantiser,
-)
-from training.speech import Flite
+from ane.text import normalise_english
+from benchmarks.harness import Benchmark, BenchmarkResult, model_name
+from benchmarks.listening import Wave, edits, words
+from benchmarks.teachers import teacher_speech
+from benchmarks.yardsticks import DistillMos, Dnsmos, SpeakerEncoder, WhisperRecogniser, mean_embedding
 from training.text import held_out_sentences
 
-CHOICES = 30
-ALLOWED = {"quality": 0.15, "fast": 0.20, "speech": 0.15}       # word error rate above the teacher's
-DIFFUSING_PRESET = "1x10_guided"                                # for a model whose default has no diffusion
-LESS_NATURAL = 0.15                                             # DNSMOS below the teacher's
+SEED = 7
+SENTENCES = 40
 
 
-@dataclass
-class ScoredSpeech:
-    """A sentence as the recogniser transcribed it, and what was measured of its sound."""
+@dataclass(frozen=True)
+class Sound:
+    """A sentence's speech: audio (S,) float32, and whether the model ended it by itself."""
+
+    text: str
+    audio: np.ndarray
+    rate: int
+    ended: bool = True
+
+
+@dataclass(frozen=True)
+class JudgedSentence:
+    """What was measured of a sentence."""
 
     text: str
     transcript: str
     errors: int
     words: int
-    chosen: bool | None
+    distillmos: float
+    dnsmos: float
     wave: Wave
-    mel_distance: float | None
-    stopped: bool
-    dnsmos: float | None
-    similarity: float | None
-
-
-@dataclass(frozen=True)
-class ComparedWith:
-    """What speech is compared with.
-
-    Attributes:
-        choices: sentences that the recogniser chooses among.
-        speaker: embedding of the teacher's voice; None where nothing computes embeddings.
-        dnsmos: whether DNSMOS is computed.
-    """
-
-    choices: tuple[str, ...] = ()
-    speaker: np.ndarray | None = None
-    dnsmos: bool = True
-
-
-def score_speech(spoken: SpokenText, teacher: np.ndarray | None, compared: ComparedWith) -> ScoredSpeech:
-    """``teacher``: the same sentence by the teacher, (S,) float32 at 24 kHz, for the mel distance."""
-    choices, speaker = compared.choices, compared.speaker
-    recogniser = cached_recogniser(choices)
-    transcript = recogniser.transcribe(spoken.audio, SAMPLE_RATE)
-    chosen = None
-    if spoken.text in choices:
-        chosen = recogniser.chosen(spoken.audio, SAMPLE_RATE) == " ".join(words(spoken.text))
-    distance = None if teacher is None else mel_distance(spoken.audio, teacher)
-    expected = words(spoken.text)
-    return ScoredSpeech(spoken.text, transcript, edits(expected, words(transcript)), len(expected), chosen,
-                        Wave.of(spoken.audio, SAMPLE_RATE), distance, spoken.stopped,
-                        cached_dnsmos().overall(spoken.audio, SAMPLE_RATE) if compared.dnsmos else None,
-                        None if speaker is None else float(
-                            cached_encoder().embedding(spoken.audio, SAMPLE_RATE) @ speaker))
+    embedding: np.ndarray
+    ended: bool
 
 
 @cache
-def cached_recogniser(choices: tuple[str, ...]) -> Recogniser:
-    """One for each process: its models take a second to load."""
-    return Recogniser(choices)
+def judges() -> tuple[WhisperRecogniser, DistillMos, Dnsmos, SpeakerEncoder]:
+    return WhisperRecogniser(), DistillMos(), Dnsmos(), SpeakerEncoder()
 
 
-@cache
-def cached_dnsmos() -> Dnsmos:
-    return Dnsmos()
+def judge(sound: Sound) -> JudgedSentence:
+    recogniser, distillmos, dnsmos, encoder = judges()
+    audio, rate = sound.audio, sound.rate
+    transcript = recogniser.transcribe(audio, rate)
+    expected, found = (words(normalise_english(text)) for text in (sound.text, transcript))
+    return JudgedSentence(sound.text, transcript, edits(expected, found), len(expected), distillmos.score(audio, rate),
+                          dnsmos.score(audio, rate), Wave.of(audio, rate), encoder.embedding(audio, rate), sound.ended)
 
 
-@cache
-def cached_encoder() -> SpeakerEncoder:
-    return SpeakerEncoder()
+def interval(shares: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """95 % interval of ``shares.sum() / weights.sum()``, by 2000 bootstrap samples of the sentences."""
+    drawn = np.random.default_rng(0).integers(0, len(shares), (2000, len(shares)))
+    means = shares[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
-def teachers_embedding(teacher: Sequence[SpokenText]) -> np.ndarray | None:
-    """The embedding of the teacher's voice, of all its sentences; None without the network for it."""
-    if similarity_problem():
-        return None
-    return mean_embedding([cached_encoder().embedding(one.audio, SAMPLE_RATE) for one in teacher])
-
-
-def summary(scored: Sequence[ScoredSpeech], teacher: Sequence[ScoredSpeech]) -> dict[str, Any]:
-    """The figures of one system, with lengths and pitch compared with the teacher's sentence by sentence."""
-    errors, count = (np.array([getattr(one, name) for one in scored], dtype=float) for name in ("errors", "words"))
-    lengths = np.array([one.wave.seconds / other.wave.seconds for one, other in zip(scored, teacher, strict=True)])
-    waves = [one.wave for one in scored]
-    f0, own = (float(np.nanmedian([one.wave.f0 for one in side])) for side in (scored, teacher))
-    distances = [one.mel_distance for one in scored if one.mel_distance is not None]
-    alike = [one.similarity for one in scored if one.similarity is not None]
-    chosen = [one.chosen for one in scored if one.chosen is not None]
-    return {"wer": errors.sum() / count.sum(), "interval": interval(errors, count), "forced": sum(chosen),
-            "choices": len(chosen), "stopped": float(np.mean([one.stopped for one in scored])),
-            "dnsmos": float(np.mean([one.dnsmos for one in scored])),
-            "similarity": float(np.mean(alike)) if alike else None,
-            "longest": float(lengths.max()), "f0": f0, "f0_off": f0 / own - 1,
-            "mel_distance_db": float(np.mean(distances)) if distances else None,
-            "loudness_db": float(np.mean([wave.loudness for wave in waves])),
-            "loudness_spread_db": float(np.std([wave.loudness for wave in waves])),
-            "silent_end": max(wave.silent_end for wave in waves), "clicks": sum(wave.clicks for wave in waves),
-            "finite": all(wave.finite for wave in waves)}
-
-
-def interval(errors: np.ndarray, count: np.ndarray) -> tuple[float, float]:
-    """95 % interval of the word error rate, by 2000 bootstrap samples of the sentences."""
-    drawn = np.random.default_rng(0).integers(0, len(errors), (2000, len(errors)))
-    rates = errors[drawn].sum(axis=1) / count[drawn].sum(axis=1)
-    return float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975))
-
-
-def score_all(pool: ProcessPoolExecutor, spoken: Iterable[SpokenText], teacher: Sequence[SpokenText] | None,
-              compared: ComparedWith) -> list[ScoredSpeech]:
-    """Score speech in the pool while the next sentences are being spoken."""
-    futures = [pool.submit(score_speech, one, None if teacher is None else teacher[index].audio, compared)
-               for index, one in enumerate(spoken)]
-    return [future.result() for future in futures]
-
-
-def ranking(pool: ProcessPoolExecutor, synthesizer: Synthesizer, sentences: Sequence[str],
-            voice: Voice) -> dict[str, float]:
-    """``ranking_gain`` of CLVP on candidates for these sentences."""
-    candidates, chosen = ranked_candidates(synthesizer, sentences, voice)
-    scored = score_all(pool, [one for row in candidates for one in row], None, ComparedWith(dnsmos=False))
-    errors = np.array([one.errors for one in scored], dtype=float).reshape(len(sentences), SETS, CANDIDATES)
-    return ranking_gain(errors, np.array([len(words(text)) for text in sentences], dtype=float), np.array(chosen))
-
-
-def ranking_gain(errors: np.ndarray, count: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
-    """Word error rates of the chosen candidates, of a random one, and of the one with the fewest errors.
-
-    Args:
-        errors: (sentences, sets, candidates) wrong words. count: (sentences,) words. chosen: (sentences, sets) index of
-            the chosen candidate.
-    """
-    ours = np.take_along_axis(errors, chosen[..., None], axis=2).mean(axis=(1, 2))
-    gains = errors.mean(axis=(1, 2)) - ours
-    low, high = interval(gains, count)
-    return {"random": errors.mean(axis=(1, 2)).sum() / count.sum(), "clvp": ours.sum() / count.sum(),
-            "gain": gains.sum() / count.sum(), "gain_low": low, "gain_high": high,
-            "oracle": errors.min(axis=2).mean(axis=1).sum() / count.sum()}
-
-
-def check_thresholds(results: dict[str, Any]) -> list[tuple[str, float, str, bool]]:
-    """The thresholds that the embedded voice must meet: (claim, figure, range, whether it is met)."""
-    found = []
-
-    def check(claim: str, figure: float, least: float, most: float) -> None:
-        found.append((claim, float(figure), f"{least:g} to {most:g}", bool(least <= figure <= most)))
-
-    for voice, result in results.items():
-        for system in (name for name in ALLOWED if name in result):
-            one, allowed = result[system], ALLOWED[system]
-            check(f"{voice}, {system}: word error rate above the teacher's", one["wer"] - result["teacher"]["wer"], -1,
-                  allowed)
-            check(f"{voice}, {system}: DNSMOS below the teacher's", result["teacher"]["dnsmos"] - one["dnsmos"], -4,
-                  LESS_NATURAL)
-            check(f"{voice}, {system}: share that ends with a stop code", one["stopped"], 1, 1)
-            check(f"{voice}, {system}: longest, in lengths of the teacher", one["longest"], 0, 1.5)
-            check(f"{voice}, {system}: pitch relative to the teacher's", one["f0_off"], -0.15, 0.15)
-            check(f"{voice}, {system}: silence at the end, s", one["silent_end"], 0, 0.3)
-            check(f"{voice}, {system}: clicks", one["clicks"], 0, 0)
-            check(f"{voice}, {system}: NaN", not one["finite"], 0, 0)
-        if "ranking" in result:
-            check(f"{voice}: gain of ranking by CLVP", result["ranking"]["gain"], 0, 1)
-    return found
-
-
-def measure_voice(voice: str, options: argparse.Namespace) -> dict[str, Any]:
-    synthesizer = ane.load(options.bundle or "demo", options.backend, options.precision, options.threads)
-    sentences = held_out_sentences()[:options.sentences]
-    teacher = list(speak_teacher(sentences, voice, Flite(options.flite, options.flite_libraries)))
-    systems: dict[str, Iterable[SpokenText]] = {"teacher": teacher}
-    latents = None
-    if synthesizer.model.voices is None:
-        systems["speech"] = speak_plainly(synthesizer, sentences)
-    else:
-        latents = load_voice(synthesizer.model.voices / f"{voice}.safetensors", voice)
-        if options.run_folder:
-            quantiser = teacher_quantiser(options.run_folder, voice)
-            systems["codes"] = speak_codes(synthesizer, teacher, latents, quantiser, options.preset)
-        systems["fast"] = speak_all(synthesizer, sentences, voice, "fastest")
-        systems["quality"] = speak_all(synthesizer, sentences, voice, options.preset)
-    scored, ranked = {}, sentences[:options.ranked]
-    with ProcessPoolExecutor(options.workers) as pool:
-        compared = ComparedWith(tuple(sentences[:CHOICES]), pool.submit(teachers_embedding, teacher).result())
-        for system, spoken in systems.items():
-            kept = save_all(spoken, options.keep, f"{voice}-{system}")
-            scored[system] = score_all(pool, kept, None if system == "teacher" else teacher, compared)
-        return {**{system: summary(side, scored["teacher"]) for system, side in scored.items()},
-                **({"ranking": ranking(pool, synthesizer, ranked, latents)} if latents is not None and ranked else {}),
-                "sentences": {system: [asdict(one) for one in side] for system, side in scored.items()}}
-
-
-def measured_voices(model: Model) -> list[str]:
-    """The voices of a bundle, its default first; of a model without voices the flite voice that taught it."""
-    if model.voices is not None:
-        names = (path.stem for path in model.voices.glob("*.safetensors"))
-        return sorted(names, key=lambda name: name != model.default_voice)
-    manifest = getattr(model, "manifest", None)
-    teachers = manifest.source.get("teachers", []) if manifest else []
-    if len(teachers) != 1:
-        raise UserError(f"{model.name} has no voices of its own to measure")
-    return [teachers[0].removeprefix("flite ")]
-
-
-def diffusing_preset(settings: Mapping[str, Any]) -> str:
-    """The default preset, or ``DIFFUSING_PRESET`` if that has no diffusion."""
-    default = default_preset(settings)
-    return default if PRESETS[default].diffusion else DIFFUSING_PRESET
+def quality_row(system: str, settings: Mapping[str, Any], judged: Sequence[JudgedSentence],
+                teacher: Sequence[JudgedSentence] | None) -> BenchRow:
+    """The figures of one voice and way to speak; ``teacher``: the same sentences by its teacher."""
+    count = np.array([one.words for one in judged], dtype=float)
+    errors = np.array([one.errors for one in judged], dtype=float)
+    natural = np.array([one.distillmos for one in judged])
+    waves = [one.wave for one in judged]
+    low, high = interval(errors, count)
+    figures = {"wer": errors.sum() / count.sum(), "wer_low": low, "wer_high": high,
+               "dnsmos": np.mean([one.dnsmos for one in judged]),
+               "f0": np.nanmedian([wave.f0 for wave in waves]),
+               "f0_spread": np.nanmean([wave.f0_spread for wave in waves]),
+               "loudness_db": np.mean([wave.loudness for wave in waves]),
+               "loudness_spread_db": np.std([wave.loudness for wave in waves]),
+               "silent_end": max(wave.silent_end for wave in waves), "clicks": sum(wave.clicks for wave in waves),
+               "broken": sum(not wave.finite for wave in waves), "ended": np.mean([one.ended for one in judged])}
+    if teacher is not None:
+        speaker = mean_embedding([one.embedding for one in teacher])
+        pairs = [(one.wave, other.wave) for one, other in zip(judged, teacher, strict=True)]
+        figures |= {"similarity": np.mean([one.embedding @ speaker for one in judged]),
+                    "f0_off": np.nanmedian([one.f0 / other.f0 for one, other in pairs]) - 1,
+                    "length": np.mean([one.seconds / other.seconds for one, other in pairs]),
+                    "longest": max(one.seconds / other.seconds for one, other in pairs)}
+    mean = Spread(float(natural.mean()), *interval(natural, np.ones(len(natural))), float(np.quantile(natural, 0.95)),
+                  len(natural))
+    return BenchRow(system, "DistillMOS", "1 to 5", settings, mean, {name: float(x) for name, x in figures.items()})
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
+    options.bundle = options.bundle or VOICE
+    sentences = tuple(held_out_sentences()[:options.sentences])
+    rows, misheard = [], {}
+    for system, settings, sounds, teacher in systems(options, sentences):
+        print(system, *settings.values(), flush=True)
+        beside = judged_teacher(teacher, sentences, options.keep)
+        judged = [judge(sound) for sound in sounds] if sounds is not None else beside
+        rows.append(quality_row(system, settings, judged, beside))
+        misheard[" ".join([system, *map(str, settings.values())])] = [
+            f"{one.text} | {one.transcript}" for one in judged if one.errors]
+    settings = {"model": model_name(options), "sentences": len(sentences)}
+    return BenchmarkResult(rows, settings, (), {"misheard": misheard})
+
+
+def systems(options: argparse.Namespace, sentences: tuple[str, ...]) -> Iterator[
+        tuple[str, dict[str, Any], Iterator[Sound] | None, str | None]]:
+    """What is measured: its name, its settings, its speech (None: the teacher's), and its teacher."""
+    for folder in options.recordings:
+        yield folder, {}, recordings(Path(folder), sentences), options.teacher
+    if options.recordings:
+        return
     model = open_model(bundle=options.bundle)
-    names = measured_voices(model)
-    options.preset = None if model.voices is None else options.preset or diffusing_preset(model.settings)
-    if options.run_folder and model.voices is not None:
-        for name in names:
-            teacher_quantiser(options.run_folder, name)     # raises now, not after half of the work
-    with ProcessPoolExecutor(len(names), mp_context=get_context("spawn")) as pool:
-        plain = argparse.Namespace(**{key: value for key, value in vars(options).items() if key != "run"})
-        results = dict(zip(names, pool.map(measure_voice, names, [plain] * len(names)), strict=True))
-    sentences = len(held_out_sentences()[:options.sentences])
-    rows = [quality_row(voice, system, result[system], result["teacher"])
-            for voice, result in results.items() for system in result["sentences"]]
-    notes = ["{}: word error rate of the best of {} by CLVP {clvp:.3f}, of a random one {random:.3f}, gain {gain:.3f} "
-             "({gain_low:.3f} to {gain_high:.3f}), with the fewest errors {oracle:.3f}".format(
-                 voice, CANDIDATES, **result["ranking"]) for voice, result in results.items() if "ranking" in result]
-    thresholds = check_thresholds(results)
-    notes += [f"{'met' if met else 'NOT MET'}: {claim}: {figure:.3f}, required {bound}"
-              for claim, figure, bound, met in thresholds]
-    notes += [problem] if (problem := similarity_problem()) else []
-    settings = {"model": model_name(options), **({"preset": options.preset} if options.preset else {}),
-                "sentences": sentences}
-    more = {"bundle": model.identity, "precision": model.precision, "thresholds": thresholds, "voices": results}
-    return BenchmarkResult(rows, settings, notes, [BenchmarkPlot("Word error rate")], more)
+    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
+    for voice in options.voices or stored_voices(model):
+        teacher, named = options.teacher or teacher_of(model, voice), {} if voice is None else {"voice": voice}
+        if judged_teacher(teacher, sentences, options.keep) is not None:
+            yield teacher, named, None, teacher
+        for preset in options.presets or default_presets(model):
+            for speed in options.speeds:
+                settings = {**named, **({} if speed == 1 else {"speed": speed})}
+                arguments = {**settings, **({"preset": preset} if preset else {})}
+                spoken = speak(synthesizer, sentences, arguments)
+                name = "-".join([model.name, *map(str, arguments.values())])
+                yield preset or model.name, settings, kept(spoken, options.keep, name), teacher
 
 
-def quality_row(voice: str, system: str, result: dict[str, Any], teacher: dict[str, Any]) -> BenchRow:
-    """The word error rate with its interval, and the other figures of a voice and system."""
-    low, high = result["interval"]
-    names = ("dnsmos", "similarity", "forced", "stopped", "longest", "f0", "f0_off", "mel_distance_db", "loudness_db",
-             "silent_end", "clicks")
-    figures = {"above_teacher": result["wer"] - teacher["wer"],
-               **{name: float(result[name]) for name in names if result[name] is not None}}
-    value = Spread(float(result["wer"]), low, high, high, 1)
-    return BenchRow(system, "word error rate", "share of words", {"voice": voice}, value, figures)
+def speak(synthesizer: Any, sentences: Sequence[str], arguments: Mapping[str, Any]) -> Iterator[Sound]:
+    seeded = "seed" in inspect.signature(synthesizer.speak).parameters
+    for index, text in enumerate(sentences):
+        speech = synthesizer.speak(text, **arguments, **({"seed": SEED + index} if seeded else {}))
+        yield Sound(text, speech.audio, speech.sample_rate, not speech.notes)
 
 
-def unavailable(options: argparse.Namespace) -> str | None:
-    has_teacher = shutil.which(getattr(options, "flite", "flite"))
-    return recogniser_problem() or dnsmos_problem() or (None if has_teacher else "its teacher, flite, is not installed")
+def recordings(folder: Path, sentences: Sequence[str]) -> Iterator[Sound]:
+    for index, text in enumerate(sentences):
+        yield Sound(text, *read_audio(folder / f"{index:03d}.wav"))
+
+
+@cache
+def judged_teacher(teacher: str | None, sentences: tuple[str, ...], keep: Path | None) -> list[JudgedSentence] | None:
+    """None: there is no teacher, or it cannot speak here, which is printed."""
+    if teacher is None:
+        return None
+    try:
+        speak_as = teacher_speech(teacher)
+        return [judge(sound) for sound in kept((Sound(text, *speak_as(text)) for text in sentences), keep, teacher)]
+    except UserError as error:
+        print(f"without the teacher, {teacher}: {error}")
+        return None
+
+
+def kept(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[Sound]:
+    """The sounds, written to FOLDER/NAME/NNN.wav (``folder`` None: to no file)."""
+    for index, sound in enumerate(sounds):
+        if folder is not None:
+            path = folder / name.replace(" ", "-") / f"{index:03d}.wav"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, sound.audio, sound.rate)
+        yield sound
+
+
+def stored_voices(model: Model) -> list[str | None]:
+    """The voices of a bundle, its default first; of a model that has none of its own, None."""
+    names = [] if model.voices is None else [path.stem for path in model.voices.glob("*.safetensors")]
+    return sorted(names, key=lambda name: name != model.default_voice) or [None]
+
+
+def default_presets(model: Model) -> list[str | None]:
+    """Of Tortoise its default and, if that has no diffusion, one that has; of others none."""
+    if model.family.name != "tortoise":
+        return [None]
+    from ane.models.tortoise.settings import PRESETS, default_preset
+
+    default = default_preset(model.settings)
+    return [default] if PRESETS[default].diffusion else [default, "1x10_guided"]
+
+
+def teacher_of(model: Model, voice: str | None) -> str | None:
+    """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name."""
+    manifest = getattr(model, "manifest", None)
+    names = manifest.source.get("teachers", []) if manifest else []
+    named = [name for name in names if voice in name.split()]
+    return named[0] if named else names[0] if len(names) == 1 else None
 
 
 def add_options(add: Callable[..., Any]) -> None:
-    add("--preset", choices=PRESETS, help="of the quality path (default: the bundle's, or if that has no diffusion "
-        f"{DIFFUSING_PRESET})")
+    add("--voices", type=comma_separated, default=[], metavar="NAME,…", help="(default: all that the bundle stores)")
+    add("--presets", type=comma_separated, default=[], metavar="NAME,…",
+        help="(default: the model's default, and if that has no diffusion, 1x10_guided too)")
+    add("--speeds", type=lambda text: [float(part) for part in comma_separated(text)], default=[1.0], metavar="X,…",
+        help="(default: 1)")
+    add("--sentences", type=positive, default=SENTENCES, metavar="N", help="the first N (default: %(default)s)")
+    add("--teacher", metavar="NAME", help="hibari heart, kokoro VOICE, flite VOICE (default: that of the manifest)")
+    add("--recordings", type=comma_separated, default=[], metavar="DIR,…",
+        help="measure these folders of NNN.wav and speak nothing")
     add("--backend", default="auto", help="(default: auto)")
     add("--precision", default="auto", help="(default: auto)")
-    add("--workers", type=positive, default=os.cpu_count(), metavar="N", help="processes of a voice (%(default)s)")
-    add("--sentences", type=positive, metavar="N", help="the first N only")
-    add("--ranked", type=natural, metavar="N", help="rank candidates of the first N sentences (default: all; 0: none)")
-    add("--flite", default="flite", metavar="PROGRAM", help="the teacher (%(default)s)")
-    add("--flite-libraries", metavar="DIR", help="folder of its libraries, if they are not installed")
-    add("--run", type=Path, metavar="DIR", dest="run_folder",
-        help="a training run, for the codes of the teacher's speech")
-    add("--keep", type=Path, metavar="DIR", help="write the sound there")
+    add("--keep", type=Path, metavar="DIR", help="write the sound to DIR/NAME/NNN.wav")
 
 
-BENCHMARK = Benchmark(measure, "word errors of a bundle's voices", add_options, "--sentences 2", unavailable,
-                      uses=("threads",))
+BENCHMARK = Benchmark(measure, "naturalness and word errors of a bundle's voices", add_options, None,
+                      uses=("bundle", "threads"))

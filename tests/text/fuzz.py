@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 
 from ane.system.files import write_json
-from ane.text import split
-from benchmarks.texts import STEPS, mixed_text
+from ane.text import normalise_english, split
+from benchmarks.memory import CHARACTERS_PER_MINUTE, drawn_text
 from tests.text.test_english import FRAGMENTS
 
+STEPS: dict[str, Callable[[str], object]] = {"normaliser": normalise_english, "splitter": split}
+EXTRAS = ("On 3 May 2024, Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m.", "\"It is 21°C in the U.S.,\" he said.",
+          "See chapter XIV (p. 12).")
 LENGTH = 4000           # characters of a text
 MOST = 20               # times the rate of prose
 RESULT = Path(__file__).with_suffix(".json")
@@ -54,6 +58,13 @@ class SlowestTexts:
                 self.ratios[name], self.texts[name] = ratio, piece
             highest = max(highest, ratio)
         return highest
+
+
+def mixed_text(characters: int) -> str:
+    """Paragraphs of drawn sentences, each with a sentence of ``EXTRAS``."""
+    paragraphs = drawn_text(min(60, characters / CHARACTERS_PER_MINUTE + 1)).split("\n\n")
+    mixed = [f"{paragraph} {extra}" for paragraph, extra in zip(paragraphs, cycle(EXTRAS), strict=False)]
+    return "\n\n".join(islice(cycle(mixed), characters // min(map(len, mixed)) + 1))[:characters]
 
 
 def seconds(step: Callable[[str], object], text: str) -> float:

@@ -88,7 +88,7 @@ class Preset:
         return f"{candidates} × {self.diffusion.steps}{guided} steps"
 
 
-# Those not from upstream use few steps of a better sampler, chosen with benchmarks/samplers.py; their names are
+# Those not from upstream use few steps of a better sampler; their names are
 # candidates x steps. `fastest` is upstream's path without diffusion (api_fast.py).
 PRESETS = {
     "fastest": Preset(1, None),
