@@ -1,6 +1,5 @@
 """Measurements of speech for the quality benchmark: transcript, pitch, and defects of the waveform."""
 
-import importlib.util
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,12 +27,6 @@ def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
         for j, recognised in enumerate(transcript, 1):
             previous, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, previous + (word != recognised))
     return row[-1]
-
-
-def recogniser_problem() -> str | None:
-    """Why nothing can be transcribed; None: it can."""
-    installed = importlib.util.find_spec("pocketsphinx") is not None
-    return None if installed else "its recogniser is not installed: pip install 'tortoise-ane[test]'"
 
 
 class Recogniser:

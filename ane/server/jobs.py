@@ -132,7 +132,7 @@ class Job:
         return self._put_seconds - self._taken_seconds < self._sound_ahead
 
     def check(self, *progress: Any) -> None:
-        """A progress callback. Raises ClientGoneError when nobody waits for the work any more."""
+        """A progress callback. Raises ClientGoneError when the client has left."""
         if self.gone:
             raise ClientGoneError("the client has gone")
 
