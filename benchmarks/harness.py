@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ane.bench.machine import describe_machine
-from ane.bench.records import BenchRow
-from ane.bench.report import document, print_rows
+from ane.bench.records import BenchRow, document
 from ane.commands.arguments import comma_separated, positive
+from ane.commands.messages import print_rows
 from ane.system.files import write_json
 from ane.system.machine import processor_name, usable_cores
 

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+from ane.bench.choosing import Tuning
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
-from ane.bench.tuning import Tuning
 from ane.bench.worker import TimedRequest, WorkerModel
 from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive

@@ -22,8 +22,7 @@ from ane.audio.mel import HOP
 from ane.backends.base import Backend
 from ane.bench.measure import RepeatedCall, measure_in_rounds, repeated
 from ane.bench.records import BenchRow, compare
-from ane.bench.stage_calls import TIMESTEP, StageCalls
-from ane.bench.workload import CODES, SentenceWork
+from ane.bench.stage_calls import CODES, TIMESTEP, SentenceSizes, StageCalls
 from ane.bundles import Model
 from ane.commands.arguments import counts, positive
 from ane.models.tortoise.settings import SAMPLE_RATE
@@ -33,7 +32,7 @@ from benchmarks.competitors import Competitor, chosen_competitors, of_upstream
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from benchmarks.upstream import UpstreamProcess
 
-WORK = SentenceWork(candidates=1, steps=1, guided=True, frames=400, capacity=CODES)
+WORK = SentenceSizes(CODES, frames=400)
 Reading = Callable[[], dict[str, Any]]
 StageCase = tuple[str, dict[str, int], Reading]         # what, settings, a reading of it
 

@@ -96,19 +96,16 @@ class RepeatedCall:
                        figures={**self.row.figures, **figures}, peak_bytes=max(peaks, default=None))
 
 
-def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True,
-               before_round: Callable[[bool], None] = lambda counts: None) -> list[BenchRow]:
+def measure_in_rounds(calls: Sequence[RepeatedCall], rounds: int, warm_up: bool = True) -> list[BenchRow]:
     """Rows of competitors that take turns in every round, so that other load on the machine affects them all alike.
 
     Args:
         warm_up: a first round is made and not counted.
-        before_round: called before every round with whether it counts.
 
     A competitor that raises UserError is not called again; its row has the error and no value.
     """
     active = list(calls)
     for number in range(-warm_up, rounds):
-        before_round(number >= 0)
         for timed_call in list(active):
             try:
                 reading = timed_call.call()

@@ -17,7 +17,7 @@ from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import Runtime
 from ane.bench.measure import MeasuredFunction, timed
 from ane.bench.records import BenchRow
-from ane.bench.workload import CODES, TOKENS, SentenceWork
+from ane.bench.stage_calls import CODES, TOKENS, SentenceSizes
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import FunctionRecord, PackageRecord
 
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
 CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
-
-
-def alike_steps(function: FunctionRecord) -> tuple[str, int | None, int | None]:
-    """What decoder steps have in common that differ in their slots only, as a decoder uses them."""
-    return function.kind, function.bucket.get("columns"), function.bucket.get("capacity")
 
 
 class TimedToolkit:
@@ -53,13 +48,14 @@ class TimedToolkit:
         return seconds
 
 
-def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | None, work: SentenceWork,
+def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | None, work: SentenceSizes | None,
                       selection: "FunctionSelection",
                       compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
     """The selected functions of every package.
 
     Args:
         spec: the engine, as ``--backend`` takes it. units: compute units; None: the engine has none.
+        work: None: of each kind the smallest function.
     """
     for package in model.packages:
         names = selection.functions(package, work)
@@ -70,12 +66,10 @@ def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | 
         declared = Package(path).functions
         for name in names:
             record = package.functions[name]
-            cache = CACHES.get(record.kind)
-            alike = [each.bucket for each in package.functions.values() if alike_steps(each) == alike_steps(record)]
             row = BenchRow(spec, name, settings={
                 "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
-                "precision": package.precision, "compute_units": units, "cache": cache,
-                "lanes": work.lanes(alike) if cache else None})
+                "precision": package.precision, "compute_units": units,
+                "cache": CACHES.get(record.kind)})
             yield MeasuredFunction(
                 row, lambda path=path, name=name, package=package: engine.load(
                     path, name, units or package.compute_units),
@@ -101,22 +95,20 @@ class FunctionSelection:
     """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps, stores.
 
     Attributes:
-        networks, precisions: only these; None: all. every: all their functions.
+        networks, precisions: only these; None: all.
     """
 
     networks: frozenset[str] | None = None
     precisions: frozenset[str] | None = None
-    every: bool = False
 
-    def functions(self, package: PackageRecord, work: SentenceWork) -> list[str]:
+    def functions(self, package: PackageRecord, work: SentenceSizes | None) -> list[str]:
         if self.networks is not None and package.network not in self.networks:
             return []
         if self.precisions is not None and package.precision not in self.precisions:
             return []
-        if self.every:
-            return list(package.functions)
-        lengths = {"prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
-                   "denoise": work.frames, "sample": work.frames, "univnet": work.frames, "hifigan": work.frames}
+        lengths = {} if work is None else {
+            "prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
+            **dict.fromkeys(("denoise", "sample", "univnet", "hifigan"), work.frames)}
         alike: dict[Any, list[str]] = {}        # functions that differ in their length only
         for name, record in package.functions.items():
             key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),

@@ -1,11 +1,15 @@
-"""The record of a measurement, which `ane bench` and ``benchmarks`` write, and comparison of records."""
+"""The record of a measurement, which `ane bench` and ``benchmarks`` write: a row, its table, and the JSON document."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
+from ane.bench.machine import describe_machine
+
+FORMAT = 2
+HIDDEN = ("bucket", "kind")        # settings that the name of a function states already
+NOISY = 0.2                        # share of the median; readings that spread farther do not tell settings apart
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,16 @@ class Spread:
 
     @classmethod
     def of(cls, readings: Sequence[float]) -> Self:
-        p95 = float(np.percentile(readings, 95))       # interpolates between readings, numpy's "linear"
+        p95 = statistics.quantiles(readings, n=20, method="inclusive")[-1] if len(readings) > 1 else readings[0]
         return cls(statistics.median(readings), min(readings), max(readings), p95, len(readings))
 
+    @property
+    def farthest(self) -> float:
+        """The distance of the farthest reading from the median, as a share of it."""
+        return max(self.high - self.median, self.median - self.low) / abs(self.median) if self.median else 0.0
+
     def __str__(self) -> str:
-        """Median and the distance of the farthest reading, as a share of the median."""
-        farthest = max(self.high - self.median, self.median - self.low)
-        return f"{digits(self.median)} ±{farthest / abs(self.median):.0%}" if self.median else digits(self.median)
+        return f"{digits(self.median)} ±{self.farthest:.0%}" if self.median else digits(self.median)
 
 
 @dataclass(frozen=True)
@@ -49,14 +56,9 @@ class BenchRow:
     unit: str = "ms"
     settings: Mapping[str, Any] = field(default_factory=dict)
     value: Spread | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float | None] = field(default_factory=dict)
     peak_bytes: int | None = None
     error: str | None = None
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Self:
-        value = content["value"]
-        return cls(**{each.name: content[each.name] for each in fields(cls)} | {"value": value and Spread(**value)})
 
 
 def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], figure: str) -> list[BenchRow]:
@@ -77,6 +79,47 @@ def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], fig
     return found
 
 
+def noise_note(rows: Iterable[BenchRow]) -> str | None:
+    """A line about values that spread too far to be compared; None: there is none."""
+    shares = [row.value.farthest for row in rows if row.value]
+    noisy = sum(share > NOISY for share in shares)
+    return (f"{noisy} of {len(shares)} times spread by more than {NOISY:.0%}, up to {max(shares):.0%}: other programs "
+            "use this machine. Measure again when it is quiet.") if noisy else None
+
+
 def digits(value: float) -> str:
     """Three significant digits, or all before the point: 0.61, 8.25, 82.5, 825, 8250."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def document(benchmark: str, settings: Mapping[str, Any], rows: Sequence[BenchRow], notes: Sequence[str] = (),
+             machine: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The JSON document of a measurement, format 2; ``notes``: lines for the reader, ``more``: its other keys."""
+    return {"format": FORMAT, "benchmark": benchmark, "machine": dict(machine or describe_machine()),
+            "settings": dict(settings), "rows": [asdict(row) for row in rows], "notes": list(notes), **more}
+
+
+def table_cells(rows: Sequence[BenchRow]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells: competitor, what, settings that differ, the value, the figures, the peak, the error."""
+    settings = [name for name in dict.fromkeys(name for row in rows for name in row.settings)
+                if name not in HIDDEN and len({str(row.settings.get(name)) for row in rows}) > 1]
+    figures = list(dict.fromkeys(name for row in rows for name in row.figures))
+    units = list(dict.fromkeys(row.unit for row in rows))
+    peak, error = any(row.peak_bytes for row in rows), any(row.error for row in rows)
+    headings = ["competitor", "what", *(name.replace("_", " ") for name in settings),
+                units[0] if len(units) == 1 else "value", *(name.replace("_", " ") for name in figures),
+                *(["peak GB"] if peak else []), *(["error"] if error else [])]
+    cells = []
+    for row in rows:
+        value = row.value and (str(row.value) if len(units) == 1 else f"{row.value} {row.unit}")
+        numbers = [row.figures.get(name) for name in figures]
+        numbers += [row.peak_bytes and row.peak_bytes / 1e9] if peak else []
+        cells.append([row.competitor, row.what, *(_cell(row.settings.get(name)) for name in settings), _cell(value),
+                      *map(_cell, numbers), *([row.error or ""] if error else [])])
+    return headings, cells
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return digits(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)

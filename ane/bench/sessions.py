@@ -2,16 +2,18 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from ane.bench import energy
+from ane.bench.choosing import SpokenSentence
 from ane.bench.measure import timed
 from ane.bench.records import BenchRow, Spread
-from ane.bench.tuning import Tuning
 from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
+from ane.system.records import read_record
+
+READINGS = 3        # of the sentence, in one process
 
 
 class WorkerProcess(JsonProcess):
@@ -20,14 +22,6 @@ class WorkerProcess(JsonProcess):
     def __init__(self, threads: int | None = None):
         environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
         super().__init__([sys.executable, "-m", "ane.bench.worker"], environment)
-
-
-@dataclass(frozen=True)
-class SpokenSentence:
-    """A tuning and the row of the sentence spoken with it."""
-
-    tuning: Tuning
-    row: BenchRow
 
 
 def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:
@@ -41,12 +35,12 @@ def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[Benc
     while rows is None or index < len(rows):
         with WorkerProcess() as process:
             try:
-                rows = [BenchRow.read(row) for row in process.ask(listed)["rows"]]
+                rows = [read_row(row) for row in process.ask(listed)["rows"]]
             except ProcessEndedError as error:
                 raise UserError(f"cannot measure {request.tuning.backend}: {error}") from error
             while index < len(rows):
                 try:
-                    row, ended = BenchRow.read(process.ask({"measure": index})["row"]), False
+                    row, ended = read_row(process.ask({"measure": index})["row"]), False
                 except ProcessEndedError as error:
                     row, ended = replace(rows[index], error=str(error)), True
                 index += 1
@@ -55,12 +49,16 @@ def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[Benc
                     break
 
 
-def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str, with_energy: bool = False) -> SpokenSentence:
+def read_row(content: dict[str, Any]) -> BenchRow:
+    return read_record(BenchRow, content, "a measurement")
+
+
+def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str) -> SpokenSentence:
     """The sentence spoken by two new processes; the figures are of the second, since the first compiles.
 
-    The value is the real-time factor. Figures: first_audio_s (of a stream, networks loaded, from the text to the first
-    sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the whole
-    speech), audio_s, each stage in seconds, joules of the chip where they were measured.
+    The value is the time of a second of speech. Figures: first_audio_s (of a stream, networks loaded, from the text to
+    the first sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the
+    whole speech), audio_s, each stage in seconds.
     """
     row = BenchRow(name, "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset})
     try:
@@ -68,18 +66,15 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str, with_e
             _, first = timed(lambda: open_and_speak(process, model, request))
             first += process.cold_start
         with WorkerProcess(model.tuning.threads) as process:
-            def speak() -> tuple[dict[str, Any], float]:
-                return timed(lambda: open_and_speak(process, model, request))
-
-            (reading, seconds), joules = energy.measure_joules(speak) if with_energy else (speak(), None)
+            reading, seconds = timed(lambda: open_and_speak(process, model, request))
+            readings = [process.ask({"speak": asdict(request)}) for _ in range(READINGS)]
             streamed = process.ask({"speak": asdict(replace(request, stream=True))})
-            figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
-                       "first_start_to_end_s": first, "audio_s": reading["seconds"],
-                       **{f"{stage}_s": value for stage, value in reading["stages"].items()},
-                       **({} if joules is None else {"joules": joules})}
     except UserError as error:
         return SpokenSentence(model.tuning, replace(row, error=str(error)))
-    value = Spread.of([reading["elapsed"] / reading["seconds"]])
+    figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
+               "first_start_to_end_s": first, "audio_s": reading["seconds"],
+               **{f"{stage}_s": value for stage, value in readings[-1]["stages"].items()}}
+    value = Spread.of([one["elapsed"] / one["seconds"] for one in readings])
     return SpokenSentence(model.tuning, replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"]))
 
 

@@ -18,15 +18,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.bench.tuning import Tuning
-from ane.bench.workload import SEED
+from ane.bench.choosing import Tuning
 from ane.system.json_process import answer_requests
+from ane.system.records import read_record
 
 if TYPE_CHECKING:
     from ane.bench.measure import MeasuredFunction
     from ane.bundles import Model
-    from ane.models.tortoise.settings import Settings
     from ane.voices import Voice
+
+SEED = 0
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,10 @@ class WorkerModel:
         source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
         return cls(**source, tuning=tuning, keep=keep)
 
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> "WorkerModel":
-        return cls(**{**content, "tuning": Tuning(**content["tuning"])})
+    def open(self) -> "Model":
+        from ane.bundles import open_model
+
+        return open_model(self.bundle and Path(self.bundle), self.checkpoints)
 
 
 @dataclass(frozen=True)
@@ -75,26 +77,29 @@ class TimedRequest:
     max_codes: int | None = None
     steps: int | None = None
 
-    def settings(self, model: "Model") -> "Settings":
-        from ane.models.tortoise.settings import Settings
-
+    def settings(self, model: "Model") -> Any:
         changes = {name: getattr(self, name) for name in ("candidates", "lanes") if getattr(self, name) is not None}
-        settings = Settings.of(self.preset, model.settings, **changes)
+        settings = model.family.settings.of(self.preset, model.settings, **changes)
         if self.max_codes is not None:
             settings = replace(settings, sampling=replace(settings.sampling, max_codes=self.max_codes))
         if self.steps is not None and settings.diffusion is not None:
             settings = replace(settings, diffusion=replace(settings.diffusion, steps=self.steps))
         return settings
 
+    def arguments(self, model: "Model") -> dict[str, Any]:
+        """Those of ``speak`` beside the text: what has an effect on this kind of model."""
+        family, voice = model.family, self.voice or random_voice(model)
+        return {"settings": self.settings(model), **({"voice": voice} if family.speaks_voices else {}),
+                **({"seed": self.seed} if family.is_random(model) else {})}
+
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The functions to measure with a tuning, whose ``compute_units[""]`` applies to every network.
+    """The functions to measure with a tuning.
 
     Attributes:
         preset: the functions of a sentence in this preset are measured; None: the model's default.
         lanes: of a decoder that takes any number. runs: calls of each function. networks, precisions: None: all.
-        every: every function of packages, not only those that the sentence takes.
         compiled: folder for compiled Core ML models.
     """
 
@@ -104,18 +109,7 @@ class FunctionRequest:
     runs: int = 20
     networks: tuple[str, ...] | None = None
     precisions: tuple[str, ...] | None = None
-    every: bool = False
     compiled: str | None = None
-
-    @property
-    def compute_units(self) -> str | None:
-        return self.tuning.compute_units.get("")
-
-    @classmethod
-    def read(cls, content: Mapping[str, Any]) -> "FunctionRequest":
-        tuples = {name: tuple(content[name]) for name in ("lanes", "networks", "precisions")
-                  if content[name] is not None}
-        return cls(**{**content, **tuples, "tuning": Tuning(**content["tuning"])})
 
 
 class BenchWorker:
@@ -133,48 +127,44 @@ class BenchWorker:
 
     def _open(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.backends import load_backend
-        from ane.bundles import open_model
-        from ane.models.tortoise.synthesizer import Synthesizer
 
-        opened = WorkerModel.read(content)
-        tuning = opened.tuning
-        self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
+        opened = read_record(WorkerModel, content, "the request")
+        self.model, tuning = opened.open(), opened.tuning
         backend = load_backend(tuning.backend, self.model, tuning.precision, tuning.threads, opened.keep,
-                               cache=tuning.cache, compute_units=tuning.compute_units or None)
-        self.synthesizer = Synthesizer(self.model, backend)
+                               compute_units=tuning.compute_units)
+        self.synthesizer = self.model.family.synthesizer(self.model, backend)
         return {"backend": backend.name}
 
     def _prepare(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        request = TimedRequest(**content)
-        self.synthesizer.prepare(request.voice or random_voice(self.model), request.settings(self.model))
+        arguments = TimedRequest(**content).arguments(self.model)
+        arguments.pop("seed", None)
+        self.synthesizer.prepare(**arguments)
         return {}
 
     def _speak(self, content: Mapping[str, Any]) -> dict[str, Any]:
         from ane.system.machine import peak_memory_bytes
 
         request = TimedRequest(**content)
-        voice, settings = request.voice or random_voice(self.model), request.settings(self.model)
+        arguments = request.arguments(self.model)
         if request.stream:
-            self.synthesizer.prepare(voice, settings)
-            speech = self.synthesizer.stream(request.text, voice, seed=request.seed, settings=settings)
+            self._prepare(content)
+            speech = self.synthesizer.stream(request.text, **arguments)
             with closing(speech):
                 for _ in speech:
                     pass
         else:
-            speech = self.synthesizer.speak(request.text, voice, seed=request.seed, settings=settings)
+            speech = self.synthesizer.speak(request.text, **arguments)
         timeline = speech.timeline
         first_audio = None if timeline.first_audio is None else timeline.first_audio - timeline.text_ready
-        return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": speech.codes,
+        return {"elapsed": speech.elapsed, "seconds": speech.seconds, "codes": getattr(speech, "codes", None),
                 "chunks": len(speech.chunks), "first_audio": first_audio,
                 "stages": speech.seconds_by_phase, "peak_bytes": peak_memory_bytes()}
 
     def _list(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        from ane.bundles import open_model
-
-        request = FunctionRequest.read({name: value for name, value in content.items() if name != "model"})
-        opened = WorkerModel.read(content["model"])
-        self.model = open_model(opened.bundle and Path(opened.bundle), opened.checkpoints)
-        self.functions, self.runs = list(functions(request, self.model)), request.runs
+        request = read_record(FunctionRequest, {name: content[name] for name in content if name != "model"},
+                              "the request")
+        self.model, self.runs = read_record(WorkerModel, content["model"], "the request").open(), request.runs
+        self.functions = list(functions(request, self.model))
         return {"rows": [asdict(function.row) for function in self.functions]}
 
     def _measure(self, index: int) -> dict[str, Any]:
@@ -185,33 +175,32 @@ class BenchWorker:
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
     from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
-    from ane.bench.stage_calls import StageCalls
-    from ane.bench.workload import SentenceWork
+    from ane.bench.stage_calls import SentenceSizes, StageCalls
 
     tuning = request.tuning
-    engine, _, device = tuning.backend.partition(":")
-    work = SentenceWork.of(TimedRequest(preset=request.preset).settings(model))
+    device = tuning.backend.partition(":")[2]
+    settings = TimedRequest(preset=request.preset).settings(model)
+    work = SentenceSizes.of(settings) if model.family.presets else None
     networks = None if request.networks is None else frozenset(request.networks)
     precisions = None if request.precisions is None else frozenset(request.precisions)
-    selection = FunctionSelection(networks, precisions, request.every)
-    if engine == "mil":
+    selection, timer = FunctionSelection(networks, precisions), lambda: None
+    if tuning.engine == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 
-        yield from package_functions(model, MilRuntime(Arithmetic(fp16=device == "fp16")), tuning.backend, None, work,
-                                     selection)
-    elif engine == "coreai":
+        runtime: Any = MilRuntime(Arithmetic(fp16=device == "fp16"))
+    elif tuning.engine == "coreai":
         from ane.backends.coreai.assets import AssetCache
         from ane.backends.coreai.runtime import CoreAIRuntime
 
         runtime = CoreAIRuntime(device == "fp16", AssetCache(Path(request.compiled)))
-        yield from package_functions(model, runtime, tuning.backend, None, work, selection)
-    elif engine == "coreml":
+    elif tuning.engine == "coreml":
         from ane.backends.coreml import runtime as coreml
         from ane.backends.coreml.compiled import CompiledCache
 
         toolkit = TimedToolkit(coreml.CoreMLTools())
-        yield from package_functions(model, coreml.CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))),
-                                     tuning.backend, request.compute_units, work, selection, toolkit.compile_seconds)
+        runtime, timer = coreml.CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))), toolkit.compile_seconds
+    elif work is None:
+        return          # stages of Tortoise only are called alone
     else:
         from ane.backends import load_backend
 
@@ -222,15 +211,17 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
             network = function.row.settings["network"]
             if (networks is None or network in networks) and (packages is None or network in packages):
                 yield function
+        return
+    yield from package_functions(model, runtime, tuning.backend, tuning.compute_units, work, selection, timer)
 
 
 def random_voice(model: "Model") -> "Voice | None":
-    """Random latents for a model without voices; None for others."""
+    """Random latents for a model without voices of its own; None for others."""
     import numpy as np
 
     from ane.voices import Voice
 
-    if model.voices is not None:
+    if model.voices is not None or model.family.voice_widths(model) is None:
         return None
     rng = np.random.default_rng(0)
     return Voice(*(rng.standard_normal((1, width), dtype=np.float32) for width in model.widths), name="random")

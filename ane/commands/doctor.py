@@ -7,11 +7,12 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from rich.text import Text
 
+from ane.bench.reports import Finding
 from ane.commands.messages import message_console, output_console
 from ane.system import paths
 from ane.system.errors import UserError
@@ -26,24 +27,8 @@ OPTIONAL = (            # package, extra of tortoise-ane (None: the package itse
     ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
     ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
     ("phonemizer", "kitten", "KittenTTS models"), ("gguf", "gguf", "`ane convert --to gguf`"),
-    ("matplotlib", "plots", "plots of `ane bench`"),
     ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One fact about the machine.
-
-    Attributes:
-        state: "ok"; "missing": something optional is not there; "broken": it stops `ane say`.
-        fix: the command or the step that adds or repairs it; "" when there is nothing to do.
-    """
-
-    subject: str
-    state: str
-    detail: str
-    fix: str = ""
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -69,7 +54,7 @@ def doctor(args: argparse.Namespace) -> int:
     if args.report:
         from ane.commands.doctor_report import measure_report
 
-        report = measure_report(args.bundle, [asdict(finding) for finding in findings], message_console(args))
+        report = measure_report(args.bundle, findings, message_console(args))
         write_json(args.report, report.as_json())
     if args.json:
         print(json.dumps({"works": not broken, "findings": [asdict(finding) for finding in findings]}))

@@ -3,13 +3,17 @@
 import argparse
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from ane.system.streams import TolerantStream
+
+if TYPE_CHECKING:
+    from ane.bench.records import BenchRow
 
 LOGGER = logging.getLogger("ane")
 
@@ -63,9 +67,21 @@ def output_console() -> Console:
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
-def plain_table(title: str | None, *headings: str, numbers: Sequence[int] = ()) -> Table:
+def plain_table(title: str | None, *headings: str, numbers: Sequence[int] = (),
+                rows: Iterable[Sequence[str]] = ()) -> Table:
     """A table that truncates no cell, and wraps long ones except in the first column; ``numbers``: aligned right."""
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=not number, justify="right" if number in numbers else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def print_rows(title: str, rows: Sequence["BenchRow"]) -> None:
+    """Print measurements as a table."""
+    from ane.bench.records import table_cells
+
+    headings, cells = table_cells(rows)
+    numbers = [number for number, heading in enumerate(headings) if heading not in ("competitor", "what", "error")]
+    output_console().print(plain_table(title, *headings, numbers=numbers, rows=cells))

@@ -1,6 +1,7 @@
 """How functions and competitors are measured, and what a row states."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -13,11 +14,10 @@ from ane.bench.measure import (
     measure_in_rounds,
     repeated,
 )
-from ane.bench.records import BenchRow, Spread, compare
-from ane.bench.workload import SentenceWork
+from ane.bench.records import BenchRow, Spread, compare, noise_note
+from ane.bench.sessions import read_row
 from ane.system.errors import UserError
 
-WORK = SentenceWork(candidates=16, steps=30, guided=False, frames=374, capacity=100)
 ROW = BenchRow("torch:cpu", "clvp_text")
 
 
@@ -75,13 +75,12 @@ def test_an_error_for_the_user_is_in_the_row():
 
 
 def test_competitors_take_turns_and_the_warm_up_is_not_counted():
-    order, counted = [], []
+    order = []
     turns = [RepeatedCall(BenchRow(name, "step"),
                           lambda name=name: order.append(name) or {"value": len(order), "extra": 2.0})
              for name in "ab"]
-    a, b = measure_in_rounds(turns, 2, before_round=counted.append)
+    a, b = measure_in_rounds(turns, 2)
     assert "".join(order) == "ababab"
-    assert counted == [False, True, True]
     assert (a.value, b.value) == (Spread.of([3, 5]), Spread.of([4, 6]))
     assert a.figures == {"extra": 2.0}
 
@@ -107,13 +106,11 @@ def test_a_ratio_is_of_two_rows_with_equal_settings():
 
 def test_a_row_is_read_as_it_was_written():
     row = dataclasses.replace(ROW, value=Spread.of([1.0, 2.0]), settings={"lanes": 2}, peak_bytes=5)
-    assert BenchRow.read(dataclasses.asdict(row)) == row
-    assert BenchRow.read(dataclasses.asdict(ROW)) == ROW
+    for one in (row, ROW):
+        assert read_row(json.loads(json.dumps(dataclasses.asdict(one)))) == one
 
 
-def test_lanes_count_only_while_there_are_slots_for_all_their_codes():
-    assert WORK.lanes([{"columns": 8, "slots": 44 + 800}]) == 8
-    assert WORK.lanes([{"columns": 8, "slots": 44 + 799}]) == 7
-    assert WORK.lanes([{"columns": 8, "slots": 400}, {"columns": 8, "slots": 44 + 800}]) == 8
-    assert WORK.lanes([{"columns": 32}]) == 16       # there are no more candidates
-    assert WORK.lanes([{"columns": 8, "slots": 44}]) == 0
+def test_times_that_spread_by_more_than_a_fifth_are_named():
+    steady, noisy = (dataclasses.replace(ROW, value=Spread.of(times)) for times in ([1.0, 1.1, 1.2], [1.0, 1.0, 1.3]))
+    assert noise_note([steady, ROW]) is None
+    assert "1 of 2 times spread by more than 20%, up to 30%" in noise_note([steady, noisy])

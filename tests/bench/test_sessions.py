@@ -7,15 +7,15 @@ from typing import ClassVar
 import pytest
 
 from ane.bench import sessions
+from ane.bench.choosing import Tuning
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import function_rows, spoken_sentence
-from ane.bench.tuning import Tuning
 from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import ProcessEndedError
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
-REQUEST = FunctionRequest(Tuning("coreml", compute_units={"": "ALL"}), networks=("clvp",), lanes=(1, 2))
+REQUEST = FunctionRequest(Tuning("coreml", compute_units="ALL"), networks=("clvp",), lanes=(1, 2))
 READING = {"elapsed": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
            "peak_bytes": 10}
 
@@ -82,12 +82,6 @@ def test_the_sentence_is_spoken_by_two_processes_and_the_second_counts(answers):
     answers["speak"] = ProcessEndedError("the process was ended by SIGSEGV")
     failed = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"), "coreml")
     assert (failed.row.value, failed.row.error) == (None, "the process was ended by SIGSEGV")
-
-
-def test_requests_arrive_in_the_process_as_they_were():
-    assert FunctionRequest.read(json.loads(json.dumps(asdict(REQUEST)))) == REQUEST
-    model = WorkerModel(bundle="/b", tuning=Tuning("torch:cpu", "int8"), keep=True)
-    assert WorkerModel.read(json.loads(json.dumps(asdict(model)))) == model
 
 
 def test_a_worker_speaks_with_the_settings_of_the_request(random_bundle):

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from ane.bench.records import BenchRow, Spread
-from ane.bench.report import table_cells
+from ane.bench.records import BenchRow, Spread, table_cells
+from ane.bench.sessions import read_row
 from ane.bundles import open_model
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.settings import Settings
@@ -26,7 +26,7 @@ def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "stream.json").read_text())
     assert found["benchmark"] == "stream"
     assert found["machine"].keys() >= {"chip", "cores", "os", "python", "packages", "commit", "date", "load_average"}
-    rows = [BenchRow.read(row) for row in found["rows"]]
+    rows = [read_row(row) for row in found["rows"]]
     assert [row.settings["chunks"] for row in rows] == [1, 2]
     for row in rows:
         assert row.error is None

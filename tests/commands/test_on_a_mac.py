@@ -14,7 +14,7 @@ from ane.audio import playback
 from ane.backends.choosing import warn_of_palettes
 from ane.backends.packaged.selection import fits_in_memory
 from ane.bench import sessions
-from ane.bench.machine_report import read_report
+from ane.bench.reports import read_report
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import PackageRecord
@@ -98,11 +98,11 @@ def test_the_report_states_everything_but_paths_and_names(mac, small, tmp_path, 
     assert main(["doctor", "--report", str(tmp_path / "report.json"), "--bundle", str(small)]) == 0
     report = read_report(tmp_path / "report.json")
     assert report.machine["chip"] == "Apple M2"
-    assert {entry["function"] for entry in report.placement} == {entry["function"] for entry in report.parity}
-    assert {entry["compute_units"] for entry in report.parity} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
-    assert any(entry["problem"] for entry in report.parity)
-    assert any(entry["snr"] and entry["snr"] > entry["threshold"] for entry in report.parity)
-    assert any(row.value for row in report.bench_rows if row.competitor == "coreml")
+    assert {entry.function for entry in report.placement} == {entry.function for entry in report.parity}
+    assert {entry.compute_units for entry in report.parity} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
+    assert any(entry.problem for entry in report.parity)
+    assert any(entry.snr and entry.snr > entry.threshold for entry in report.parity)
+    assert any(row.value for row in report.rows if row.competitor == "coreml")
     text = (tmp_path / "report.json").read_text()
     for personal in ("jane", str(tmp_path), str(Path.home()) + "/", "/tmp"):
         assert personal not in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ane.bench.machine_report import read_report
+from ane.bench.reports import read_report
 from tests.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
@@ -42,5 +42,5 @@ def test_auto_speaks(ane, small, tmp_path):
 def test_the_report_has_a_placement_and_a_parity_of_every_function(ane, small, tmp_path):
     ane("doctor", "--report", "report.json", "--bundle", small)
     report = read_report(tmp_path / "report.json")
-    assert {entry["function"] for entry in report.placement} == {entry["function"] for entry in report.parity}
+    assert {entry.function for entry in report.placement} == {entry.function for entry in report.parity}
     assert Path.home().name not in (tmp_path / "report.json").read_text()
