@@ -1,6 +1,6 @@
 """The functions of a bundle's Core ML packages, called one by one without the host's part of a stage.
 
-Inputs are random numbers in the declared shapes, in the engine's own buffers where it has some.
+Inputs are random numbers in the declared shapes, which an engine copies only where it copies caches, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -73,21 +73,20 @@ def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | 
             yield MeasuredFunction(
                 row, lambda path=path, name=name, package=package: engine.load(
                     path, name, units or package.compute_units),
-                lambda loaded, function=declared[name]: prediction(loaded, function), compile_seconds=compile_seconds)
+                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place),
+                compile_seconds=compile_seconds)
 
 
-def prediction(loaded: Any, function: ProgramFunction) -> Callable[[], object]:
-    """A call of a loaded function, on small normal numbers and with its own state."""
+def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:
+    """A call of a loaded function, on small normal numbers and with its own state. ``in_place``: see ``Runtime``."""
     rng = np.random.default_rng(0)
     inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else
               0.1 * rng.standard_normal(type.shape, dtype=np.float32) for name, type in function.inputs.items()}
-    buffers = getattr(loaded, "buffers", None)
-    if buffers is not None:
-        for name, values in inputs.items():
-            buffers[name][...] = values
-        inputs = buffers
     state = loaded.make_state() if function.states else None
-    return lambda: loaded.predict(inputs, state)
+    if not in_place:
+        return lambda: loaded.predict(inputs, state)
+    large = {name: array for name, array in inputs.items() if array.dtype == np.float32}
+    return lambda: loaded.predict({name: inputs[name] for name in inputs.keys() - large.keys()}, state, large)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class InterpretedActivations:
         self.engine.unload(package)
 
 
-class RecordingEngine:
+class RecordingEngine(Runtime):
     """An engine that records the last call of each function, by name."""
 
     def __init__(self, engine: Runtime):

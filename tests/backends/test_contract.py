@@ -4,7 +4,8 @@ Schedules replace prefixes, step some of the lanes, rewind and refill lanes, mov
 of several columns in between. Cross-attention is compared in tests/parity/test_whisper_packages.py.
 """
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 
 import numpy as np
@@ -33,13 +34,17 @@ from tests.backends.decoder_steps import (
     columns,
     schedules,
 )
-from tests.backends.packaged.packages import FP32, functions, saved
+from tests.backends.packaged.packages import FP32, InPlaceRuntime, functions, saved
 
-SIZES = LANES, CAPACITY, PREFIXES, LONGEST
 # engine → SNR in dB; a state is in fp16
 THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
               "packages with a state": 65, "onnx": 95, "onnx, rows written by a graph as on a GPU": 95}
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
+NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
+                                   reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+# beside them; Core ML's runtime reads arrays where they are
+AND_EVERY_RUNTIME = ["torch", *THRESHOLDS, "packages on Core ML", "packages on Core ML with a state", *(
+    pytest.param(f"packages on Core AI{kind}", marks=NEEDS_CORE_AI) for kind in ("", " with a state"))]
 
 
 @pytest.fixture(scope="module")
@@ -48,32 +53,49 @@ def backend(decoder_bundle) -> TorchBackend:
 
 
 @pytest.fixture(scope="module")
-def package_functions(backend, tmp_path_factory) -> list[PackageFunction]:
+def package_functions(backend, tmp_path_factory) -> Callable[[str], list[PackageFunction]]:
+    """``package_functions(runtime)``: of the decoder, which all decoders share as those of a backend do."""
     built = autoregressive.decoder_graphs(backend.network("autoregressive"))
     graphs = [built.prefill(8), built.step(8, 160, "io", 160), built.step(8, 160, "state", 160), built.store(160)]
-    return functions(graphs, saved(graphs, FP32, tmp_path_factory.mktemp("packages")))
+    paths = saved(graphs, FP32, tmp_path_factory.mktemp("packages"))
+
+    @cache
+    def on(runtime: str) -> list[PackageFunction]:
+        if runtime == "Core AI":
+            from ane.backends.coreai.runtime import CoreAIRuntime
+
+            core_ai = CoreAIRuntime(separate=True)
+            found = functions(graphs, paths, runtime=core_ai)
+            for function in found:
+                function.name = "main"
+            return found
+        return functions(graphs, paths, runtime=InPlaceRuntime() if runtime == "Core ML" else None)
+
+    return on
 
 
 @pytest.fixture(scope="module")
-def make(backend, decoder_bundle, request, fake_graphs) -> Callable[[str], Decoder]:
-    """``make(engine)``: a decoder of ``SIZES``; "torch" is the plain one."""
+def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder]:
+    """``make(engine, lanes)``: a decoder; "torch" is the plain one."""
     network = backend.network("autoregressive")
     onnx = cache(partial(OnnxBackend, decoder_bundle, DEVICES["cpu"], backend, "fp32", threads=1))
 
-    def make_decoder(engine: str) -> Decoder:
+    def make_decoder(engine: str, lanes: int = LANES) -> Decoder:
         if engine == "torch":
-            return TorchDecoder(network, LANES, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST)
+            return TorchDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST)
         if engine.startswith("static"):
             run = fake_graphs() if "replayed" in engine else run_eagerly
-            return StaticDecoder(network, LANES, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
+            return StaticDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
         if engine.startswith("packages"):
-            kinds = {kind: [f for f in request.getfixturevalue("package_functions") if f.kind == kind]
+            runtime = engine.removeprefix("packages on ").removesuffix(" with a state")
+            found = request.getfixturevalue("package_functions")(runtime)
+            kinds = {kind: [f for f in found if f.kind == kind]
                      for kind in ("prefill", "step", "state", "store")}
             shape = network.config.decoder_shape
             return PackagedDecoder(kinds["prefill"], kinds["state" if "state" in engine else "step"], kinds["store"],
-                                   LANES, CAPACITY, (shape.layers, shape.heads, shape.head_width), 1.0, np.float32,
+                                   lanes, CAPACITY, (shape.layers, shape.heads, shape.head_width), 1.0, np.float32,
                                    PREFIXES, LONGEST)
-        decoder = onnx().decoder(*SIZES)
+        decoder = onnx().decoder(lanes, CAPACITY, PREFIXES, LONGEST)
         if "graph" in engine:
             decoder.allocator = BufferAllocator(DEVICES["cpu"], rows_by_graph=True)
             for written in decoder.lane_caches:
@@ -88,6 +110,23 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[[str], Decod
 @given(schedule=schedules(12))
 def test_any_schedule_gives_what_torch_gives(make, engine, schedule):
     assert_same_results((make("torch"), make(engine)), schedule, THRESHOLDS[engine])
+
+
+def calls(decoder: Decoder, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What each of some calls of a decoder returns."""
+    yield decoder.prefill(columns(seed, 5, width=32))
+    for turn in range(12):
+        yield decoder.step(columns(seed + turn, 2, 1, width=32), np.full(2, turn))
+
+
+@pytest.mark.parametrize("engine", AND_EVERY_RUNTIME)
+def test_two_decoders_stepped_in_turn_equal_each_alone(make, engine):
+    alone = [list(calls(make(engine, 2), seed)) for seed in (10, 50)]
+    in_turn = zip(calls(make(engine, 2), 10), calls(make(engine, 2), 50), strict=True)
+    for expected, found in zip(alone, zip(*in_turn, strict=True), strict=True):
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one[0], other[0])
+            np.testing.assert_array_equal(one[1], other[1])
 
 
 @EVERY_ENGINE

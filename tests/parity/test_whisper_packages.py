@@ -4,7 +4,7 @@ All tests of a run share one conversion of the golden model to each format, whic
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from converters.coreml.package import write_package as write_core_ml
 from converters.onnx.package import OnnxOptions
 from converters.onnx.package import write_package as write_onnx
 from converters.proof.parity import UnpublishedModel
+from tests.backends.packaged.packages import InPlaceRuntime
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
 
 NETWORKS = ("encoder", "decoder")
@@ -68,7 +69,8 @@ def make_backend(golden_whisper, whisper_facts, tmp_path_factory, worker_id) -> 
         found = UnpublishedModel(model, folder, packages, reference)
         if engine == "onnx":
             return OnnxBackend(found, DEVICES["cpu"], reference, threads=1)
-        return PackagedBackend(found, MilRuntime(), reference, cache=engine)
+        runtime = InPlaceRuntime() if engine.startswith("Core ML") else MilRuntime()
+        return PackagedBackend(found, runtime, reference, cache=engine.removeprefix("Core ML "))
 
     return make
 
@@ -162,6 +164,23 @@ def test_lanes_of_several_windows_give_what_each_gives_alone(make_backend, golde
             expected = alone.step(new[:1, turn:turn + 1], np.array([length]))
             for whole, part in zip(expected, turns[turn], strict=True):
                 assert snr_db(whole[0], part[lane]) >= SNR_DB[engine]
+
+
+@pytest.mark.parametrize("engine", ["io", "state", "Core ML io", "Core ML state", "onnx"])
+def test_two_jobs_decoded_in_turn_give_what_each_gives_alone(make_backend, golden, network, engine):
+    backend, tokens, states = make_backend(engine), golden["decoder/tokens"], golden["encoder/out"]
+
+    def job(window: np.ndarray) -> Iterator[np.ndarray]:
+        decoder = make_decoder(backend, window)
+        yield decoder.prefill(columns(network, tokens[:, :2])[0])[1]
+        for count, step in enumerate(golden["steps/tokens"].T):
+            yield decoder.step(columns(network, step[:, None], 2 + count), np.array([count]))[1]
+
+    windows = states, states[:, ::-1]
+    alone = [list(job(window)) for window in windows]
+    for expected, found in zip(alone, zip(*zip(*map(job, windows), strict=True), strict=True), strict=True):
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_a_memory_of_another_length_is_refused(make_backend, golden, engine):

@@ -21,6 +21,7 @@ from ane.backends.coreml.compiled import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
 from ane.backends.mil.values import DTYPES, TensorType
+from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
@@ -99,7 +100,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
-class CoreAIRuntime:
+class CoreAIRuntime(Runtime):
     """Loads functions of packages into Core AI.
 
     Args:

@@ -10,7 +10,8 @@ Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPytho
 * A float32 array is not copied: Core ML reads it in place, and keeps it for about a second after the prediction. Then
   a thread of Core ML drops the reference without holding the GIL. If that was the last reference, or if Python counts
   references to the same object meanwhile, the heap is corrupted (apple/coremltools#2827, #2829). So every prediction
-  gets new views of lasting buffers, which nothing touches until long after Core ML has dropped them.
+  gets new views of lasting arrays, which nothing touches until long after Core ML has dropped them. A function has a
+  buffer for each input; caches belong to the decoders that share the function, and are read where they are.
 * ``predict`` and ``compile_model`` hold the GIL: no other Python thread runs, no progress bar moves, and Ctrl-C waits.
 * Core ML may fail to compile for the Neural Engine without an error, and run elsewhere or be killed by macOS in the
   first prediction (apple/coremltools#2758), or not return at all. So first loads are tried in a child process.
@@ -25,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -43,7 +45,7 @@ from ane.backends.coreml.compiled import (
 from ane.backends.coreml.extract import single_function
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, TensorType
-from ane.backends.packaged.functions import EngineRefusalError
+from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
@@ -121,11 +123,6 @@ class CoreMLFunction:
 
     Args:
         refuse: (action, error) → the error to raise when Core ML fails.
-
-    Attributes:
-        buffers: the arrays that Core ML reads, by input. ``predict`` copies its inputs into them. A caller that writes
-            into a buffer and passes the buffer itself saves that copy.
-        content: what a caller has last written into buffers that it shares with other callers; None: nothing.
     """
 
     def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
@@ -134,22 +131,28 @@ class CoreMLFunction:
         self._loaded, self._refuse, self._proven = loaded, refuse, False
         self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
         weakref.finalize(self, keep_for_a_while, self._passed).atexit = False
-        self.content: Any = None
-        self.buffers = {key: np.zeros(type.shape, INPUT_DTYPES[type.dtype]) for key, type in signature.inputs.items()}
+        self._buffers: dict[str, np.ndarray] = {}       # what Core ML reads of inputs that are not caches
 
-    def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
+    def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None,
+                caches: Mapping[str, np.ndarray] = MappingProxyType({})) -> dict[str, np.ndarray]:
         """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32.
+
+        ``caches``: float32 inputs that Core ML reads where they are; ``inputs`` are copied.
 
         Raises:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
             EngineRefusalError: Core ML fails, or the first prediction returns NaN or infinite values.
         """
-        if set(inputs) != set(self.buffers):
-            raise TypeError(f"{self.name} takes {sorted(self.buffers)}, got {sorted(inputs)}")
-        for key, array in inputs.items():
-            self._fill(key, array)
+        declared = self.signature.inputs
+        if {*inputs, *caches} != set(declared):
+            raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted({*inputs, *caches})}")
+        for key, array in caches.items():
+            if array.dtype != np.float32 or array.shape != declared[key].shape or not array.flags.c_contiguous:
+                raise TypeError(f"cache {key} of {self.name} is float32 {declared[key].shape}, got {array.dtype} "
+                                f"{array.shape}")
+        arrays = {**caches, **{key: self._filled(key, array) for key, array in inputs.items()}}
         try:
-            predicted = self._loaded.predict(self._views(), state)
+            predicted = self._loaded.predict(self._views(arrays), state)
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("run", error) from error
         outputs = {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
@@ -166,24 +169,24 @@ class CoreMLFunction:
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("make a state for", error) from error
 
-    def _views(self) -> dict[str, np.ndarray]:
-        """New views of the buffers for one prediction; those that Core ML has surely dropped are deleted."""
+    def _views(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """New views of arrays for one prediction; those that Core ML has surely dropped are deleted."""
         now = time.monotonic()
         while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
             self._passed.popleft()
-        views = {key: buffer.view() for key, buffer in self.buffers.items()}
+        views = {key: array.view() for key, array in arrays.items()}
         self._passed.append((now, views))
         return dict(views)      # coremltools changes the dict
 
-    def _fill(self, key: str, array: np.ndarray) -> None:
-        buffer = self.buffers[key]
-        if array is buffer:
-            return
-        kinds = "f" if buffer.dtype.kind == "f" else "iub"
-        if array.shape != buffer.shape or array.dtype.kind not in kinds:
-            raise TypeError(f"input {key} of {self.name} is {self.signature.inputs[key]}, got {array.dtype} "
-                            f"{array.shape}")
-        np.copyto(buffer, array, casting="unsafe")      # float64 and int64 are narrowed
+    def _filled(self, key: str, array: np.ndarray) -> np.ndarray:
+        """The buffer of an input, with this content."""
+        type = self.signature.inputs[key]
+        if array.shape != type.shape or array.dtype.kind not in ("f" if type.dtype.startswith("fp") else "iub"):
+            raise TypeError(f"input {key} of {self.name} is {type}, got {array.dtype} {array.shape}")
+        if key not in self._buffers:
+            self._buffers[key] = np.empty(type.shape, INPUT_DTYPES[type.dtype])
+        np.copyto(self._buffers[key], array, casting="unsafe")      # float64 and int64 are narrowed
+        return self._buffers[key]
 
 
 def keep_for_a_while(arrays: object) -> None:
@@ -193,7 +196,7 @@ def keep_for_a_while(arrays: object) -> None:
     timer.start()
 
 
-class CoreMLRuntime:
+class CoreMLRuntime(Runtime):
     """Loads functions of packages into Core ML from cached compiled models.
 
     Args:
@@ -203,7 +206,7 @@ class CoreMLRuntime:
         trial: compiles, and loads each function first; None: this process does, which Core ML may then hang or crash.
     """
 
-    name = "coreml"
+    name, in_place = "coreml", True
 
     def __init__(self, api: CoreMLApi | None = None, cache: CompiledCache | None = None,
                  notice: Callable[[str], None] = lambda line: None, trial: CoreMLTrial | None = None):
@@ -216,9 +219,6 @@ class CoreMLRuntime:
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
         self._signatures: dict[Path, dict[str, FunctionSignature]] = {}
         self._models: dict[Path, tuple[Path, bool]] = {}
-
-    def unload(self, package: Path) -> None:
-        """Nothing to do: a function is freed with its last reference."""
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
         """Load a function. While it is referenced, later calls return the same object.

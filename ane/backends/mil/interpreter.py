@@ -17,6 +17,7 @@ from ane.backends.mil import (  # noqa: F401  fill KERNELS
 from ane.backends.mil.package import Package, ProgramOp
 from ane.backends.mil.registry import KERNELS, Kernel, Rounding
 from ane.backends.mil.values import DTYPES, Constant, TensorType
+from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 
 # coremltools saves coreml_update_state as a write_state and a read_state.
@@ -268,7 +269,7 @@ def round_to_fp16(tensor: Tensor) -> Tensor:
     return tensor.half().float()
 
 
-class MilRuntime:
+class MilRuntime(Runtime):
     """The counterpart of ``CoreMLRuntime`` on any machine. It ignores compute units.
 
     A package is read once and its weights are decoded once, however many of its functions are loaded.

@@ -95,9 +95,9 @@ class PackagedBackend(PackagedEngine):
     def _bind(self, network: str, steps: Sequence[PackageFunction], lanes: int, capacity: int, prefixes: int = 1,
               max_prefix_length: int | None = None, release_prefill: bool = False) -> PackagedDecoder:
         package, shape = self.packages[network], self.model.config(network).decoder_shape
+        dtype = np.float32 if self.runtime.in_place or package.precision == "fp32" else np.float16
         return PackagedDecoder(self.functions(network, "prefill"), steps, self.functions(network, "store"), lanes,
-                               capacity, (shape.layers, shape.heads, shape.head_width), package.scale,
-                               np.float32 if package.precision == "fp32" else np.float16, prefixes,
+                               capacity, (shape.layers, shape.heads, shape.head_width), package.scale, dtype, prefixes,
                                max_prefix_length, self.functions(network, "memory"), release_prefill)
 
     def _move_on(self, network: str, error: UserError) -> None:

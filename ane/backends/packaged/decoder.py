@@ -14,7 +14,6 @@ import numpy as np
 from ane.backends.base import MASKED, Decoder, check_step
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.packaged.pools import (
-    CrossMemory,
     HostPool,
     PoolSettings,
     SlotPool,
@@ -24,6 +23,8 @@ from ane.backends.packaged.pools import (
     pack_columns,
 )
 from ane.system.errors import UserError
+
+NO_MEMORY: dict[str, np.ndarray] = {}       # of a network without cross-attention
 
 
 class PackagedDecoder(Decoder):
@@ -36,7 +37,7 @@ class PackagedDecoder(Decoder):
         stores: functions that write to a state, one for each number of slots that states have.
         geometry: (layers, heads, head width) of the network.
         scale: factor on the columns that the functions take (``PackageRecord.scale``).
-        dtype: of the functions' inputs.
+        dtype: of the functions' inputs and of the caches, which belong to this decoder.
         prefixes, max_prefix_length: see ``ane.backends.base.Backend.decoder``.
         memories: the function of the kind "memory" of a network with cross-attention; none: it has no cross-attention.
         release_prefill: drop a function without a cache when all prefixes are stored.
@@ -49,7 +50,7 @@ class PackagedDecoder(Decoder):
                  stores: Sequence[PackageFunction], lanes: int, capacity: int, geometry: tuple[int, int, int],
                  scale: float, dtype: type, prefixes: int = 1, max_prefix_length: int | None = None,
                  memories: Sequence[PackageFunction] = (), release_prefill: bool = False):
-        self.memory_functions, self.memories = memories, dict[int, CrossMemory]()        # the latter by prefix index
+        self.memory_functions, self.memories = memories, dict[int, dict[str, np.ndarray]]()      # the latter by prefix
         self.prefills, self.steps, self.stores = prefills, steps, stores
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.geometry, self.scale, self.dtype, self.release_prefill = geometry, scale, dtype, release_prefill
@@ -63,7 +64,7 @@ class PackagedDecoder(Decoder):
             raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {(*positions, 0)[0]} positions "
                              f"got memory {index} of {len(memory)} positions")
         outputs = self.memory_functions[0](states=memory.T[None, :, None].astype(self.dtype))
-        self.memories[index] = CrossMemory({name: array.astype(self.dtype) for name, array in outputs.items()})
+        self.memories[index] = {name: array.astype(self.dtype) for name, array in outputs.items()}
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         grows = self.max_prefix_length is None and self.prefixes == 1 and len(prefix) > self.prefix_slots
@@ -73,7 +74,7 @@ class PackagedDecoder(Decoder):
         if grows or not self.pools:
             self.prefix_slots = max(self.prefix_slots, len(prefix))
             self.pools = self._make_pools()
-        self.stored[index] = StoredPrefix(prefix, self.memories.get(index, CrossMemory({})))
+        self.stored[index] = StoredPrefix(prefix, self.memories.get(index, NO_MEMORY))
         fitting = [f for f in self.prefills if f.bucket["columns"] >= len(prefix)]
         if fitting:
             return self._prefill_without_cache(min(fitting, key=lambda f: f.bucket["columns"]), self.stored[index])
@@ -110,7 +111,7 @@ class PackagedDecoder(Decoder):
         functions, lanes = min(fitting, key=lambda one: (
             -(-self.lanes // one[1]), one[0][0].bucket["columns"], max(f.bucket["slots"] for f in one[0])))
         starts = range(0, self.lanes, lanes)
-        settings = PoolSettings(self.stored, self.prefixes, self.geometry, self.scale, self.dtype, len(starts) == 1)
+        settings = PoolSettings(self.stored, self.prefixes, self.geometry, self.scale, self.dtype)
         counts = [min(lanes, self.lanes - start) for start in starts]
         if functions[0].kind == "step":
             return [HostPool(functions, count, settings) for count in counts]
@@ -136,7 +137,7 @@ class PackagedDecoder(Decoder):
         P, L = len(prefix.columns), function.bucket["columns"]
         x = pack_columns(prefix.columns, L, self.scale, self.dtype)
         mask = np.where(np.tri(L, dtype=bool), 0, MASKED).astype(self.dtype)[None, None]
-        outputs = function(x=x, mask=mask, **prefix.memory.inputs(function))
+        outputs = function(caches=prefix.memory, x=x, mask=mask)
         prefix.keys, prefix.values = (np.array(outputs[name][..., :P]) for name in ("new_keys", "new_values"))
         if self.release_prefill and len(self.stored) == self.prefixes:
             function.unload()

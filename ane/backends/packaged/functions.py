@@ -5,8 +5,10 @@ Three runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), an 
 NumPy, the same for all.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +37,17 @@ class LoadedFunction(Protocol):
         """A new state, all zeros, for ``predict`` to update."""
 
 
-class Runtime(Protocol):
-    """Loads functions of packages."""
+class Runtime(ABC):
+    """Loads functions of packages.
+
+    Attributes:
+        in_place: whether ``predict`` of its functions takes a third argument, float32 inputs that it does not copy.
+    """
 
     name: str
+    in_place = False
 
+    @abstractmethod
     def load(self, package: Path, function: str, compute_units: str) -> LoadedFunction:
         """``compute_units``: where Core ML may run it, one of ``ane.bundles.packages.COMPUTE_UNITS``.
 
@@ -48,7 +56,8 @@ class Runtime(Protocol):
         """
 
     def unload(self, package: Path) -> None:
-        """Free what is cached for a package; none of its functions may be in use."""
+        """Free what is cached for a package; none of its functions may be in use. By default nothing is."""
+        return
 
 
 class PackageFunction:
@@ -65,8 +74,12 @@ class PackageFunction:
         self.compute_units, self.kind = compute_units, kind
         self._loaded: LoadedFunction | None = None
 
-    def __call__(self, state: Any = None, **inputs: np.ndarray) -> dict[str, np.ndarray]:
-        return self.loaded.predict(inputs, state)
+    def __call__(self, state: Any = None, caches: Mapping[str, np.ndarray] = MappingProxyType({}),
+                 **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Call it. ``caches`` are further inputs: arrays that the caller keeps from call to call."""
+        if self.runtime.in_place:
+            return self.loaded.predict(inputs, state, caches)
+        return self.loaded.predict({**inputs, **caches}, state)
 
     def make_state(self) -> Any:
         return self.loaded.make_state()

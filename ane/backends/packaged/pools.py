@@ -21,32 +21,15 @@ FIRST_PREFIX = -2       # owner of the slots of the first prefix; the next ones 
 
 
 @dataclass(eq=False)
-class CrossMemory:
-    """Keys and values (layers, heads, width, N) of a memory, by the functions' inputs; {} without cross-attention."""
-
-    arrays: Mapping[str, np.ndarray]
-
-    def inputs(self, function: PackageFunction) -> Mapping[str, np.ndarray]:
-        """The inputs of a call. Core ML's buffers are the inputs themselves: they are filled when the memory changes,
-        and not copied at each step."""
-        buffers = getattr(function.loaded, "buffers", None)
-        if not self.arrays or buffers is None:
-            return self.arrays
-        found = {name: buffers[name] for name in self.arrays}
-        if function.loaded.content is not self:
-            for name, array in self.arrays.items():
-                np.copyto(found[name], array)
-            function.loaded.content = self
-        return found
-
-
-@dataclass(eq=False)
 class StoredPrefix:
-    """Columns (P, D), and the memory that they and all lanes of this prefix attend to; keys and values (layers, heads,
-    width, P) if a function without a cache has computed them."""
+    """Columns (P, D); keys and values (layers, heads, width, P) if a function without a cache has computed them.
+
+    ``memory``: the inputs of functions that hold the keys and values of what these columns and all lanes of this prefix
+    cross-attend to; {}: nothing.
+    """
 
     columns: np.ndarray
-    memory: CrossMemory
+    memory: Mapping[str, np.ndarray]
     keys: np.ndarray | None = None
     values: np.ndarray | None = None
 
@@ -78,7 +61,6 @@ class PoolSettings:
         stored: the decoder's prefixes by index; the slots of a prefix that is no longer among them are free.
         prefixes: how many prefixes the decoder may store.
         geometry: (layers, heads, head width). scale: of the columns. dtype: of the functions' inputs.
-        only_pool: whether the decoder has no other pool.
     """
 
     stored: Mapping[int, StoredPrefix]
@@ -86,7 +68,6 @@ class PoolSettings:
     geometry: tuple[int, int, int]
     scale: float
     dtype: type
-    only_pool: bool
 
 
 class SlotPool(ABC):
@@ -112,7 +93,7 @@ class SlotPool(ABC):
         """The first slots that the function of a call must have. ``visible`` (columns, slots)."""
 
     @abstractmethod
-    def call(self, function: PackageFunction, slots: np.ndarray,
+    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
              inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run a function and store the keys and values of its first ``len(slots)`` columns in these slots."""
 
@@ -147,7 +128,7 @@ class SlotPool(ABC):
         owners = np.array([self.prefixes[prefix] for prefix in prefixes])
         memories = [prefix.memory for prefix in prefixes]
         groups = [np.array([row for row, other in enumerate(memories) if other is memory])
-                  for memory in dict.fromkeys(memories)]
+                  for memory in {id(memory): memory for memory in memories}.values()]
         parts = [self._step_lanes(columns[rows], lengths[rows], first_lane + rows, owners[rows], memories[rows[0]])
                  for rows in groups]
         order = np.argsort(np.concatenate(groups))
@@ -155,7 +136,7 @@ class SlotPool(ABC):
         return hidden, logits
 
     def _step_lanes(self, columns: np.ndarray, lengths: np.ndarray, lanes: np.ndarray, prefixes: np.ndarray,
-                    memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
+                    memory: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """``step`` for the lanes (n,) of one memory; ``prefixes`` (n,) are the owners of their prefixes' slots."""
         n, T, D = columns.shape
         per_call = max(1, self.columns // n)                            # positions of each lane in one call
@@ -200,7 +181,8 @@ class SlotPool(ABC):
         return kept < min(self.lanes, self.settings.prefixes)
 
     def _run(self, columns: np.ndarray, owners: np.ndarray, positions: np.ndarray, prefixes: np.ndarray,
-             before: np.ndarray, visible_columns: np.ndarray, memory: CrossMemory) -> tuple[np.ndarray, np.ndarray]:
+             before: np.ndarray, visible_columns: np.ndarray,
+             memory: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Compute columns (n, D) and store them as these ``positions`` of ``owners``; hidden (n, D), logits (n, V).
 
         Each column sees its prefix, the positions of its owner before ``before``, and ``visible_columns`` (n, n).
@@ -217,59 +199,43 @@ class SlotPool(ABC):
         mask[0, 0, :n, :seen.shape[1]][seen] = 0
         mask[0, 0, :n, seen.shape[1]:seen.shape[1] + n][visible_columns] = 0
         x = pack_columns(columns, L, self.settings.scale, self.settings.dtype)
-        outputs = self.call(function, slots, {"x": x, "mask": mask, **memory.inputs(function)})
+        outputs = self.call(function, slots, memory, {"x": x, "mask": mask})
         self.owner[slots], self.position[slots] = owners, positions
         return outputs["hidden"][0, :, 0, :n].T, joined_logits(outputs, slice(n))
 
 
-class HandedArrays:
-    """Keys and values (layers, heads, width, N) that a function takes as inputs of these names.
-
-    A function that Core ML has loaded takes float32 inputs and keeps a buffer for each. A decoder's only pool uses
-    those buffers as its arrays, so that steps need not copy them; it copies them when another function is called.
-    """
+class CacheArrays:
+    """A decoder's own keys and values (layers, heads, width, N), by the names under which functions take them."""
 
     def __init__(self, settings: PoolSettings, *names: str):
-        self.settings, self.names = settings, names
-        self.arrays: tuple[np.ndarray, ...] = ()
-        self._function: PackageFunction | None = None
+        self.arrays = {name: np.zeros((*settings.geometry, 0), settings.dtype) for name in names}
 
-    def hand_to(self, function: PackageFunction, length: int) -> dict[str, np.ndarray]:
-        """The inputs of a function that takes arrays of this length; they become the arrays."""
-        if function is not self._function:
-            buffers = getattr(function.loaded, "buffers", None)
-            dtype = self.settings.dtype if buffers is None else np.float32
-            if buffers is not None and self.settings.only_pool:
-                new = tuple(buffers[name] for name in self.names)
-            elif self.arrays and self.arrays[0].shape[-1] == length:
-                new = self.arrays
-            else:
-                new = tuple(np.empty((*self.settings.geometry, length), dtype) for _ in self.names)
-            for array, old in zip(new, self.arrays or (None, None), strict=True):
-                kept = 0 if old is None else min(length, old.shape[-1])
-                if array is not old:
-                    array[..., :kept] = 0 if old is None else old[..., :kept]
-                    array[..., kept:] = 0
-            self.arrays, self._function = new, function
-        return dict(zip(self.names, self.arrays, strict=True))
+    def resized(self, length: int) -> dict[str, np.ndarray]:
+        """The arrays, with this length from now on; what fits into it stays."""
+        for name, old in self.arrays.items():
+            if old.shape[-1] != length:
+                self.arrays[name] = np.zeros((*old.shape[:-1], length), old.dtype)
+                fitting = min(length, old.shape[-1])
+                self.arrays[name][..., :fitting] = old[..., :fitting]
+        return self.arrays
 
     def write(self, slots: np.ndarray, *values: np.ndarray) -> None:
-        for array, columns in zip(self.arrays, values, strict=True):
+        for array, columns in zip(self.arrays.values(), values, strict=True):
             array[..., slots] = columns
 
 
 class HostPool(SlotPool):
-    """Keys and values on the host, handed over at each call, with as many slots as are in use."""
+    """Keys and values on the host, given to each call, with as many slots as are in use."""
 
     def __init__(self, functions: Sequence[PackageFunction], lanes: int, settings: PoolSettings):
         super().__init__(functions, lanes, settings)
-        self._handed = HandedArrays(settings, "keys", "values")
+        self._cache = CacheArrays(settings, "keys", "values")
 
     def reserve(self, count: int) -> np.ndarray:
         return np.flatnonzero(self.owner == FREE)[:count]
 
     def slots_needed(self, visible: np.ndarray, reserved: np.ndarray) -> int:
-        """What any lane holds: the rest is not copied when another function is called."""
+        """All slots in use: the rest is not copied when another function is called."""
         used = np.flatnonzero(self.owner != FREE)
         return 1 + max(int(used[-1]) if len(used) else 0, int(reserved[-1]))
 
@@ -277,14 +243,13 @@ class HostPool(SlotPool):
         slots = self.reserve(len(prefix.columns))
         self.owner[slots], self.position[slots] = owner, np.arange(len(slots))
         needed = self.slots_needed(np.zeros((0, self.slots), bool), slots)
-        function = next(f for f in self.functions if f.bucket["slots"] >= needed)
-        self._handed.hand_to(function, function.bucket["slots"])
-        self._handed.write(slots, prefix.keys, prefix.values)
+        self._cache.resized(next(f for f in self.functions if f.bucket["slots"] >= needed).bucket["slots"])
+        self._cache.write(slots, prefix.keys, prefix.values)
 
-    def call(self, function: PackageFunction, slots: np.ndarray,
+    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
              inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = function(**self._handed.hand_to(function, function.bucket["slots"]), **inputs)
-        self._handed.write(slots, *(outputs[name][..., :len(slots)] for name in ("new_keys", "new_values")))
+        outputs = function(caches={**self._cache.resized(function.bucket["slots"]), **memory}, **inputs)
+        self._cache.write(slots, *(outputs[name][..., :len(slots)] for name in ("new_keys", "new_values")))
         return outputs
 
 
@@ -302,7 +267,7 @@ class StatePool(SlotPool):
         super().__init__(functions, lanes, settings, self.block)
         self.store = store
         self.state: Any = store.make_state()
-        self._recent = HandedArrays(settings, "recent_keys", "recent_values")
+        self._recent = CacheArrays(settings, "recent_keys", "recent_values")
 
     def reserve(self, count: int) -> np.ndarray:
         if (self.owner[self.slots:] == FREE).sum() < count:
@@ -320,17 +285,17 @@ class StatePool(SlotPool):
             self._store(prefix.keys[..., part], prefix.values[..., part], np.full(count, owner),
                         start + np.arange(count))
 
-    def call(self, function: PackageFunction, slots: np.ndarray,
+    def call(self, function: PackageFunction, slots: np.ndarray, memory: Mapping[str, np.ndarray],
              inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        outputs = function(self.state, **self._recent.hand_to(function, self.block), **inputs)
-        self._recent.write(slots - self.slots, *(outputs[name][..., :len(slots)] for name in ("new_keys",
-                                                                                              "new_values")))
+        outputs = function(self.state, {**self._recent.resized(self.block), **memory}, **inputs)
+        new = (outputs[name][..., :len(slots)] for name in ("new_keys", "new_values"))
+        self._recent.write(slots - self.slots, *new)
         return outputs
 
     def _store_recent(self) -> None:
         recent = slice(self.slots, None)
         live = np.flatnonzero(self.owner[recent] != FREE)
-        self._store(*(array[..., live] for array in self._recent.arrays), self.owner[recent][live],
+        self._store(*(array[..., live] for array in self._recent.arrays.values()), self.owner[recent][live],
                     self.position[recent][live])
         self.owner[recent] = FREE
 

@@ -63,7 +63,7 @@ def test_every_prediction_gets_arrays_of_its_own(api, package, monkeypatch):
     for _ in range(2):
         function.predict({"x": X}, state)
     assert given[0] is not given[1]
-    assert given[0].base is given[1].base is function.buffers["x"]
+    assert given[0].base is given[1].base is not X
     later = time.monotonic() + 60
     monkeypatch.setattr(time, "monotonic", lambda: later)
     function.predict({"x": X}, state)
@@ -86,10 +86,23 @@ def test_any_float_array_is_taken_and_float32_is_returned(api, packages, package
         np.testing.assert_array_equal(outputs["y"], 2 * factor * X)
 
 
-def test_a_buffer_written_in_place_is_not_copied(api, package):
+def test_a_cache_is_read_where_it_is(api, package, monkeypatch):
+    function, x, given = CoreMLRuntime(api).load(package, "main", "ALL"), X.copy(), []
+    predict = function._loaded.predict
+    monkeypatch.setattr(function._loaded, "predict", lambda features, state: (
+        given.append(features["x"]), predict(features, state))[1])
+    for factor in (1, 2):
+        x[:] = factor * X
+        assert (function.predict({}, function.make_state(), {"x": x})["y"] == 2 * factor * X).all()
+    assert given[0].base is given[1].base is x
+
+
+@pytest.mark.parametrize("spoil", [lambda x: x.astype(np.float16), lambda x: x[:, :3], lambda x: np.repeat(
+    x, 2, axis=1)[:, ::2]])
+def test_a_cache_that_would_have_to_be_copied_is_refused(api, package, spoil):
     function = CoreMLRuntime(api).load(package, "main", "ALL")
-    function.buffers["x"][:] = 7
-    assert (function.predict(function.buffers, function.make_state())["y"] == 14).all()
+    with pytest.raises(TypeError, match="cache x of"):
+        function.predict({}, function.make_state(), {"x": spoil(X)})
 
 
 def test_states_are_independent_of_each_other(api, package):

@@ -4,10 +4,12 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
-from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import PackageFunction
+from ane.backends.coreml.runtime import CoreMLFunction, FunctionSignature
+from ane.backends.mil import Arithmetic, Interpreter, InterpreterState, MilRuntime, Package
+from ane.backends.packaged.functions import PackageFunction, Runtime
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
 from converters.coreml.graph import CoreMLGraph, Style
@@ -17,19 +19,38 @@ FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
 
 
-class InterpretingRuntime:
-    """``ane.backends.packaged.functions.Runtime`` for packages of one function each."""
+class InterpretingRuntime(Runtime):
+    """The interpreter, for packages of one function each."""
 
     name = "interpreter"
 
     def __init__(self, arithmetic: Arithmetic = FP16):
         self.arithmetic = arithmetic
 
-    def unload(self, package: Path) -> None:
-        pass
-
     def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
         return Interpreter(Package(package), None, self.arithmetic)
+
+
+class InterpreterAsCoreML:
+    """What coremltools returns for an opened function, computed by the interpreter."""
+
+    def __init__(self, interpreter: Interpreter):
+        self.interpreter, self.make_state = interpreter, interpreter.make_state
+
+    def predict(self, features: dict[str, np.ndarray], state: InterpreterState | None) -> dict[str, np.ndarray]:
+        return self.interpreter.predict(features, state or None)
+
+
+class InPlaceRuntime(MilRuntime):
+    """The interpreter behind ``CoreMLFunction``, which reads arrays where they are."""
+
+    in_place = True
+
+    def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
+        interpreter = super().load(package, function if function in Package(package).functions else "main", "")
+        declared = interpreter.function
+        return CoreMLFunction(InterpreterAsCoreML(interpreter), FunctionSignature(
+            declared.inputs, declared.outputs, declared.states), interpreter.name, lambda action, error: error)
 
 
 def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
@@ -41,9 +62,9 @@ def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str
     return paths
 
 
-def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path],
-              arithmetic: Arithmetic = FP16) -> list[PackageFunction]:
-    runtime = InterpretingRuntime(arithmetic)
+def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic: Arithmetic = FP16,
+              runtime: Runtime | None = None) -> list[PackageFunction]:
+    runtime = runtime or InterpretingRuntime(arithmetic)
     return [PackageFunction(runtime, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)
             for graph in graphs]
 

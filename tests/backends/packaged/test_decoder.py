@@ -204,33 +204,11 @@ def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
     assert "\n" not in str(caught.value)
 
 
-class BufferedFunction:
-    """A function that keeps its inputs in buffers of its own, as Core ML's runtime does; counts copies of a cache."""
-
-    def __init__(self, interpreter):
-        self.interpreter, self.copied = interpreter, 0
-        self.buffers = {name: np.full(type.shape, 7, np.float32) for name, type in interpreter.function.inputs.items()}
-
-    def predict(self, inputs, state=None):
-        for name, array in inputs.items():
-            if array is not self.buffers[name]:
-                self.copied += name in ("keys", "values")
-                self.buffers[name][...] = array
-        return self.interpreter.predict(self.buffers, state)
-
-
-@pytest.mark.parametrize(("capacity", "pools"), [(24, 1), (30, 2)])
-def test_only_a_single_pool_uses_the_buffers_of_the_runtime(network, packages, capacity, pools):
-    """It saves a copy of the cache in every step; several pools would overwrite each other there."""
-    loaded = functions(graphs(network), packages("fp32"))
-    step, = [f for f in loaded if f.name == "step_8_160"]
-    step._loaded = BufferedFunction(step.loaded)
-    packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"], [step], [], 5, capacity, geometry(network),
-                               SCALE, np.float32)
-    expected = run_five_lanes(reference_decoder(network, capacity=capacity))
-    assert lowest_snr(expected, run_five_lanes(packaged)) >= 100
-    assert len(packaged.pools) == pools
-    assert bool(step.loaded.copied) == (pools > 1)
+def test_parts_of_the_logits_are_joined_in_their_order():
+    """Also with more than ten parts, whose names do not sort by number."""
+    outputs = {f"logits_{part}": np.full((1, 2, 1, 3), part) for part in reversed(range(12))}
+    assert pools.joined_logits({**outputs, "hidden": np.zeros((1, 5, 1, 3))}, slice(1, 3)).tolist() == [
+        [part for part in range(12) for _ in range(2)]] * 2
 
 
 @pytest.mark.parametrize("peak", [3000.0, 6000.0])

@@ -3,8 +3,10 @@
 # ruff: noqa: F811  fixtures are imported
 
 import shutil
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +177,20 @@ def test_core_ml_that_was_asked_for_by_name_is_never_replaced(mac, bundle):
     mac.order(Order("load", function="denoise_2_64"))
     with pytest.raises(UserError, match="try compute_units="):
         speak(bundle, "coreml")
+
+
+@pytest.mark.parametrize("cache", ["io", "state"])
+def test_two_streams_at_once_sound_as_each_alone(mac, bundle, cache):
+    synthesizer = Synthesizer(Bundle(bundle), load_backend("coreml", Bundle(bundle), cache=cache))
+
+    def stream(text: str) -> Iterator[np.ndarray]:
+        return synthesizer.stream(text, "noise", seed=0, settings=settings())
+
+    texts = "Hi.", "You."
+    alone = [np.concatenate(list(stream(text))) for text in texts]
+    in_turn = zip(*zip_longest(*map(stream, texts), fillvalue=np.zeros(0, np.float32)), strict=True)
+    for expected, pieces in zip(alone, in_turn, strict=True):
+        np.testing.assert_array_equal(expected, np.concatenate(pieces))
 
 
 def test_a_stream_goes_on_elsewhere(mac, bundle):
