@@ -72,6 +72,8 @@ PACKAGES = {package.name: package for package in (
             sha256="ef0da4f56ff34cb2f30b97ff3186e21ffb37738ce8142adfa56bac564589d7dd"),
     DataPackage(name="kokoro-js", version="1.2.1", registry="npm",
             sha256="1f0d0383ef0349af0bd9440d81dc12abbea3a5392eb645283eda876f537f5860"),
+    DataPackage(name="kokoro-onnx", version="0.6.1",
+            sha256="50c8de4950d601df41428ee5462a48c8a78bef441bf671f2492e070ef44d8a32"),
     DataPackage(name="misaki", version="0.9.4",
             sha256="90e2eeb169786c014c429e5058d2ea6bcd02d651f2a24450ba6c9ffc0f8da15a"),
 )}

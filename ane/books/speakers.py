@@ -134,7 +134,7 @@ class FastSpeechSpeaker(SynthesizerSpeaker):
 
 
 class KittenSpeaker(SynthesizerSpeaker):
-    """KittenTTS, which draws no random numbers that a seed could change."""
+    """KittenTTS and Kokoro, which draw no random numbers that a seed could change."""
 
     sample_rate, seeded = 24000, False
     lengths: tuple[int, int] | None = (200, 300)

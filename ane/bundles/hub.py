@@ -76,7 +76,7 @@ def download_files(repository: str, required: Sequence[str], files: Sequence[str
             path = _download(repository, folder + file, revision)
         except _UnreachableError as unreachable:
             raise UserError(str(unreachable)) from unreachable
-        directories.add(path.parent)
+        directories.add(path.parents[len(Path(file).parts) - 1])
         hashes[file] = sha256_of(path)
         expected = getattr(entries[folder + file].lfs, "sha256", None)
         if expected and expected != hashes[file]:
@@ -139,7 +139,7 @@ def _from_cache(repository: str, revision: str, required: Sequence[str], wanted:
             except _UnreachableError:
                 continue
         if all(file in found for file in required):
-            directory = found[required[0]].parent
+            directory = found[required[0]].parents[len(Path(required[0]).parts) - 1]
             hashes = {}
             for file, path in found.items():
                 progress(file)

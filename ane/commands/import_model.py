@@ -29,6 +29,7 @@ SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pt
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN or WaveGlow that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
+SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
 SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors or with model.bin of
 CTranslate2 (faster-whisper), or a repository such as openai/whisper-base.en.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
@@ -60,6 +61,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
                         help="HiFi-GAN generator or WaveGlow for a FastSpeech model (default: none, Griffin-Lim makes "
                              "the sound); a HiFi-GAN's config.json is read if it is in the same folder")
+    parser.add_argument("--voices", metavar="PATH", type=arguments.path,
+                        help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
+                             "those beside the graph)")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
@@ -77,8 +81,7 @@ def import_command(args: argparse.Namespace) -> int:
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
     origin = _origin(args, family, path, destination, console)
-    vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
-    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **vocoder)
+    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **_other_paths(args))
     surplus = model.check()
     write = partial(_write_networks, console, args.precision) if family.networks else family.write_bundle
     bundle = write(model, destination, name=args.name or destination.name, licence=origin.licence,
@@ -98,10 +101,15 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     if args.revision and not on_hub:
         raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
-    for option in ("config", "precision", "vocoder"):
+    for option in ("config", "precision", "vocoder", "voices"):
         if option not in family.import_options and getattr(args, option) != args.parser.get_default(option):
             raise UserError(f"{option} has no effect on {family.title} checkpoints; leave it out")
     return family
+
+
+def _other_paths(args: argparse.Namespace) -> dict[str, Path]:
+    """Files beside SOURCE, by their options."""
+    return {name: path for name in ("vocoder", "voices") if (path := getattr(args, name)) is not None}
 
 
 def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
@@ -138,8 +146,7 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
-        vocoder = {} if args.vocoder is None else {"vocoder": args.vocoder}
-        files = family.source_files(path, **vocoder)
+        files = family.source_files(path, **_other_paths(args))
         origin = CheckpointOrigin(path, config, {"files": {
             name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
                                                           disable=not console.is_terminal)}})

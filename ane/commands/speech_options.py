@@ -10,13 +10,14 @@ from ane.commands.arguments import natural, pair, positive, rare_group
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.hibari.settings import HibariSettings
 from ane.models.kitten.settings import KittenSettings
+from ane.models.kokoro.settings import KokoroSettings
 from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
 from ane.speech.settings import Option
 from ane.system.errors import UserError
 
 # of all kinds of models; of options with one name, the first has the help
 OPTIONS: dict[str, Option] = (KittenSettings.options() | FastSpeechSettings.options() | HibariSettings.options()
-                              | Settings.options())
+                              | KokoroSettings.options() | Settings.options())
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
 REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream")    # options that are no field of settings

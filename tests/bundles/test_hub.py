@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from ane.bundles.bundle import Bundle
@@ -22,6 +23,7 @@ from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
+from tests.models.kitten.kitten_model import write_kokoro_model
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face
 
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -131,6 +133,21 @@ def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignme
     for network in bundle.networks:
         assert all(tensor.equal(expected.tensors(network)[key]) for key, tensor in bundle.tensors(network).items())
     offline = run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None,
+                         HF_HUB_OFFLINE="1")
+    assert offline.returncode == 0, offline.stderr
+
+
+def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_path, hub):
+    source = write_kokoro_model(tmp_path / "source")
+    style = np.load(source / "voices-v1.0.bin")["af_heart"].tobytes()
+    files = {"onnx/model.onnx": (source / "model.onnx").read_bytes(), "onnx/model_fp16.onnx": b"", "config.json": b"{}",
+             "voices/af_heart.bin": style, "voices/bm_fable.bin": style, "voices/jf_alpha.bin": b"not English"}
+    repository = hub.Repository({FIRST: files}, {"main": FIRST})
+    with hub.serving({"onnx-community/Kokoro-82M-v1.0-ONNX": repository}) as endpoint:
+        result = run_import(endpoint, "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./out", config=None)
+    assert result.returncode == 0, result.stderr
+    assert "Voices: af_heart, bm_fable\n" in result.stdout
+    offline = run_import("http://127.0.0.1:9", "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./again", config=None,
                          HF_HUB_OFFLINE="1")
     assert offline.returncode == 0, offline.stderr
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from ane.models.kitten import KittenSynthesizer, open_kitten
+from ane.models.kitten.chunking import split_published
 from ane.models.kitten.phonemes import VOCABULARY, token_ids
 from ane.models.kitten.preprocessing import preprocess
-from ane.models.kitten.published_chunks import split_published
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import PUBLISHED_CUT
 from ane.speech.request import Run

@@ -40,7 +40,7 @@ class FastSpeechFamily(ModelFamily):
         super().check_option(model, name)
 
     def recognises(self, path: Path) -> bool:
-        return is_fastspeech(path)
+        return path.suffix != ".onnx" and is_fastspeech(path)
 
     def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str, **options: Any) -> Model:
         return FastSpeechCheckpoint(path, arguments, origin, **options)

@@ -1,6 +1,6 @@
 """The phonemes that the model knows, by its ids, which are Kokoro's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,16 +16,21 @@ IDS = {symbol: number for symbols, numbers in {
 }.items() for symbol, number in zip(symbols, numbers, strict=True)}
 
 
-def symbol_ids(words: Sequence[PhonemeWord]) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """The ids of words and marks, (T,) int64, and each word with its first id and the one after its last."""
+def symbol_ids(words: Sequence[PhonemeWord],
+               known: Mapping[str, int] = IDS) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+    """The ids of words and marks, (T,) int64, and each word with its first id and the one after its last.
+
+    Args:
+        known: the ids of the phonemes; others are left out.
+    """
     ids, spans = [PAD], []
     for word in words:
         first = len(ids)
-        ids += [IDS[phoneme] for phoneme in word.phonemes if phoneme in IDS]
+        ids += [known[phoneme] for phoneme in word.phonemes if phoneme in known]
         if any(map(str.isalpha, word.text)) and len(ids) > first:
             spans.append((word.text, first, len(ids)))
         if word.spaced:
-            ids.append(IDS[" "])
-    if ids[-1] == IDS[" "]:
+            ids.append(known[" "])
+    if ids[-1] == known[" "]:
         ids.pop()
     return np.array([*ids, PAD], np.int64), spans

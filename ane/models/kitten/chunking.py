@@ -3,12 +3,12 @@
 import re
 
 from ane.models.kitten.preprocessing import preprocess, remove_markup, spell
-from ane.models.kitten.published_chunks import MARKS, MAXIMUM, split_published
-from ane.models.kitten.spoken_forms import time_words
-from ane.models.kitten.spoken_numbers import cardinal_words, digit_words
+from ane.models.kitten.spoken_forms import cardinal_words, digit_words, time_words
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error, shorten, split
 
+MAXIMUM = 400           # characters of a chunk, before a comma is added
+MARKS = ".!?,;:"        # a chunk that ends in one of these gets no comma
 DESIRED = 200           # characters
 MAX_WORD = 1000         # characters: some patterns of the preprocessing take quadratic time within a word
 LONG_NUMBER = re.compile(r"\d(?:,?\d){15,}")
@@ -68,3 +68,32 @@ def correct_numbers(text: str) -> str:
     text = TIME.sub(time_words, text)
     text = LONG_NUMBER.sub(lambda match: f" {digit_words(match[0].replace(',', ''))} ", text)
     return ROUND_ORDINAL.sub(lambda match: f"{cardinal_words(int(match[1])).removesuffix('y')}ieth", text)
+
+
+def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
+    """The chunks that KittenTTS 0.8.1 speaks (chunk_text of kittentts/onnx_model.py), for comparison; none for text of
+    full stops, "!" and "?" only.
+
+    Every run of ".", "!" and "?" ends a chunk and is dropped, also in "3.14". A longer sentence is filled up word by
+    word; a word above ``maximum`` stays whole. A chunk without a mark at its end gets a comma.
+    """
+    sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
+    return [end_with_mark(chunk) for sentence in sentences for chunk in _fill(sentence, maximum)]
+
+
+def _fill(sentence: str, maximum: int) -> list[str]:
+    """The sentence, or its words in lines. A line's first word counts one character more, as published."""
+    if len(sentence) <= maximum:
+        return [sentence]
+    lines = [""]
+    for word in sentence.split():
+        if len(lines[-1]) + len(word) + 1 <= maximum:
+            lines[-1] += f" {word}" if lines[-1] else word
+        else:
+            lines.append(word)
+    return [line for line in lines if line]
+
+
+def end_with_mark(chunk: str) -> str:
+    """The chunk, with a comma unless it ends in one of ``MARKS``."""
+    return chunk if chunk.endswith(tuple(MARKS)) else f"{chunk},"

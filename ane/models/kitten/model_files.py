@@ -4,76 +4,47 @@ config.json has ``type`` ("ONNX1" or "ONNX2"), ``model_file``, ``voices``, and o
 factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_model.py of KittenTTS 0.8.1.
 """
 
-import hashlib
 import os
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
-from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.hub import Snapshot, download_files, is_repository
-from ane.bundles.model import Model
-from ane.models.kitten.session import KittenSession
-from ane.models.kitten.voices import KittenVoices, read_voices
+from ane.models.styletts.bundle import CONFIG_FILE, StyleModel
+from ane.models.styletts.voices import StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-CONFIG_FILE = "config.json"
 TYPES = ("ONNX1", "ONNX2")
+PUBLISHED_DEFAULT = "expr-voice-5-m"        # the voice that the published code speaks with
 OWNER = "KittenML"          # of the published repositories; a name without an owner is one of theirs
 
 
 @dataclass(frozen=True)
-class KittenModel(Model):
+class KittenModel(StyleModel):
     """A model in a folder. ``speed_priors`` and ``voice_aliases`` are those of config.json."""
 
-    folder: Path
-    name: str
-    model_file: str
-    voices_file: str
     speed_priors: dict[str, float]
     voice_aliases: dict[str, str]
-    networks: frozenset[str] = field(default=frozenset(), init=False)        # its graph is no PyTorch network
-    trained: bool = field(default=True, init=False)
-    default_voice: str = field(default="", init=False)
-    voices: None = field(default=None, init=False)
-    precision: ClassVar[str] = "fp32"
+    kind, extra = "kitten", "kitten"
 
     @property
-    def family(self) -> ModelFamily:
-        return find_family("kitten")
+    def files(self) -> dict[str, Path]:
+        return {path.name: path for path in (self.folder / CONFIG_FILE, self.graph, self.voices_path)}
 
-    @property
-    def identity(self) -> str:
-        """Changes with the size or time of a file; the data itself is not read."""
-        stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
-        return hashlib.sha256(repr(stats).encode()).hexdigest()
+    def write_files(self, folder: Path) -> list[str]:
+        for name, path in self.files.items():
+            shutil.copyfile(path, folder / name)
+        return list(self.files)
 
-    @property
-    def files(self) -> list[Path]:
-        """config.json, the graph and the voices."""
-        return [self.folder / CONFIG_FILE, self.graph, self.folder / self.voices_file]
-
-    @property
-    def graph(self) -> Path:
-        return self.folder / self.model_file
-
-    def read_voices(self) -> KittenVoices:
-        """Read the voices. Raises UserError when they are missing or damaged."""
-        return read_voices(self.folder / self.voices_file, self.voice_aliases, self.speed_priors)
-
-    def check(self) -> dict[str, list[str]]:
-        """Read the voices and open the graph. Raises UserError when one is damaged. Returns {}: all of it is used."""
-        self.read_voices()
-        KittenSession(self.graph)
-        return {}
-
-    def config(self, network: str) -> NoReturn:
-        raise self.lacks(f"{network} network")
-
-    def tensors(self, network: str) -> NoReturn:
-        raise self.lacks(f"{network} network")
+    def read_voices(self) -> StyleVoices:
+        tables = read_tables(self.voices_path)
+        for alias, name in self.voice_aliases.items():
+            if name not in tables:
+                raise UserError(f"{self.voices_path} has no voice {name}, which the alias {alias} of config.json names")
+        return StyleVoices(tables, PUBLISHED_DEFAULT, self.voice_aliases, self.speed_priors)
 
 
 def read_model_files(folder: Path) -> KittenModel:
@@ -85,7 +56,7 @@ def read_model_files(folder: Path) -> KittenModel:
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
     found = read_config(folder / CONFIG_FILE)
-    for file in found.files:
+    for file in found.files.values():
         if not os.path.isfile(file):
             raise UserError(f"{file} is missing: download the model again")
     return found
@@ -103,8 +74,9 @@ def read_config(path: Path) -> KittenModel:
     for voice, prior in priors.items():
         if not 0.01 <= prior <= 100:
             raise UserError(f"{path}: the speed prior of {voice} is {prior}, it must be from 0.01 to 100")
-    return KittenModel(path.parent, str(config.get("name") or path.parent.name), _file_name(path, config, "model_file"),
-                       _file_name(path, config, "voices"), priors, _mapping(path, config, "voice_aliases", str))
+    graph, voices = (path.parent / _file_name(path, config, key) for key in ("model_file", "voices"))
+    return KittenModel(path.parent, str(config.get("name") or path.parent.name), graph, voices, priors,
+                       _mapping(path, config, "voice_aliases", str))
 
 
 def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
@@ -147,5 +119,5 @@ def download_model(repository: str, revision: str | None = None,
         UserError: as ``ane.bundles.hub.download_files``, or config.json is none of KittenTTS.
     """
     config = download_files(repository, (CONFIG_FILE,), revision=revision, kind="KittenTTS", progress=progress)
-    names = tuple(file.name for file in read_config(config.directory / CONFIG_FILE).files)
+    names = tuple(read_config(config.directory / CONFIG_FILE).files)
     return download_files(repository, names, revision=config.revision, kind="KittenTTS", progress=progress)

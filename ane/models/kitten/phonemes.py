@@ -1,5 +1,10 @@
-"""Phonemes to the ids that the graph takes. The vocabulary is that of KittenTTS 0.8.1 (kittentts/onnx_model.py)."""
+"""Text to phonemes by espeak-ng, and phonemes to the ids that the graph takes, as KittenTTS 0.8.1 has them
+(kittentts/onnx_model.py).
 
+The extra ``kitten`` installs espeak-ng. It is GPL-3.0-or-later, so nothing else imports it.
+"""
+
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -7,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ane.system.errors import UserError
 from ane.text.splitter import is_abbreviation
 
 Phonemizer = Callable[[str], str]       # English text → IPA with stress marks, punctuation kept
@@ -35,9 +41,25 @@ def token_ids(phonemes: str) -> np.ndarray:
 
     Characters outside the vocabulary are dropped. Returns (1, T) int64, T ≥ 3.
     """
-    spaced = " ".join(re.findall(r"\w+|[^\w\s]", phonemes))
-    ids = [VOCABULARY[character] for character in spaced if character in VOCABULARY]
-    return np.array([[0, *ids, END_ID, 0]], np.int64)
+    return word_ids(phonemes, "")[0]
+
+
+def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+    """``token_ids``, and each word of ``text`` with its first id and the one after its last.
+
+    There are no words when the phonemes have another number of them.
+    """
+    groups, words, ids = phonemes.split(), text.split(), [0]
+    spans: dict[int, tuple[int, int]] = {}
+    for index, group in enumerate(groups):
+        for piece in re.findall(r"\w+|[^\w\s]", group):
+            ids += [VOCABULARY[" "]] * bool(spans)
+            first, _ = spans.get(index, (len(ids), 0))
+            ids += [VOCABULARY[character] for character in piece if character in VOCABULARY]
+            spans[index] = first, len(ids)
+    aligned = len(words) == len(groups)
+    return (np.array([[*ids, END_ID, 0]], np.int64),
+            [(word, *spans[index]) for index, word in enumerate(words)] if aligned else [])
 
 
 def without_abbreviation_dots(text: str, phonemes: str) -> str:
@@ -56,3 +78,32 @@ def without_abbreviation_dots(text: str, phonemes: str) -> str:
         kept += [not abbreviated] * (dots - last_stays) + [True] * last_stays
     parts = phonemes.split(".")
     return parts[0] + "".join((". " if stays else " ") + part for stays, part in zip(kept, parts[1:], strict=True))
+
+
+def load_espeak() -> Phonemizer:
+    """Load espeak-ng for American English, as KittenTTS does: stress marks, punctuation preserved.
+
+    The data of the espeakng_loader wheel is passed on in the variable ESPEAK_DATA_PATH of this process.
+
+    Raises:
+        UserError: phonemizer or espeakng_loader is not installed, or the library does not load.
+    """
+    try:
+        import espeakng_loader
+        from phonemizer.backend import EspeakBackend
+        from phonemizer.backend.espeak.wrapper import EspeakWrapper
+    except ImportError as error:
+        raise UserError(f"KittenTTS needs {error.name} to convert text to phonemes: pip install 'tortoise-ane[kitten]' "
+                        "(espeak-ng, GPL-3.0-or-later), or pass phonemizer=, a function from text to IPA") from error
+    try:
+        EspeakWrapper.set_library(espeakng_loader.get_library_path())
+        os.environ["ESPEAK_DATA_PATH"] = espeakng_loader.get_data_path()
+        backend = EspeakBackend("en-us", preserve_punctuation=True, with_stress=True)
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"espeak-ng does not load: {error}; pip install --force-reinstall espeakng_loader "
+                        "phonemizer") from error
+
+    def ipa(text: str) -> str:
+        return backend.phonemize([text])[0]
+
+    return lambda text: phonemize(ipa, text)

@@ -1,4 +1,4 @@
-"""Makes models with KittenTTS's interface and random weights, of any size."""
+"""Makes models with the interface of KittenTTS or Kokoro and random weights, of any size."""
 
 import json
 from pathlib import Path
@@ -25,10 +25,28 @@ def write_kitten_model(folder: Path, width: int = 8, layers: int = 1, rows: int 
     return folder
 
 
-def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP) -> Any:
+def write_kokoro_model(folder: Path, durations: str = "/encoder/Clip_output_0", **metadata: Any) -> Path:
+    """Write model.onnx and voices-v1.0.bin, an archive, as kokoro-onnx has them; ``metadata`` has the vocabulary."""
+    folder.mkdir(parents=True)
+    values = np.random.default_rng(0)
+    model = kitten_graph(8, 1, tokens="tokens", durations=durations)
+    if metadata:
+        model.metadata_props.add(key="kokoro_config", value=json.dumps(metadata))
+    save(model, folder / "model.onnx")
+    with (folder / "voices-v1.0.bin").open("wb") as file:
+        np.savez(file, **{name: values.standard_normal((16, 1, 256)).astype(np.float32)
+                          for name in ("af_bella", "af_heart")})
+    return folder
+
+
+def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP, tokens: str = "input_ids",
+                 durations: str = "duration") -> Any:
     """An ONNX model: embedding, convolutions over the ids, and a projection to ``samples`` an id; seeded weights.
 
     With ``noise`` it adds RandomNormalLike of that scale, as the published graphs do.
+
+    Args:
+        tokens: name of its input of ids. durations: of a tensor with 1 for each id, an output unless it has a slash.
     """
     values = np.random.default_rng(1)
 
@@ -37,8 +55,8 @@ def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP
         return numpy_helper.from_array((values.standard_normal(shape) * scale).astype(np.float32), name)
 
     weights = [weight("embedding", 178, width), weight("styling", 256, width), weight("output", width, samples),
-               numpy_helper.from_array(np.array([-1]), "flat"), numpy_helper.from_array(np.array([2]), "last")]
-    nodes = [helper.make_node("Gather", ["embedding", "input_ids"], ["embedded"]),          # (1, T, C)
+               numpy_helper.from_array(np.array([-1]), "flat")]
+    nodes = [helper.make_node("Gather", ["embedding", tokens], ["embedded"]),          # (1, T, C)
              helper.make_node("MatMul", ["style", "styling"], ["styled"]),                  # (1, C)
              helper.make_node("Add", ["embedded", "styled"], ["conditioned"]),
              helper.make_node("Div", ["conditioned", "speed"], ["paced"]),
@@ -51,16 +69,17 @@ def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP
               helper.make_node("MatMul", ["columns", "output"], ["frames"]),                # (1, T, samples)
               helper.make_node("Tanh", ["frames"], ["bounded"]),
               helper.make_node("Reshape", ["bounded", "flat"], ["clean" if noise else "waveform"]),
-              helper.make_node("ReduceSum", ["frames", "last"], ["sums"], keepdims=0),
-              helper.make_node("Cast", ["sums"], ["duration"], to=TensorProto.INT64)]
+              helper.make_node("Equal", [tokens, tokens], ["each"]),
+              helper.make_node("Cast", ["each"], [durations], to=TensorProto.FLOAT)]
     if noise:
         nodes += [helper.make_node("RandomNormalLike", ["clean"], ["noise"], scale=noise),
                   helper.make_node("Add", ["clean", "noise"], ["waveform"])]
-    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "T"]),
+    inputs = [helper.make_tensor_value_info(tokens, TensorProto.INT64, [1, "T"]),
               helper.make_tensor_value_info("style", TensorProto.FLOAT, [1, 256]),
               helper.make_tensor_value_info("speed", TensorProto.FLOAT, [1])]
-    outputs = [helper.make_tensor_value_info("waveform", TensorProto.FLOAT, ["S"]),
-               helper.make_tensor_value_info("duration", TensorProto.INT64, [1, "T"])]
+    outputs = [helper.make_tensor_value_info("waveform", TensorProto.FLOAT, ["S"])]
+    if "/" not in durations:
+        outputs.append(helper.make_tensor_value_info(durations, TensorProto.FLOAT, [1, "T"]))
     graph = helper.make_graph(nodes, "kitten", inputs, outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ane.models.kitten.chunking import MAX_WORD, correct_numbers, split_for_speech
-from ane.models.kitten.published_chunks import MAXIMUM, split_published
+from ane.models.kitten.chunking import MAX_WORD, MAXIMUM, correct_numbers, split_for_speech, split_published
 from ane.system.errors import UserError
 
 

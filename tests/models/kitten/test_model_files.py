@@ -13,7 +13,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hub import Snapshot
 from ane.bundles.manifest import bundle_family
 from ane.models.kitten import model_files, open_kitten
-from ane.models.kitten.family import open_bundle, write_bundle
+from ane.models.kitten.family import FAMILY
 from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import kitten_graph, letters
@@ -145,7 +145,8 @@ def test_no_such_source() -> None:
 
 def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
     destination = tmp_path / "bundles" / "kitty"
-    written = write_bundle(read_model_files(folder), destination, licence="apache-2.0", source={"repository": "a/b"})
+    written = FAMILY.write_bundle(read_model_files(folder), destination, licence="apache-2.0",
+                                  source={"repository": "a/b"})
     assert (written.name, bundle_family(destination)) == ("kitty", "kitten")
     content = json.loads((destination / "bundle.json").read_text())
     assert (content["format"], content["model"], content["source"]) == (1, "kitten", {"repository": "a/b"})
@@ -158,14 +159,14 @@ def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_is_replaced_only_on_request(folder: Path, tmp_path: Path) -> None:
     for overwrite in (False, True):
-        write_bundle(read_model_files(folder), tmp_path / "kitty", overwrite=overwrite)
+        FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty", overwrite=overwrite)
     with pytest.raises(UserError, match="already contains a bundle"):
-        write_bundle(read_model_files(folder), tmp_path / "kitty")
+        FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
 def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
-    write_bundle(read_model_files(folder), tmp_path / "kitty")
+    FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
     path = tmp_path / "kitty" / file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -174,8 +175,8 @@ def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, f
 
 
 def test_other_commands_say_that_it_is_a_bundle_of_kitten(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
-    write_bundle(read_model_files(folder), tmp_path / "kitty")
+    FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
     with pytest.raises(UserError, match="is a bundle of KittenTTS, which this command or function cannot use"):
         Bundle(tmp_path / "kitty")
     with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
-        open_bundle(random_bundle)
+        FAMILY.open_bundle(random_bundle)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ane.models.kitten import parallel
-from ane.models.kitten.parallel import Parallelism, compute_in_order
+from ane.models.styletts import parallel
+from ane.models.styletts.parallel import Parallelism, compute_in_order
 from ane.system.errors import UserError
 
 

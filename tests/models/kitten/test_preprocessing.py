@@ -3,7 +3,7 @@
 import pytest
 
 from ane.models.kitten.preprocessing import preprocess, remove_markup
-from ane.models.kitten.spoken_numbers import cardinal_words, decimal_words, ordinal_words
+from ane.models.kitten.spoken_forms import cardinal_words, decimal_words, ordinal_words
 
 
 @pytest.mark.parametrize(("number", "words"), [

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.models.kitten import open_kitten, parallel
-from ane.models.kitten.session import KittenSession
+from ane.models.kitten import open_kitten
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import KittenSynthesizer, cut_as_published, trim_end
+from ane.models.styletts import parallel
+from ane.models.styletts.graph import StyleGraph
 from ane.speech.request import Run
 from ane.speech.stream import Speech
 from ane.system.errors import UserError
@@ -47,13 +48,13 @@ def test_parallel_is_sequential_every_time(folder: Path, count: int) -> None:
 
 def test_order_is_kept_under_random_delays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = speak(folder, 1, sentences(15), settings=PUBLISHED)
-    run, delays = KittenSession.run, np.random.default_rng(0)
+    run, delays = StyleGraph.run, np.random.default_rng(0)
 
-    def delayed(self, inputs):
+    def delayed(self, *inputs):
         time.sleep(delays.uniform(0, 0.01))
-        return run(self, inputs)
+        return run(self, *inputs)
 
-    monkeypatch.setattr(KittenSession, "run", delayed)
+    monkeypatch.setattr(StyleGraph, "run", delayed)
     np.testing.assert_array_equal(speak(folder, 4, sentences(15), settings=PUBLISHED).audio, expected.audio)
 
 
@@ -66,10 +67,10 @@ def test_a_graph_with_noise_keeps_its_lengths_and_loudness(tmp_path: Path) -> No
 
 
 def test_never_more_runs_than_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, lock, running = KittenSession.run, threading.Lock(), []
+    run, lock, running = StyleGraph.run, threading.Lock(), []
     most = 0
 
-    def counted(self, inputs):
+    def counted(self, *inputs):
         nonlocal most
         with lock:
             running.append(inputs)
@@ -77,9 +78,9 @@ def test_never_more_runs_than_workers(folder: Path, monkeypatch: pytest.MonkeyPa
         time.sleep(0.005)
         with lock:
             running.pop()
-        return run(self, inputs)
+        return run(self, *inputs)
 
-    monkeypatch.setattr(KittenSession, "run", counted)
+    monkeypatch.setattr(StyleGraph, "run", counted)
     synthesizer = open_kitten(folder, letters, workers=2, threads=1)
     synthesizer.speak(sentences(15), settings=PUBLISHED)
     for _ in synthesizer.stream(sentences(15), settings=PUBLISHED):
@@ -91,16 +92,16 @@ def test_never_more_runs_than_workers(folder: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("error", [UserError("no memory left"), RuntimeError("a bug")])
 def test_a_failed_chunk_names_its_text_and_cancels_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch,
                                                             workers: int, error: Exception) -> None:
-    run, runs = KittenSession.run, []
+    run, runs = StyleGraph.run, []
 
-    def failing(self, inputs):
+    def failing(self, *inputs):
         runs.append(inputs)
-        if inputs["input_ids"].size > 300:      # the longest, which is the first
+        if inputs[0].size > 300:      # the longest, which is the first
             raise error
         time.sleep(0.05)
-        return run(self, inputs)
+        return run(self, *inputs)
 
-    monkeypatch.setattr(KittenSession, "run", failing)
+    monkeypatch.setattr(StyleGraph, "run", failing)
     text = f"Here fails {'this ' * 70}one. {sentences(14)}"
     with pytest.raises(type(error), match=re.escape(str(error))) as caught:
         speak(folder, workers, text, settings=PUBLISHED)
@@ -152,8 +153,8 @@ def test_a_stream_joins_to_the_whole(folder: Path) -> None:
 
 
 def test_a_closed_stream_computes_no_further_chunk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runs = KittenSession.run, []
-    monkeypatch.setattr(KittenSession, "run", lambda self, inputs: (runs.append(1), run(self, inputs))[1])
+    run, runs = StyleGraph.run, []
+    monkeypatch.setattr(StyleGraph, "run", lambda self, *inputs: (runs.append(1), run(self, *inputs))[1])
     stream = open_kitten(folder, letters, workers=2).stream(sentences(15), settings=PUBLISHED)
     next(stream)
     stream.close()

@@ -68,4 +68,4 @@ def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: in
 
 def _pool(workers: int) -> ThreadPoolExecutor:
     """A pool of the call's own: in a shared one, a function that itself computes items could wait for ever."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="kitten")
+    return ThreadPoolExecutor(workers, thread_name_prefix="chunk")

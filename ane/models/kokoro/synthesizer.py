@@ -1,0 +1,69 @@
+"""Synthesis of 24 kHz speech with a Kokoro model: the sound that kokoro-onnx 0.6.1 makes of the same phonemes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from ane.models.hibari.chunks import PhonemeChunk, split_into_phonemes
+from ane.models.kokoro.model_files import KokoroModel
+from ane.models.kokoro.settings import KokoroSettings
+from ane.models.styletts.speaker import StyleChunk, StyleSpeaker
+from ane.speech.request import Run, SpeechRequest
+from ane.text import shorten
+from ane.text.english import normalise_cased
+from ane.text.passages import read_passages
+
+MOST_IDS = 510 + 2                          # of one pass, with the pads
+PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
+FRAME, HOP = 2048, 512                      # samples of a frame, and between two, when silence is looked for
+SILENCE = 1e-6                              # of the loudest frame's power, −60 dB: a frame with no more is silent
+
+
+class KokoroSynthesizer(StyleSpeaker):
+    """A Kokoro model: English. The same text and voice give the same sound.
+
+    Args: ``StyleSpeaker``.
+    """
+
+    settings = KokoroSettings
+    model: KokoroModel
+
+    def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
+        return normalise_cased
+
+    def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
+        with run.timeline.record("phonemes"):
+            found = split_into_phonemes(read_passages(request.text, request.lexicon, request.ssml),
+                                        request.settings.split, MOST_IDS, self.model.vocabulary)
+            return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}", request,
+                               pause_after(chunk.text) if number < len(found) else 0.0)
+                    for number, chunk in enumerate(found, 1)]
+
+    def chunk(self, chunk: PhonemeChunk, label: str, request: SpeechRequest, pause: float) -> StyleChunk:
+        """A chunk with the graph's inputs. The style of n phonemes is row n − 1."""
+        delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)
+        return StyleChunk(chunk.text, label, chunk.ids[None], *self.voices.style(request.voice, len(chunk.ids) - 3),
+                          self.voices.speed(request.voice, request.settings.speed * chunk.delivery.speed), chunk.spans,
+                          delivery=delivery)
+
+    def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:
+        loud = np.flatnonzero(loud_frames(wave))        # at least the loudest
+        begin = int(loud[0]) * HOP
+        return np.clip(wave[begin:(int(loud[-1]) + 1) * HOP], -1, 1), begin
+
+
+def pause_after(text: str) -> float:
+    """Seconds of silence after a chunk that another one follows."""
+    return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
+
+
+def loud_frames(wave: np.ndarray) -> np.ndarray:
+    """Which frames of a waveform (S,), each with its middle at a multiple of ``HOP``, are not silent: (n,) bool.
+
+    As librosa's ``trim`` in kokoro_onnx/trim.py.
+    """
+    padded = np.pad(wave, FRAME // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]
+    power = np.maximum((frames ** 2).mean(axis=1), 1e-10)
+    return power > SILENCE * power.max()

@@ -1,0 +1,173 @@
+"""Models of one ONNX graph and tables of voices, and their bundles. They have no PyTorch networks.
+
+    bundle.json     format, model, name, licence, source, created_by, and files: role → file, sha256, bytes
+    config.json     KittenTTS: as published; Kokoro: the vocabulary
+    *.onnx, *.npz   the graph and the voices
+"""
+
+import dataclasses
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, Self
+
+from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.hashes import FileRecord, check_hash, record
+from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
+from ane.bundles.model import Model
+from ane.models.styletts.graph import StyleBackend, StyleGraph
+from ane.models.styletts.voices import StyleVoices
+from ane.system.errors import UserError
+from ane.system.files import replacing
+from ane.system.records import read_record
+from ane.system.version import version
+
+CONFIG_FILE = "config.json"
+
+
+@dataclass(frozen=True)
+class StyleFiles:
+    """The files of a bundle, by role."""
+
+    config: FileRecord
+    graph: FileRecord
+    voices: FileRecord
+
+
+@dataclass(frozen=True)
+class StyleManifest:
+    """What bundle.json of these families must state."""
+
+    name: str
+    files: StyleFiles
+
+
+@dataclass(frozen=True)
+class StyleModel(Model):
+    """The files of a model: in a folder as published, or in a bundle.
+
+    Attributes:
+        kind: name of its family. extra: of this package, which installs what it needs.
+    """
+
+    folder: Path
+    name: str
+    graph: Path
+    voices_path: Path
+    networks: frozenset[str] = field(default=frozenset(), init=False)        # its graph is no PyTorch network
+    trained: bool = field(default=True, init=False)
+    default_voice: str = field(default="", init=False)
+    voices: None = field(default=None, init=False)
+    precision: ClassVar[str] = "fp32"
+    kind: ClassVar[str]
+    extra: ClassVar[str]
+
+    @property
+    def family(self) -> ModelFamily:
+        return find_family(self.kind)
+
+    @property
+    @abstractmethod
+    def files(self) -> dict[str, Path]:
+        """Its files by their names."""
+
+    @abstractmethod
+    def write_files(self, folder: Path) -> list[str]:
+        """Write config.json, the graph and the voices of a bundle; returns their names in this order."""
+
+    @abstractmethod
+    def read_voices(self) -> StyleVoices:
+        """Read the voices. Raises UserError when they are missing or damaged."""
+
+    def open_graph(self, threads: int | None = None) -> StyleGraph:
+        return StyleGraph(self.graph, self.family.title, self.extra, threads)
+
+    def check(self) -> dict[str, list[str]]:
+        """Read the voices and open the graph. Raises UserError when one is damaged. Returns {}: all of it is used."""
+        self.read_voices()
+        self.open_graph()
+        return {}
+
+    @property
+    def identity(self) -> str:
+        """Changes with the size or time of a file; the data itself is not read."""
+        stats = [(name, stat.st_size, stat.st_mtime_ns) for name, file in self.files.items() for stat in [file.stat()]]
+        return hashlib.sha256(repr(stats).encode()).hexdigest()
+
+    def config(self, network: str) -> NoReturn:
+        raise self.lacks(f"{network} network")
+
+    def tensors(self, network: str) -> NoReturn:
+        raise self.lacks(f"{network} network")
+
+    def renamed(self, name: str) -> Self:
+        return dataclasses.replace(self, name=name)
+
+
+class StyleFamily(ModelFamily):
+    """What these families declare in common. Each defines ``read_folder`` and ``synthesizer``."""
+
+    speaks_voices = True
+
+    def read_folder(self, path: Path, **options: Any) -> StyleModel:
+        """The model whose files are at ``path``. Raises UserError when there is none."""
+        raise NotImplementedError
+
+    def own_backend(self, model: StyleModel) -> StyleBackend:
+        return StyleBackend(model)
+
+    def voice_names(self, model: StyleModel) -> list[str]:
+        return model.read_voices().names
+
+    def open_bundle(self, folder: Path) -> StyleModel:
+        """The files of a bundle, each compared with its SHA-256.
+
+        Raises:
+            UserError: no bundle there, one of another family, or a file that is missing, damaged or not recorded.
+        """
+        where = str(folder / MANIFEST_FILE)
+        if (family := bundle_family(folder)) != self.name:
+            raise UserError(f"{folder} is a bundle of {family}, not of {self.title}")
+        manifest = read_record(StyleManifest, read_content(folder), where, DAMAGED)
+        records = list(vars(manifest.files).values())
+        for item in records:
+            check_hash(folder, item)
+        found = self.read_folder(folder).renamed(manifest.name)
+        if [item.file for item in records] != [CONFIG_FILE, found.graph.name, found.voices_path.name]:
+            raise UserError(f"{where} and {CONFIG_FILE} name different files: import the model again")
+        return found
+
+    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str,
+                         **options: Any) -> StyleModel:
+        """The model in a folder as published. Raises UserError for ``arguments``: it states its own sizes."""
+        if arguments:
+            raise UserError(f"{origin}: a {self.title} model states its own sizes: leave the config out")
+        return self.read_folder(path, **options)
+
+    def source_files(self, path: Path, **options: Any) -> dict[str, Path]:
+        return self.read_folder(path, **options).files
+
+    def write_bundle(self, model: StyleModel, destination: Path | str, *, name: str | None = None, licence: str = "",
+                     source: Mapping[str, Any] | None = None, overwrite: bool = False, **options: Any) -> StyleModel:
+        """Write a model as a bundle, which appears at ``destination`` complete or not at all.
+
+        ``source`` states where the files came from. Call ``check`` before, to write no damaged model.
+
+        Raises:
+            UserError: the destination is taken or not writable.
+        """
+        from ane.bundles.bundle import check_destination  # imports torch
+
+        destination = Path(destination)
+        check_destination(destination, overwrite, model.folder)
+        with replacing(destination, directory=True) as folder:
+            written = [record(folder, file) for file in model.write_files(folder)]
+            content = {"format": FORMAT, "model": self.name, "name": name or destination.name, "licence": licence,
+                       "source": dict(source or {}), "created_by": f"tortoise-ane {version()}",
+                       "files": dataclasses.asdict(StyleFiles(*written))}
+            (folder / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n",
+                                                encoding="utf-8")
+        return self.open_bundle(destination)
