@@ -33,7 +33,7 @@ class OffloadedGroup:
     @property
     def reason(self) -> str:
         if NEURAL_ENGINE in self.supported:
-            return f"the {NEURAL_ENGINE} could, Core ML prefers not to"
+            return f"the {NEURAL_ENGINE} could too"
         return f"only {' and '.join(self.supported) or 'an unknown device'} can"
 
 
@@ -52,13 +52,13 @@ class Placement:
     elsewhere: list[OffloadedGroup] = field(default_factory=list)
     unknown: int = 0
 
+    def share(self, cost: float) -> str:
+        """A cost as a share of the whole."""
+        return f"{cost / total:.1%}" if (total := sum(self.costs.values())) else "unknown"
+
 
 def placement(compute_plan: Any, function: str) -> Placement | None:
-    """The placement of a function in a compute plan; None when the plan does not have the function.
-
-    Args:
-        compute_plan: coremltools' MLComputePlan, or an object with the same three members.
-    """
+    """The placement of a function in a compute plan (coremltools' MLComputePlan); None when the plan lacks it."""
     functions = compute_plan.model_structure.program.functions
     if function not in functions:
         return None

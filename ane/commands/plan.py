@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ane.commands import arguments
 from ane.commands.messages import message_console, output_console
-from ane.commands.placement import package_placements
+from ane.commands.placement import Placement, package_placements
 from ane.commands.plan_report import FunctionPlan, print_plans
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
+    from ane.backends.mil.package import Package
     from converters.neural_engine import Chip
+    from converters.proof.lint import BrokenRule
 
 DESCRIPTION = """
 Show how Core ML packages fit the Neural Engine. On a Mac, Core ML reports where it would run each operation. On any
@@ -42,36 +44,35 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
+    """Print and write the plans. Raises UserError when no package has the function."""
+    from ane.backends.mil.package import Package
+    from converters.proof.lint import lint
+
     if args.json:
         check_output_file(args.json)
-    chips = read_chips(args.chip)
-    plans = [one for path, units in find_packages(args)
-             for one in plan_package(path, units, args.function, chips, args.steps)]
+    chips, plans, broken = read_chips(args.chip), [], {}
+    for path, units in find_packages(args):
+        package = Package(path)
+        names = [name for name in package.functions if args.function in (None, name)]
+        placements = package_placements(package, units, names) if sys.platform == "darwin" and names else {}
+        plans += [plan_function(package, name, chips, args.steps, placements.get(name)) for name in names]
+        broken[path] = lint(package, names, min(chip.generation for chip in chips))
     if not plans:
         raise UserError(f"no package has a function {args.function!r}; leave out --function to see all")
     if args.json:
-        write_json(args.json, plans_json(plans, chips, args.steps))
+        write_json(args.json, plans_json(plans, broken, chips, args.steps))
     if args.json != "-":
-        print_plans(output_console(), plans, chips, args.steps)
+        print_plans(output_console(), plans, broken, chips, args.steps)
     return 0
 
 
-def plan_package(path: Path, units: str, function: str | None, chips: "list[Chip]", steps: int) -> list[FunctionPlan]:
-    """The plans of a package's functions, or of one. Raises UserError when there is no such package."""
-    from ane.backends.mil.package import Package
+def plan_function(package: "Package", name: str, chips: "list[Chip]", steps: int,
+                  placement: Placement | None) -> FunctionPlan:
     from converters.proof.cost import cost, estimate, function_use
-    from converters.proof.lint import for_generations, lint, summarise
 
-    package = Package(path)
-    names = [name for name in package.functions if function in (None, name)]
-    placements = package_placements(package, units, names) if sys.platform == "darwin" and names else {}
-    plans = []
-    for name in names:
-        costs, used = cost(package, name), function_use(package.function(name), steps)
-        warnings = for_generations(lint(package, name), (chip.generation for chip in chips))
-        plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
-                                  summarise(warnings), placements.get(name)))
-    return plans
+    costs, used = cost(package, name), function_use(package.function(name), steps)
+    return FunctionPlan(package.path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
+                        placement)
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
@@ -111,13 +112,12 @@ def _simplified(name: str) -> str:
     return name.lower().replace("-", "").replace(" ", "")
 
 
-def plans_json(plans: list[FunctionPlan], chips: "list[Chip]", steps: int) -> dict[str, Any]:
+def plans_json(plans: list[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "list[Chip]",
+               steps: int) -> dict[str, Any]:
     from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
-    functions = [{"package": str(one.package), "function": one.function, "cost": asdict(one.cost),
-                  "estimates": {name: asdict(estimate) for name, estimate in one.estimates.items()},
-                  "warnings": [asdict(summary) for summary in one.warnings],
-                  "placement": one.placement and asdict(one.placement)} for one in plans]
     return {"what": "estimates, not measurements; placement is what Core ML reports on a Mac", "formula": FORMULA,
-            "sources": SOURCES, "steps": steps, "chips": [asdict(chip) for chip in chips], "functions": functions}
+            "sources": SOURCES, "steps": steps, "chips": [asdict(chip) for chip in chips],
+            "functions": [asdict(one) | {"package": str(one.package)} for one in plans],
+            "warnings": [{"package": str(path), **rule.record()} for path, rules in broken.items() for rule in rules]}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ane.backends.mil.package import Package
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.bundles.manifest import write_manifest
@@ -18,7 +19,8 @@ from converters.coreml.package import COMPRESSIONS, CoreMLOptions, finish_packag
 from converters.decoder_graphs import RECENT
 from converters.functions import ConvertibleModel, Sizes, check_precision, convertible_model, convertible_networks
 from converters.neural_engine import MAX_AXIS
-from converters.proof.lint import STRICT, refusals, warnings_of
+from converters.proof.lint import STRICT, lint
+from converters.proof.lint_rules import REFUSED
 from converters.proof.parity import measure_parity
 
 STEP = "step"
@@ -49,13 +51,12 @@ class CoreMLTarget:
     def package(self, model: Model, network: str, options: CoreMLOptions, work: Path,
                 progress: Callable[[str], None], licence: str) -> PackageRecord:
         package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
-        warnings = warnings_of(work / package.path)
-        refused = refusals(warnings) if network in STRICT else []
-        if refused:
-            raise UserError(f"{package.path} contains what the Neural Engine refuses, {refused[0]}: it is not "
-                            "published")
+        broken = lint(Package(work / package.path))
+        if network in STRICT and broken and broken[0].rule.severity == REFUSED:
+            raise UserError(f"{package.path} contains what the Neural Engine refuses, {broken[0].rule.id}: "
+                            f"{broken[0].example}: it is not published")
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
-        return finish_package(work, package, functions, warnings, licence)
+        return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 
 
 def check_options(options: CoreMLOptions, model: Model) -> None:
@@ -132,7 +133,8 @@ def _rebuild(model: Bundle, package: PackageRecord, folder: Path, progress: Call
 
     fresh = write_package(model, package.network, CoreMLOptions.of(package), folder, report("building"))
     functions = measure_parity(model, fresh, folder, report("measuring"))
-    sealed = finish_package(folder, fresh, functions, warnings_of(folder / fresh.path), model.manifest.licence)
+    warnings = [rule.record() for rule in lint(Package(folder / fresh.path))]
+    sealed = finish_package(folder, fresh, functions, warnings, model.manifest.licence)
     weights = model.manifest.networks[package.network].weights.sha256
     return replace(sealed, source={**sealed.source, WEIGHTS: weights})
 

@@ -48,6 +48,9 @@ class Violation(NamedTuple):
     what: str
     wasted: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.op} {self.name}: {self.what}"
+
 
 class LintedFunction:
     """A function of a package, with the queries that checks need."""
@@ -68,7 +71,7 @@ class LintedFunction:
         """Value → type of the op that computes it."""
         return {name: op.type for op in self.ops for name in op.outputs}
 
-    def type(self, op: ProgramOp, key: str) -> TensorType:
+    def argument_type(self, op: ProgramOp, key: str) -> TensorType:
         binding = op.arguments[key][0]
         return self.types[binding] if isinstance(binding, str) else binding.type
 
@@ -146,7 +149,7 @@ def fp32_values(function: LintedFunction) -> Iterator[Violation]:
     for op in function.ops:
         if any(type.dtype == "fp32" for type in op.outputs.values()):
             yield Violation(op.type, op.name, "computes in fp32")
-        elif op.type == "cast" and function.type(op, "x").dtype == "fp32":
+        elif op.type == "cast" and function.argument_type(op, "x").dtype == "fp32":
             yield Violation(op.type, op.name, "casts from fp32")
 
 
@@ -165,7 +168,7 @@ def ops(*types: str, where: Callable[[LintedFunction, ProgramOp], str | bool | N
 
 
 def wide_kernel(function: LintedFunction, op: ProgramOp) -> str | bool:
-    width = function.type(op, "weight").shape[-1]
+    width = function.argument_type(op, "weight").shape[-1]
     return width > MAX_KERNEL and f"kernel width {width}"
 
 
@@ -182,13 +185,13 @@ def odd_stride(function: LintedFunction, op: ProgramOp) -> str | bool:
 def upsampled(function: LintedFunction, op: ProgramOp) -> str | bool:
     if not op.type.startswith(("upsample_", "resize")):
         return False
-    before, after = function.type(op, "x").shape, op.outputs[op.name].shape
+    before, after = function.argument_type(op, "x").shape, op.outputs[op.name].shape
     factor = max((large / small for small, large in zip(before, after, strict=True)), default=1)
     return factor > MAX_UPSAMPLE and f"by {factor:g}"
 
 
 def moved_width(function: LintedFunction, op: ProgramOp) -> str | bool:
-    x = function.type(op, "x").shape
+    x = function.argument_type(op, "x").shape
     if op.type == "reshape":
         moves = x[-1:] != op.outputs[op.name].shape[-1:]
     else:
@@ -218,13 +221,13 @@ def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
     x = op.arguments.get("x", ("",))[0]
     if function.producers.get(x) in BOUNDED:
         return False
-    rank = len(function.type(op, "x").shape)
+    rank = len(function.argument_type(op, "x").shape)
     if op.type == "split":
         offset = (function.constant(op, "axis") or [0])[0] % max(rank, 1) == rank - 1
     else:
         begin, begin_mask = function.constant(op, "begin"), function.constant(op, "begin_mask")
         offset = bool(begin and begin[-1] and not (begin_mask and begin_mask[-1]))
-    return offset and f"a part of the last axis of {function.type(op, 'x').shape}"
+    return offset and f"a part of the last axis of {function.argument_type(op, 'x').shape}"
 
 
 # Checks of weights and states
@@ -264,6 +267,7 @@ class LintRule:
     Attributes:
         text: the rule and its reason.
         check: yields the violations in a function.
+        accepted: why our packages may break it.
         until: the last generation of chips that it applies to (1: M1); None: all.
     """
 
@@ -272,9 +276,11 @@ class LintRule:
     text: str
     source: str
     check: Check
+    accepted: str = "not examined yet"
     until: int | None = None
 
 
+OWN = "the network's own"
 RULES = (
     LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
              APPLE_TRANSFORMERS, above_rank_4),
@@ -290,75 +296,77 @@ RULES = (
              ops("scatter", "scatter_along_axis", "scatter_nd")),
     LintRule("no-such-op", WARNING,
              "No chip supports one_hot, logical ops, products along an axis, counting or sampling.", ANE_GUIDE,
-             ops(
-                 "band_part", "logical_and", "logical_not", "logical_or", "logical_xor", "mod", "non_zero", "one_hot",
+             ops("band_part", "logical_and", "logical_not", "logical_or", "logical_xor", "mod", "non_zero", "one_hot",
                  "random_bernoulli", "random_categorical", "random_normal", "reduce_prod", "reverse_sequence", "shape",
                  "sliding_windows")),
     LintRule("comparison", WARNING, "No comparisons: they return bool, and the engine's values are fp16.", ANE_GUIDE,
              ops("equal", "greater", "greater_equal", "less", "less_equal", "not_equal")),
-    LintRule("topk", WARNING,
-             "No topk and no sort: an M1 rejects them, and later chips have run them on the CPU or GPU.", ANE_GUIDE,
-             ops("argsort", "topk")),
+    LintRule("topk", WARNING, "No topk and no sort: an M1 rejects them, and later chips have run them on CPU or GPU.",
+             ANE_GUIDE, ops("argsort", "topk")),
     LintRule("recurrent", WARNING, "No recurrent cells or loops.", HOLLANCE,
              ops("cond", "gru", "lstm", "rnn", "while_loop")),
     LintRule("fused-attention", WARNING, "No fused attention: with several queries it may drop its mask on the engine.",
              APPLE_RULES, ops("scaled_dot_product_attention")),
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
-             APPLE_RULES, fp32_values),
+             APPLE_RULES, fp32_values, "requested: an fp32 package, or --wide"),
     LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.", ANE_GUIDE,
-             values_where(is_long, "a long dimension")),
+             values_where(is_long, "a long dimension"), "a vocoder's samples: it runs on the GPU or the CPU"),
     LintRule("state-width", WARNING, f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the "
-             "engine.", STATE_ISSUE, state_width),
+             "engine.", STATE_ISSUE, state_width, "requested: --buckets step of another length"),
     LintRule("4-bit-palette", WARNING,
              "4-bit palettes are reported to crash with a state after 100 to 200 predictions, and to return wrong "
              "values: check them on the Mac that runs them, with `ane verify --against coreml`.", PALETTE_ISSUE,
              weights_where(
-                 lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4")),
+                 lambda weight: form(weight) == "palette" and weight.arguments["indices"].type.dtype == "uint4"),
+             "requested: --precision 4bit; to be checked with `ane verify --against coreml`"),
     LintRule("matmul-rows", WARNING, "The rows of a matmul's output fit 64 KB of kernel memory.", ANE_GUIDE,
              ops("matmul", where=many_rows)),
     LintRule("branches", WARNING, "From twelve branches into one op on, compiling takes seconds for each such place.",
-             ANE_GUIDE, ops(where=many_branches)),
+             ANE_GUIDE, ops(where=many_branches), f"{OWN} concatenations"),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES,
-             singleton_width),
+             singleton_width, "inherently one column, such as a latent or a single lane: a few kB a call"),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,
-             ops(*CONVOLUTIONS, where=wide_kernel)),
+             ops(*CONVOLUTIONS, where=wide_kernel), f"{OWN} kernels"),
     LintRule("dilation", WARNING,
              "Dilated convolutions may leave the engine (according to ane-guide they compile on an M1).", HOLLANCE,
-             ops(*CONVOLUTIONS, where=dilated)),
-    LintRule("upsample", WARNING, "Upsampling by more than 2 may leave the engine.", HOLLANCE, ops(where=upsampled)),
+             ops(*CONVOLUTIONS, where=dilated), f"{OWN} dilations"),
+    LintRule("upsample", WARNING, "Upsampling by more than 2 may leave the engine.", HOLLANCE, ops(where=upsampled),
+             f"{OWN} strides"),
     LintRule("odd-stride", WARNING, "A transposed convolution with an odd stride leaves the engine.", POCKET_TTS,
-             ops("conv_transpose", where=odd_stride)),
+             ops("conv_transpose", where=odd_stride), f"{OWN} strides"),
     LintRule("sin-cos", WARNING, "sin and cos are supported from the M3 on.", ANE_GUIDE, ops("cos", "sin"),
              until=2),
-    LintRule("reflection", WARNING, "Padding by reflection is supported from the M2 on.", ANE_GUIDE, ops(
-                 "pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "pads by reflection"),
-             until=1),
+    LintRule("reflection", WARNING, "Padding by reflection is supported from the M2 on.", ANE_GUIDE,
+             ops("pad", where=lambda function, op: function.constant(op, "mode") == "reflect" and "by reflection"),
+             f"{OWN} padding", until=1),
     LintRule("computed-slice", WARNING, "An M1 does not support a slice at a computed index.", ANE_GUIDE,
              ops(*SLICES, where=lambda function, op: function.constant(op, "begin") is None
                               and "begins at a computed index"), until=1),
     LintRule("width-slice", WARNING,
              "A slice of the last axis with an offset is multiplied by 16 internally on an M1 or A14: values above "
-             "4094 overflow.", ANE_GUIDE, ops(*SLICES, "split", where=width_slice), until=1),
+             "4094 overflow.", ANE_GUIDE, ops(*SLICES, "split", where=width_slice),
+             "queries in blocks, or a cropped margin: values stay far below 4094 there", until=1),
     LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, many_states),
     LintRule("too-heavy", WARNING,
              "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.", ANEMLL,
-             weight_bytes(lambda found: found > MAX_BYTES)),
+             weight_bytes(lambda found: found > MAX_BYTES), "requested: larger buckets or more functions than usual"),
     LintRule("blockwise", WARNING,
              "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.", ANE_GUIDE_WEIGHTS,
              weights_where(lambda weight: form(weight) == "blockwise"), until=2),
     LintRule("int8", WARNING,
              "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
-             ANE_GUIDE_WEIGHTS, weights_where(lambda weight: form(weight) == "int8"), until=1),
+             ANE_GUIDE_WEIGHTS, weights_where(lambda weight: form(weight) == "int8"),
+             "requested: --precision 8bit; on an M1 only the file is smaller", until=1),
     LintRule("unaligned-width", NOTE, "The last axis is padded to 64 bytes, 32 values of fp16.", APPLE_RULES,
-             unaligned_width),
+             unaligned_width, "the length is the model's own; the engine pads it to 64 bytes"),
     LintRule("large-value", NOTE, "A value above 2 MB is divided and streams from memory.", ANE_GUIDE,
-             large_value),
+             large_value, "the bucket's own length; it is counted in the estimates of `ane plan`"),
     LintRule("moved-width", NOTE, "A transpose or reshape that moves the last axis copies the value.", APPLE_RULES,
-             ops("reshape", "transpose", where=moved_width)),
-    LintRule("groups", NOTE,
-             f"Groups of a convolution that do not divide the engine's cores ({CORES}) are slower.",
-             ANE_GUIDE, ops(*CONVOLUTIONS, where=uneven_groups)),
+             ops("reshape", "transpose", where=moved_width), f"{OWN} rearrangement"),
+    LintRule("groups", NOTE, f"Groups of a convolution that do not divide the engine's cores ({CORES}) are slower.",
+             ANE_GUIDE, ops(*CONVOLUTIONS, where=uneven_groups), f"{OWN} groups"),
     LintRule("too-light", NOTE, "Below 50 MB of weights a function is often not worth a dispatch to the engine.",
-             FLUID_AUDIO, weight_bytes(lambda found: found < MIN_BYTES)),
+             FLUID_AUDIO, weight_bytes(lambda found: found < MIN_BYTES),
+             "a small network is called rarely, or also runs on the CPU"),
 )

@@ -56,7 +56,20 @@ def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python)
     assert function["cost"]["cache_read"] == 2 * 2 * 3 * 64 * 64
     assert set(function["estimates"]) == {"M1", "M4 Pro"}
     assert function["estimates"]["M1"]["unit"] == "codes"
-    assert {warning["rule"] for warning in function["warnings"]} == {"unaligned-width", "too-light"}
+    assert {warning["rule"] for warning in report["warnings"]} == {"unaligned-width", "too-light"}
+
+
+def test_the_plan_begins_with_a_sentence_a_chip_and_fits_100_columns(run, step, monkeypatch):
+    lines = run(step, "--chip", "M1,M4").splitlines()
+    monkeypatch.setenv("COLUMNS", "500")
+    assert lines[0].startswith("M1: the longest call takes at least ")
+    text = " ".join(" ".join(lines[:6]).split())
+    assert "ms (main); functions by what limits them: dispatch 1 (estimated" in text
+    assert "M4: the longest call" in text
+    assert "0 that it refuses, 0 that may take operations off it, 2 that cost time." in text
+    assert max(map(len, lines)) <= 100
+    for column in ("weights:", "cache:", "handed over:", "large:", "GFLOP:", "ms a call:", "limited by:"):
+        assert column in " ".join(lines), "each column is explained"
 
 
 def test_json_goes_to_standard_output_alone(run, step):
@@ -155,7 +168,7 @@ def test_operations_are_counted_by_device_and_type():
         OffloadedGroup("softmax", "GPU", ("CPU", "GPU", NEURAL_ENGINE), "ios18.softmax_0", 1, 0.2)]
     assert {group.op for group in found.elsewhere[2:]} == {"cond", "exp"}
     assert [group.reason for group in found.elsewhere[:3]] == [
-        "only CPU and GPU can", "the Neural Engine could, Core ML prefers not to", "only CPU can"]
+        "only CPU and GPU can", "the Neural Engine could too", "only CPU can"]
 
 
 def test_a_plan_without_the_function_gives_no_placement():
@@ -170,7 +183,7 @@ def test_a_placement_is_shown(step, run, monkeypatch):
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if "│" in line]
     assert [NEURAL_ENGINE, "2", "28.6%", "60.0%"] in rows
     assert ["CPU", "4", "57.1%", "20.0%"] in rows
-    why = "the Neural Engine could, Core ML prefers not to"
+    why = "the Neural Engine could too"
     assert ["softmax", "GPU", "1", "20.0%", why, "ios18.softmax_0"] in rows
     assert "Core ML names no device for 1 operations of main." in out
     report = json.loads(run(step, "--json", "-"))

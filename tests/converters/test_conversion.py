@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
+from ane.backends.mil import Package
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
@@ -28,7 +29,8 @@ from converters.conversion import convert
 from converters.coreml import target
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import THRESHOLDS, functions_of
-from converters.proof.lint import STRICT, UNEXPLAINED, refusals, warnings_of
+from converters.proof.lint import STRICT, BrokenRule, lint
+from converters.proof.lint_rules import REFUSED, RULES, LintRule, Violation
 from converters.proof.parity import MATHS, ROUNDING
 
 SENTENCE = "The turtle was first, after all."
@@ -155,23 +157,23 @@ def test_a_bundle_records_lint_warnings_with_the_reason_they_are_accepted(fp16_b
     """Each package has one: the embedded networks are small. Decoder and denoiser have none that the engine refuses."""
     assert {package.network for package in fp16_bundle.packages} == set(FP32_FUNCTIONS)
     for package in fp16_bundle.packages:
-        assert package.warnings == warnings_of(fp16_bundle.path / package.path) != []
-        assert not [entry for entry in package.warnings if entry["accepted"] == UNEXPLAINED], package.network
-        assert package.network not in STRICT or not refusals(package.warnings)
+        found = [rule.record() for rule in lint(Package(fp16_bundle.path / package.path))]
+        assert package.warnings == found != []
+        assert not [entry for entry in found if entry["accepted"] == LintRule.accepted], package.network
+        assert package.network not in STRICT or REFUSED not in {entry["severity"] for entry in found}
 
 
 def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(source, tmp_path, monkeypatch):
     linted = []
-    monkeypatch.setattr(target, "warnings_of", lambda path: linted.append(path.name) or warnings_of(path))
-    monkeypatch.setattr(target, "refusals", lambda warnings: ["gather: gather x: y"])
+    gather = next(rule for rule in RULES if rule.id == "gather")
+    monkeypatch.setattr(target, "lint", lambda package: linted.append(package.path.name) or [
+        BrokenRule(gather, Violation("gather", "x", "y"))])
     with pytest.raises(UserError, match="what the Neural Engine refuses, gather: gather x: y"):
         convert(source, tmp_path / "out", [SMALL], ["autoregressive"])
     assert linted == ["autoregressive-fp16.mlpackage"]
 
 
 def test_a_package_states_its_source(fp16_bundle):
-    from ane.backends.mil import Package
-
     package = next(package for package in fp16_bundle.packages if package.network == "autoregressive")
     metadata = Package(fp16_bundle.path / package.path).metadata
     assert json.loads(metadata["source"])["weights_sha256"] == (
