@@ -4,7 +4,6 @@ import argparse
 import errno
 import logging
 import os
-import re
 import sys
 from contextlib import suppress
 
@@ -89,7 +88,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
         cause = "" if plain else f" ({type(error).__name__}: {error})"
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if isinstance(error, UserError):
-        message = with_flag(str(error), args.parser)
+        message = with_flags(error, args.parser)
     elif isinstance(error, OSError):
         if error.filename is None and error.errno == errno.EPIPE:
             return 1, ""
@@ -99,12 +98,21 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
     return 1, f"[bold red]ane: error:[/] {escape(message)}"
 
 
-def with_flag(message: str, parser: argparse.ArgumentParser) -> str:
-    """Replace parameters by the command's flags: "use backend=torch", "add overwrite=True", "lanes must be …"."""
+def with_flags(error: UserError, parser: argparse.ArgumentParser) -> str:
+    """The message with flags for parameters: the one that is wrong, and those it advises, as in "use backend=torch"."""
     flags = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
-    message = re.sub(r"^([a-z_]+)(?= (?:must|has no effect)\b)", lambda found: flags.get(found[1], found[1]), message)
-    return re.sub(r"\b([a-z_]+)=(True\b|(?=\S))",
-                  lambda found: flags[found[1]] + ("" if found[2] else " ") if found[1] in flags else found[0], message)
+    message = str(error)
+    if error.parameter in flags:
+        message = flags[error.parameter] + message.removeprefix(error.parameter)
+    return " ".join(advised(word, flags) for word in message.split(" "))
+
+
+def advised(word: str, flags: dict[str, str]) -> str:
+    """ "backend=torch" → "--backend torch", "overwrite=True" → "--force"; other words as they are."""
+    name, _, value = word.partition("=")
+    if name not in flags or not value:
+        return word
+    return flags[name] + value.removeprefix("True") if value.startswith("True") else f"{flags[name]} {value}"
 
 
 def system_message(error: OSError) -> str:

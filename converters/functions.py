@@ -218,7 +218,7 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
                         "format")
     if requested is not None and not requested:
-        raise UserError(f"networks must name a network; there are {', '.join(known)}")
+        raise UserError(f"networks must name a network; there are {', '.join(known)}", "networks")
     for network in requested or ():
         if network not in known:
             raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")

@@ -100,7 +100,7 @@ def best_match(region: np.ndarray, wanted: np.ndarray, default: int) -> int:
 
 def check_speed(speed: float) -> None:
     if not SPEEDS[0] <= speed <= SPEEDS[1]:
-        raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed:g}")
+        raise UserError(f"speed must be from {SPEEDS[0]:g} to {SPEEDS[1]:g}, got {speed:g}", "speed")
 
 
 def stretched(audio: np.ndarray, speed: float, sample_rate: int) -> np.ndarray:

@@ -78,14 +78,15 @@ class EngineOptions:
         """Raise UserError for more threads than cores, or an option that the backend ignores."""
         cores = os.cpu_count() or 1
         if self.threads is not None and self.threads > cores:
-            raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}")
+            raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}",
+                            "threads")
         uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML"),
                 "memory": (kind == "onnx", "for onnx"),
                 "rebuild_engines": ((kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt")}
         for name in self.given():
             used, purpose = uses.get(name, (True, ""))
             if not used:
-                raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}")
+                raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}", name)
 
 
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
@@ -183,9 +184,10 @@ def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", no
 def refuse_backend_options(model: "Model", spec: str, options: EngineOptions) -> None:
     """Raise UserError for a backend or an option that has no effect on a family with a backend of its own."""
     if spec not in ("auto", "onnx", "onnx:cpu"):
-        raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}")
+        raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
     for name in options.given():
-        raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out")
+        raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out",
+                        name)
 
 
 def package_runtime(kind: str, device: str, notice: Notice) -> "Runtime":

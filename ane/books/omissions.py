@@ -62,5 +62,5 @@ def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:
     """The rules that apply when those named in ``keep`` are turned off. Raises UserError for an unknown name."""
     for name in keep:
         if name not in OMISSIONS:
-            raise UserError(f"keep must name rules of {', '.join(OMISSIONS)}; got {name!r}")
+            raise UserError(f"keep must name rules of {', '.join(OMISSIONS)}; got {name!r}", "keep")
     return {name: rule for name, rule in OMISSIONS.items() if name not in keep}

@@ -66,10 +66,12 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
-            raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}")
+            raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}",
+                            "loudness")
         unknown = [name for name in re.findall(r"\{([^{}]*)\}", self.template) if name not in FIELDS]
         if unknown or ("{number}" not in self.template and "{title}" not in self.template):
-            raise UserError(f"template must have {{number}} or {{title}}, and may have {{book}}; got {self.template!r}")
+            raise UserError(f"template must have {{number}} or {{title}}, and may have {{book}}; got {self.template!r}",
+                            "template")
         check_media_output(self.path)
         for suffix in self.companions:
             check_output_file(self.path.with_suffix(suffix))

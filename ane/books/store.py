@@ -149,7 +149,7 @@ class JobStore(JobDatabase):
             [count] = run("SELECT count(*) FROM chunks").fetchone()
             for number in numbers:
                 if not 1 <= number <= count:
-                    raise UserError(f"redo must name chunks from 1 to {count}, got {number}")
+                    raise UserError(f"redo must name chunks from 1 to {count}, got {number}", "redo")
                 key = run("SELECT key FROM chunks WHERE number = ?", (number,)).fetchone()
                 run("UPDATE sounds SET take = take + 1, samples = NULL, rate = NULL, elapsed = NULL, notes = NULL, "
                     "flac = NULL, words = NULL, signals = NULL, checker = NULL, problems = NULL, "

@@ -142,7 +142,7 @@ class ModelFamily:
         takes = {"speed": True, "stream": True, "voice": self.speaks_voices, "preset": self.presets,
                  "no_split": "split" in options, "seed": self.is_random(model)}
         if not takes.get(name, name in options):
-            raise UserError(f"{name} has no effect on {self.title} models, and {model.name} is one; leave it out")
+            raise UserError(f"{name} has no effect on {self.title} models, and {model.name} is one; leave it out", name)
 
     def voice_widths(self, model: Any) -> tuple[int, int] | None:
         """Widths of the two latents of its voices; None: it has no such voices."""

@@ -36,7 +36,8 @@ class ReplicaSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most or self.most < 1:
-            raise UserError(f"replicas must be from 0 on, and at least one at most, got {self.least} to {self.most}")
+            raise UserError(f"replicas must be from 0 on, and at least one at most, got {self.least} to {self.most}",
+                            "replicas")
 
 
 class SpeechReplica:

@@ -49,7 +49,7 @@ def speak_many(texts: Any, bundle: str | None = None, address: str | None = None
     make = partial(make_speaker, bundle, backend, precision, threads, request)
     if hasattr(texts, "map_batches"):
         if address is not None:
-            raise UserError("address has no effect on a data set, which is on a cluster already")
+            raise UserError("address has no effect on a data set, which is on a cluster already", "address")
         return speak_dataset(texts, make, column, workers, threads)
     return speak_texts(texts, make, address, workers, threads)
 

@@ -103,7 +103,7 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
     for option in ("config", "precision", "vocoder", "voices"):
         if option not in family.import_options and getattr(args, option) != args.parser.get_default(option):
-            raise UserError(f"{option} has no effect on {family.title} checkpoints; leave it out")
+            raise UserError(f"{option} has no effect on {family.title} checkpoints; leave it out", option)
     return family
 
 

@@ -274,7 +274,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     if args.word_times and not (args.srt or args.vtt or args.times):
         raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt")
     if args.best not in (None, 1):
-        raise UserError("best has no effect on a book: its files hold the best candidate")
+        raise UserError("best has no effect on a book: its files hold the best candidate", "best")
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
     model = open_speaking(args.bundle, args.checkpoints)
     settings = read_settings(args, model)

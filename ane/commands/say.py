@@ -185,9 +185,9 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
             if getattr(args, flag):
                 raise UserError(f"--{flag} and -o - cannot be combined: the audio goes to standard output")
     if args.output is None and args.best not in (None, 1):
-        raise UserError("best has no effect: no file is written; add -o OUT")
+        raise UserError("best has no effect: no file is written; add -o OUT", "best")
     if (args.best or 1) > MAX_CANDIDATES:
-        raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}")
+        raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}", "best")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

@@ -79,7 +79,7 @@ def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespac
     if getattr(args, "bundle", None) or getattr(args, "checkpoints", None) or name not in (*REQUEST,
                                                                                            *Settings.options()):
         return error
-    return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out")
+    return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
 
 
 def speed_from_words_per_minute(args: argparse.Namespace) -> None:
@@ -90,7 +90,7 @@ def speed_from_words_per_minute(args: argparse.Namespace) -> None:
         raise UserError("-r and --speed cannot be combined: leave one out")
     if not WORDS_PER_MINUTE / 2 <= args.words_per_minute <= WORDS_PER_MINUTE * 2:
         raise UserError(f"words_per_minute must be from {WORDS_PER_MINUTE / 2:g} to {WORDS_PER_MINUTE * 2:g}, got "
-                        f"{args.words_per_minute:g}")
+                        f"{args.words_per_minute:g}", "words_per_minute")
     args.speed = args.words_per_minute / WORDS_PER_MINUTE
 
 

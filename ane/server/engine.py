@@ -230,5 +230,5 @@ def calls_at_a_time(wanted: int | None, cpu_threads: int) -> int:
         UserError: more than there are CPU threads.
     """
     if wanted is not None and wanted > cpu_threads:
-        raise UserError(f"calls must be at most the number of CPU threads, {cpu_threads}, got {wanted}")
+        raise UserError(f"calls must be at most the number of CPU threads, {cpu_threads}, got {wanted}", "calls")
     return wanted or min(2, cpu_threads)

@@ -155,4 +155,5 @@ def check_models(settings: ServerSettings) -> None:
         if model.family.transcribes:
             raise UserError(f"{name} is a {model.family.title} model, which cannot speak: name it as transcriber")
     if settings.transcriber and not open_model(bundle=settings.transcriber).family.transcribes:
-        raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks")
+        raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks",
+                        "transcriber")

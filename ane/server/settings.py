@@ -86,10 +86,10 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise UserError("models must name at least one bundle")
+            raise UserError("models must name at least one bundle", "models")
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
-            raise UserError(f"preload must name models that are served, got {', '.join(unknown)}")
+            raise UserError(f"preload must name models that are served, got {', '.join(unknown)}", "preload")
         for name, value in vars(self.limits).items():
             if not value > 0:
-                raise UserError(f"{name} must be positive, got {value:g}")
+                raise UserError(f"{name} must be positive, got {value:g}", name)

@@ -50,7 +50,7 @@ class SpeechSettings:
             UserError: a value is out of range, or this kind of model has no presets.
         """
         if preset is not None:
-            raise UserError("preset has no effect: this kind of model has none")
+            raise UserError("preset has no effect: this kind of model has none", "preset")
         return cls(**changes)
 
     @classmethod
@@ -68,7 +68,7 @@ class SpeechSettings:
         changes: dict[str, Any] = {}
         if values.pop("no_split", False):
             if "split" in values:
-                raise UserError("split has no effect: no_split makes one chunk of the text; leave one out")
+                raise UserError("split has no effect: no_split makes one chunk of the text; leave one out", "split")
             changes["split"] = None
         inner: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
@@ -121,4 +121,4 @@ def shown_default(value: Any) -> str:
 def check_split(split: tuple[int, int] | None) -> None:
     """Raise UserError unless a chunk's desired length is at least 1 and at most the maximum."""
     if split is not None and not 1 <= split[0] <= split[1]:
-        raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}")
+        raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}", "split")

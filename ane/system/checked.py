@@ -24,7 +24,8 @@ def checked(cls: type[T]) -> type[T]:
         try:
             check(self, *args, **values)
         except ValidationError as error:
-            raise UserError(first_fault(error, made)) from None
+            message = first_fault(error, made)
+            raise UserError(message, message.partition(" ")[0]) from None
 
     made.__init__ = init        # type: ignore[method-assign]
     return made

@@ -193,7 +193,7 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
         return package_runner(name, narrow, compute_units, notice)
     for option, given in (("narrow_norms", narrow), ("compute_units", compute_units)):
         if given:
-            raise UserError(f"{option} has no effect on against={name}: it is for Core ML packages")
+            raise UserError(f"{option} has no effect on against={name}: it is for Core ML packages", option)
     return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":"), notice))
 
 
@@ -202,9 +202,9 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
     """One of ``RUNNERS``. ``notice`` is called with a line before a long wait. Raises UserError for an option without
     effect on it, or Core ML outside macOS."""
     if narrow and name != "mil:fp16":
-        raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16")
+        raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16", "narrow_norms")
     if compute_units and name != "coreml":
-        raise UserError(f"compute_units has no effect on against={name}: it is for coreml")
+        raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
     if name == "coreml":
         if sys.platform != "darwin":
             raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "

@@ -5,8 +5,9 @@ import os
 
 import pytest
 
-from ane.cli import main, parser, with_flag
+from ane.cli import main, parser, with_flags
 from ane.commands.arguments import counts, natural, pair, positive
+from ane.system.errors import UserError
 
 
 def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -57,18 +58,18 @@ def test_an_unknown_flag_is_an_error_of_its_command_with_the_nearest_flag(argume
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("message", "line"), [
-    ("the driver is too old, use backend=torch:cpu", "the driver is too old, use --backend torch:cpu"),
-    ("lanes must be from 1 to 128, got 0", "--lanes must be from 1 to 128, got 0"),
-    ("memory has no effect on the backend onnx", "--memory has no effect on the backend onnx"),
-    ("x exists; add overwrite=True to replace it", "x exists; add --force to replace it"),
-    ("CUDA_VISIBLE_DEVICES=0 and unknown=1 stay", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay")])
-def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(message, line):
+@pytest.mark.parametrize(("parameter", "message", "line"), [
+    ("", "the driver is too old, use backend=torch:cpu", "the driver is too old, use --backend torch:cpu"),
+    ("lanes", "lanes must be from 1 to 128, got 0", "--lanes must be from 1 to 128, got 0"),
+    ("memory", "memory has no effect on the backend onnx", "--memory has no effect on the backend onnx"),
+    ("", "x exists; add overwrite=True to replace it", "x exists; add --force to replace it"),
+    ("", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay", "CUDA_VISIBLE_DEVICES=0 and unknown=1 stay")])
+def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(parameter, message, line):
     parser = argparse.ArgumentParser()
     for flag in ("--backend", "--lanes", "--memory"):
         parser.add_argument(flag)
     parser.add_argument("--force", dest="overwrite", action="store_true")
-    assert with_flag(message, parser) == line
+    assert with_flags(UserError(message, parameter), parser) == line
 
 
 def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):

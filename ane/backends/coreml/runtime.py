@@ -232,7 +232,8 @@ class CoreMLRuntime(Runtime):
         loaded = self._functions.get(key)
         if loaded is None:
             if compute_units not in COMPUTE_UNITS:
-                raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}")
+                raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}",
+                                "compute_units")
             signature = self._signature(package, function)
             opened, compiled = self._open(package, function, compute_units)
 

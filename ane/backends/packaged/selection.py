@@ -49,7 +49,8 @@ def select_onnx_packages(model: "Bundle", precision: str, device: "OnnxDevice") 
     if not packages:
         raise missing_packages(model, "onnx", "use backend=torch")
     if precision != "auto" and precision not in ONNX_PRECISIONS:
-        raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}")
+        raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}",
+                        "precision")
     stored = {name: stored_precision(network, precision) for name, network in model.family.networks.items()}
     if device.memory == "cuda":
         packages = sorted(packages, key=lambda package: package.precision == CPU_PRECISION)

@@ -59,7 +59,7 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     """
     if wanted not in ("auto", *PRECISIONS):
         raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on torch, got {wanted!r} "
-                        "(8bit, 6bit and 4bit are for Core ML packages)")
+                        "(8bit, 6bit and 4bit are for Core ML packages)", "precision")
     if device.type != "cpu":
         if wanted == "int8":
             raise UserError(f"precision int8 runs on the CPU only; {device} has {', '.join(DTYPES)}")

@@ -36,7 +36,7 @@ class FastSpeechFamily(ModelFamily):
     def check_option(self, model: Model, name: str) -> None:
         if name == "seed" and not self.is_random(model):
             raise UserError(f"seed has no effect on {model.name}: only a WaveGlow vocoder draws random numbers, and it "
-                            "has none; leave it out")
+                            "has none; leave it out", "seed")
         super().check_option(model, name)
 
     def recognises(self, path: Path) -> bool:

@@ -32,7 +32,7 @@ class Parallelism:
     def __post_init__(self) -> None:
         for name, value in (("workers", self.workers), ("threads", self.threads)):
             if value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1, got {value}")
+                raise UserError(f"{name} must be at least 1, got {value}", name)
 
     def workers_for(self, chunks: int) -> int:
         """Workers for that many chunks: no more than there are chunks or cores."""

@@ -131,7 +131,8 @@ def make_lanes(backend: Backend, config: UnifiedVoiceConfig, lanes: int, max_cod
 def check_codes(max_codes: int, limit: int) -> None:
     """Raise UserError for a limit on codes that the positions of a lane do not hold."""
     if not 1 <= max_codes <= limit:
-        raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}")
+        raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}",
+                        "max_codes")
 
 
 def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,

@@ -32,7 +32,7 @@ class Randomness:
 
     def __init__(self, seed: int):
         if seed < 0:
-            raise UserError(f"seed must be at least 0, got {seed}")
+            raise UserError(f"seed must be at least 0, got {seed}", "seed")
         self.seed = seed
 
     def _stream(self, *key: int) -> np.random.Generator:

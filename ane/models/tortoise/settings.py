@@ -61,7 +61,8 @@ class Diffusion:
 
     def __post_init__(self) -> None:
         if self.guidance_steps is not None and not self.guidance:
-            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out")
+            raise UserError("guidance_steps has no effect without guidance; add guidance=2, or leave it out",
+                            "guidance_steps")
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,12 @@ class Settings(SpeechSettings):
 
     def __post_init__(self) -> None:
         if self.best > self.candidates:
-            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}")
+            raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}",
+                            "best")
         check_split(self.split)
         if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
             raise UserError(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
-                            f"got {self.silence[0]},{self.silence[1]}")
+                            f"got {self.silence[0]},{self.silence[1]}", "silence")
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
@@ -156,14 +158,14 @@ class Settings(SpeechSettings):
         """
         preset = default_preset(model) if preset is None else preset
         if preset not in PRESETS:
-            raise UserError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+            raise UserError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}", "preset")
         chosen = {item.name: getattr(PRESETS[preset], item.name) for item in fields(Preset) if item.name != "upstream"}
         return cls(**{**chosen, **_model_changes(model), **changes})
 
     def changed(self, options: Mapping[str, Any]) -> Self:
         if "cvvp_amount" in options and options.get("candidates", self.candidates) == 1:
             raise UserError("cvvp_amount has no effect: only one candidate is sampled; raise candidates, or leave it "
-                            "out")
+                            "out", "cvvp_amount")
         return super().changed(options)
 
     @property

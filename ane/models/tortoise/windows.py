@@ -39,7 +39,7 @@ class Windows:
     def __post_init__(self):
         if not 1 <= self.overlap < self.first <= self.size:
             raise UserError(f"windows must satisfy 1 ≤ overlap < first ≤ size, got overlap {self.overlap}, first "
-                            f"{self.first}, size {self.size}")
+                            f"{self.first}, size {self.size}", "windows")
 
 
 class WindowedDiffusion:

@@ -237,7 +237,7 @@ class WindowDecoder:
         room = positions - offset - len(pending)
         if room < 0:
             raise UserError(f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder "
-                            f"{positions} positions")
+                            f"{positions} positions", "prefix")
         return [TokenSequence(index, min(length, room + 1), pending, np.random.default_rng(
             (options.seed, text.first_frame, round(1000 * options.temperature), candidate)))
             for candidate in range(options.candidates)]

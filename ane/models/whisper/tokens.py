@@ -70,7 +70,7 @@ class SpecialTokens:
     def language(self, code: str) -> int:
         """The id of a language. Raises UserError for an unknown code."""
         if code not in self.languages:
-            raise UserError(f"language must be one of {', '.join(self.languages)}, got {code!r}")
+            raise UserError(f"language must be one of {', '.join(self.languages)}, got {code!r}", "language")
         return self.start + 1 + self.languages.index(code)
 
     def start_sequence(self, language: str, task: str = "transcribe", timestamps: bool = True) -> tuple[int, ...]:

@@ -60,19 +60,21 @@ class TranscriptionOptions:
 
     def __post_init__(self) -> None:
         if self.task not in ("transcribe", "translate"):
-            raise UserError(f"task must be transcribe or translate, got {self.task!r}")
+            raise UserError(f"task must be transcribe or translate, got {self.task!r}", "task")
         if not self.temperatures or min(self.temperatures) < 0:
-            raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}")
+            raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}",
+                            "temperatures")
         if self.best_of < 1:
-            raise UserError(f"best_of must be at least 1, got {self.best_of}")
+            raise UserError(f"best_of must be at least 1, got {self.best_of}", "best_of")
         if self.beam_size is not None and self.beam_size < 1:
-            raise UserError(f"beam_size must be at least 1, got {self.beam_size}")
+            raise UserError(f"beam_size must be at least 1, got {self.beam_size}", "beam_size")
         if self.beam_size is None and self.patience != 1:
-            raise UserError("patience has no effect without beams: add beam_size=5")
+            raise UserError("patience has no effect without beams: add beam_size=5", "patience")
         if not math.isfinite(self.patience) or round((self.beam_size or 1) * self.patience) < 1:
-            raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}")
+            raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}",
+                            "patience")
         if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
-            raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}")
+            raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}", "length_penalty")
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -137,11 +139,13 @@ class Transcriber:
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
         if not self.special.multilingual and options.language not in (None, "en"):
-            raise UserError(f"language must be en: {self.model.name} knows English only, got {options.language!r}")
+            raise UserError(f"language must be en: {self.model.name} knows English only, got {options.language!r}",
+                            "language")
         if not self.special.multilingual and options.task == "translate":
-            raise UserError(f"task must be transcribe: {self.model.name} knows English only and cannot translate")
+            raise UserError(f"task must be transcribe: {self.model.name} knows English only and cannot translate",
+                            "task")
         if not np.isfinite(audio).all():
-            raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again")
+            raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again", "audio")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
         return (yield from RecordingTranscription(self, samples, options).transcript())
 
