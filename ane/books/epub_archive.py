@@ -11,6 +11,7 @@ from typing import BinaryIO, Self
 from urllib.parse import unquote
 
 from ane.system.errors import UserError
+from ane.system.files import zip_directory
 
 MAX_ENTRIES = 20_000
 MAX_DIRECTORY = 8 << 20         # bytes of the archive's directory, which zipfile keeps in memory
@@ -90,17 +91,11 @@ def resolve(base: str, reference: str) -> tuple[str, str]:
 
 
 def _check_directory(file: BinaryIO) -> None:
-    """Raise UserError for an archive whose directory is too long to be read into memory (APPNOTE.TXT, 4.3.16)."""
-    size = file.seek(0, 2)
-    file.seek(max(0, size - 65_557))
-    tail = file.read()
-    file.seek(0)
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or len(tail) - at < 22:
-        raise UserError("it is no EPUB or cut off: it has no directory of a ZIP archive; download it again")
-    entries, length = struct.unpack_from("<HI", tail, at + 10)
-    if tail[at - 20:at - 16] == b"PK\x06\x07" and at >= 76:      # ZIP64 (4.3.14)
-        entries, length = struct.unpack_from("<2Q", tail, at - 76 + 32)
+    """Raise UserError for an archive whose directory is too long to be read into memory."""
+    try:
+        entries, length = zip_directory(file)
+    except ValueError as error:
+        raise UserError(f"it is no EPUB or cut off: {error}; download it again") from error
     if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
         raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
 

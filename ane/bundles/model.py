@@ -101,7 +101,11 @@ class Model(ABC):
 
 
 def read_tokenizer(path: Path) -> str:
-    """Read a tokenizer's JSON as text. Raises UserError when the file holds anything else."""
+    """Read a tokenizer's JSON as text, without padding and truncation, which could demand any length.
+
+    Raises:
+        UserError: the file holds anything else, or a normaliser on whose damaged tables the library aborts.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -109,9 +113,14 @@ def read_tokenizer(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
     try:
-        known = isinstance(json.loads(text)["model"]["vocab"], dict)
+        content = json.loads(text)
+        known = isinstance(content["model"]["vocab"], dict)
     except (KeyError, TypeError, ValueError, RecursionError):
         known = False
     if not known:
         raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
-    return text
+    if '"Precompiled"' in json.dumps(content.get("normalizer")):
+        raise UserError(f"{path} has a normaliser of the kind Precompiled, which no model of this version uses: take "
+                        "the tokenizer.json that came with the model")
+    lengths = {"padding": None, "truncation": None}
+    return text if content == content | lengths else json.dumps(content | lengths)

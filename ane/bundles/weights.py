@@ -15,6 +15,8 @@ from ane.system.errors import UserError
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 FLOATS = (*PRECISIONS.values(), torch.float64)
 FP16_MAX = 65504.0
+MAX_TENSORS = 10_000    # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
+MAX_SIZE = 10_000_000   # any number in a config
 SCALE = ".scale"        # ends the key of the factor (1,) of an int8 tensor
 
 
@@ -33,8 +35,13 @@ class _WithoutValues(TorchFunctionMode):
     decompositions, whose first use imports torch._dynamo: over a second, at every start.
     """
 
+    count = 0
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        self.count += func is torch.empty
+        if self.count > MAX_TENSORS:
+            raise ValueError(f"it would have more than {MAX_TENSORS} tensors")
         if getattr(func, "__module__", None) == "torch.nn.init":
             return kwargs.get("tensor", args[0] if args else None)
         return func(*args, **(kwargs | {"device": "meta"} if func is torch.empty else kwargs))
@@ -47,6 +54,8 @@ def skeleton(network: Network, config: Any) -> nn.Module:
         UserError: the values of ``config`` do not fit together.
     """
     try:
+        if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
+            raise ValueError(f"no number may exceed {MAX_SIZE}")
         with _WithoutValues():
             return network.module(config)
     except (ArithmeticError, AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:

@@ -5,12 +5,13 @@ import math
 import os
 import shutil
 import stat
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ane.system.errors import UserError
 from ane.system.interruption import check_interrupted, uninterrupted
@@ -179,6 +180,27 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path} is not usable: its JSON is nested too deeply") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}") from error
+
+
+def zip_directory(file: BinaryIO) -> tuple[int, int]:
+    """Entries and bytes of a ZIP archive's directory, which zipfile reads into memory (APPNOTE.TXT, 4.3.14 to 4.3.16).
+
+    Raises:
+        ValueError: there is none.
+    """
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 65_633))        # a comment of 65,535 bytes, and the records before it
+    tail = file.read()
+    file.seek(0)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < 22:
+        raise ValueError("it has no directory of a ZIP archive")
+    entries, length = struct.unpack_from("<HI", tail, at + 10)
+    if at >= 20 and tail.startswith(b"PK\x06\x07", at - 20):        # ZIP64
+        if at < 76 or not tail.startswith(b"PK\x06\x06", at - 76):
+            raise ValueError("its ZIP64 directory is not where writers put it")
+        entries, length = struct.unpack_from("<2Q", tail, at - 76 + 32)
+    return entries, length
 
 
 def _finite(value: Any) -> Any:

@@ -3,6 +3,8 @@
 import os
 import pickle
 import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -235,8 +237,46 @@ def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
     assert not CheckpointDirectory(directory).trained
 
 
-def test_a_small_file_whose_tensor_claims_a_tebibyte_is_refused(directory, edit):
-    """An expanded tensor stores one number and claims any shape; copying it would fill the memory."""
-    edit(directory / "clvp2.pth", lambda state: state.update({"text_emb.weight": torch.zeros(1).expand(2**38)}))
+def rewritten(source: Path, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> None:
+    """Write a ZIP archive anew."""
+    with zipfile.ZipFile(source) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(source, "w", compression) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, change(name, data))
+
+
+ZEROS = b"\x80\x02cbuiltins\nbytearray\n\x8a\x05" + (1 << 32).to_bytes(5, "little") + b"\x85R."
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda path: torch.save([torch.zeros(1).expand(2**38)], path), r"it\[0\] claims the shape 274877906944"),
+    (lambda path: torch.save({"a": torch.zeros(1).expand(2**38)}, path, _use_new_zipfile_serialization=False),
+     "a claims the shape 274877906944"),
+    (lambda path: torch.save([(one := torch.zeros(1 << 21)), *(one[i:] for i in range(9))], path), "claims the shape"),
+    (lambda path: (torch.save([torch.zeros(1 << 20)], path),
+                   rewritten(path, lambda _, data: data, zipfile.ZIP_DEFLATED)), "is compressed"),
+    (lambda path: (torch.save([torch.zeros(1)], path),
+                   rewritten(path, lambda name, data: ZEROS if name.endswith(".pkl") else data)),
+     r"contains code \(builtins\.bytearray\)"),
+    (lambda path: path.write_bytes(ZEROS), r"contains code \(builtins\.bytearray\)"),
+])
+def test_a_small_file_that_claims_much_memory_is_refused(tmp_path, change, message):
+    """An expanded tensor stores one number and claims any shape, an archive states any size."""
+    path = tmp_path / "model.pth"
+    change(path)
+    with pytest.raises(UserError, match=message):
+        load_pickle(path)
+
+
+def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path):
+    weight, loop = torch.zeros(1000), []
+    loop.append(loop)
+    torch.save({"a": weight, "b": weight, "loop": loop}, tmp_path / "model.pth")
+    assert len(load_pickle(tmp_path / "model.pth")) == 3
+
+
+def test_a_weight_may_not_claim_more_than_is_stored(directory, edit):
+    edit(directory / "clvp2.pth", lambda state: state.update({"text_emb.weight": torch.zeros(1).expand(2**20)}))
     with pytest.raises(UserError, match=r"clvp2\.pth: text_emb\.weight claims the shape .* more than is stored"):
         CheckpointDirectory(directory).check()

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ from safetensors.torch import load_file, save_file
 from ane.bundles import hashes
 from ane.bundles.bundle import Bundle
 from ane.bundles.manifest import read_manifest, write_manifest
+from ane.bundles.model import read_tokenizer
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
+from ane.text.tokenizer import Tokenizer
 
 
 def refusal(path: Path, network: str = "cvvp") -> str:
@@ -142,6 +145,17 @@ def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
     assert "cvvp.safetensors does not fit the cvvp network" in refusal(path)
 
 
+@pytest.mark.parametrize(("network", "change", "message"), [
+    ("autoregressive", {"layers": 10**7}, "more than 10000 tensors"),
+    ("clvp", {"dim_text": 10**12, "dim_speech": 10**12, "dim_latent": 10**12}, "no number may exceed"),
+])
+def test_a_config_of_more_layers_than_any_network_is_refused_soon(path, network, change, message, edit_json):
+    edit_json(path / "bundle.json", lambda stated: stated["networks"][network]["config"].update(change))
+    began = time.monotonic()
+    assert message in refusal(path, network)
+    assert time.monotonic() - began < 30
+
+
 @pytest.mark.parametrize(("change", "message"), [
     (lambda s: s.update(format=2), "has format 2, this version reads format 1: update"),
     (lambda s: s.pop("format"), "format is missing"),
@@ -234,6 +248,22 @@ def test_a_tokenizer_that_is_not_utf_8_is_refused(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated.update(tokenizer=record))
     with pytest.raises(UserError, match=r"tokenizer\.json is not text in UTF-8 \(byte 0\)"):
         _ = Bundle(path).tokenizer
+
+
+@pytest.mark.parametrize("change", [
+    {"padding": {"strategy": {"Fixed": 1 << 32}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                 "pad_type_id": 0, "pad_token": "x"}},
+    {"truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}},
+    {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}]}},
+])
+def test_a_hostile_tokenizer_neither_aborts_nor_fills_the_memory(path, tmp_path, change):
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads((path / "tokenizer.json").read_text()) | change))
+    if "normalizer" in change:
+        with pytest.raises(UserError, match="Precompiled"):
+            read_tokenizer(file)
+    else:
+        assert 1 < len(Tokenizer(read_tokenizer(file)).encode("hello")) <= 5
 
 
 def test_a_missing_network_is_reported_with_its_upstream_file(path, edit_json):
