@@ -162,7 +162,7 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
         if not overwrite:
             raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "
                             "options: finish it with the same command, or add overwrite=True to start over")
-    elif work.exists() and any(work.iterdir()):
+    elif work.exists() and any(not entry.name.startswith(f".{PROGRESS_FILE}.") for entry in work.iterdir()):
         raise UserError(f"{work} exists and is not an unfinished conversion: move it, or choose another destination")
     shutil.rmtree(work, ignore_errors=True)
     _save_progress(work, fingerprint, [], target)

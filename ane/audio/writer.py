@@ -72,7 +72,7 @@ def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray
     container, encoding = _FORMATS[path.suffix.lower()]
     block_error: OSError | None = None      # of the caller's block, not of the file
     try:
-        with replacing(path) as target, target.open("wb", buffering=0) as opened:
+        with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:
             disk = _DiskFile(opened)
             with _sound_file(disk, sample_rate, encoding, container) as file:
                 def append(audio: np.ndarray) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ane.system.errors import UserError
+from ane.system.files import flush_folder
 from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
@@ -70,6 +71,8 @@ class JobDatabase:
                 if "locked" not in str(error) or attempt == 39:
                     raise
                 time.sleep(0.1)
+        # "Writers sync the WAL on every transaction commit if PRAGMA synchronous is set to FULL but omit this sync if
+        # PRAGMA synchronous is set to NORMAL." (sqlite.org/wal.html)
         for pragma in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):    # the latter: macOS
             connection.execute(f"PRAGMA {pragma}")
         return connection
@@ -101,16 +104,6 @@ class JobDatabase:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
-
-
-def flush_folder(path: Path) -> None:
-    """Make the names in a folder survive a power failure, where the system can open folders."""
-    with suppress(OSError):
-        opened = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
 
 
 def lock_folder(path: Path) -> int | None:

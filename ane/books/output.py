@@ -24,7 +24,7 @@ from ane.books.plan import digest_of
 from ane.books.store import JobStore
 from ane.speech.words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, write_json
+from ane.system.files import check_output_file, flush, write_json
 from ane.text.passages import without_commands
 
 CEILING = -3.0              # dBTP
@@ -176,8 +176,7 @@ def completed(store: JobStore, path: Path) -> Iterator[Path]:
         folder.mkdir()
         target = folder / path.name
         yield target
-        with target.open("rb+") as written:
-            os.fsync(written.fileno())
+        flush(target)
         path.parent.mkdir(parents=True, exist_ok=True)
         store.publish(target, path)
     except OSError as error:

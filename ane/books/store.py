@@ -21,12 +21,12 @@ import numpy as np
 import soundfile
 
 from ane.books import job_database
-from ane.books.job_database import JobDatabase, flush_folder
+from ane.books.job_database import JobDatabase
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import flush_folder, replacing
 
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 OUTPUT = "output"       # the key of the lease on writing the output
@@ -236,7 +236,7 @@ class JobStore(JobDatabase):
                 if error.errno != errno.EXDEV:
                     raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
                                     "kept") from error
-                with replacing(path) as target:         # the job is on another disk
+                with replacing(path, lasting=True) as target:         # the job is on another disk
                     shutil.copyfile(file, target)
             flush_folder(path.parent)
 

@@ -191,7 +191,7 @@ def write_bundle(model: Model, destination: Path | str, *, precision: str | None
     destination = Path(destination)
     precision = precision or model.precision
     check_destination(destination, overwrite)
-    with replacing(destination, directory=True) as directory:
+    with replacing(destination, directory=True, lasting=True) as directory:
         (directory / "weights").mkdir()
         networks = {}
         for network in (name for name in model.family.networks if name in model.networks):

@@ -157,5 +157,5 @@ def write_transcript(transcript: "Transcript", form: str, output: Path | None, t
     if output is None:
         sys.stdout.write(f"{title}:\n{text}" if title and form == "txt" else text)
         return
-    with replacing(output) as path:
+    with replacing(output, lasting=True) as path:
         path.write_text(text, encoding="utf-8")

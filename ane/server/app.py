@@ -126,7 +126,8 @@ def speech_routes(service: Service) -> APIRouter:
         "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}}}})
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text; the sound is sent while it is made."""
-        service.check_text(body.input)
+        lexicon = read_client_lexicon(body.lexicon)
+        service.check_text(body.input, lexicon)
         if body.instructions and not service.settings.ignore_instructions:
             raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")
         name = catalogue.model(body.model)
@@ -135,7 +136,7 @@ def speech_routes(service: Service) -> APIRouter:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
         utterance = service.speak(ServedRequest(
             name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
-            read_client_lexicon(body.lexicon), body.word_times))
+            lexicon, body.word_times))
         try:
             first = await first_piece(utterance, request)
         except BaseException:

@@ -19,6 +19,7 @@ from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak
 from ane.system.errors import UserError
+from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
 
@@ -49,14 +50,17 @@ class Service:
             pass
         self.ready = True
 
-    def check_text(self, text: str) -> None:
-        """Raise RefusedError for a text that is too long, or is none."""
-        most = self.settings.limits.characters
-        if len(text) > most:
-            raise RefusedError(f"input must have at most {most} characters, got {len(text)}", 400, "input",
+    def check_text(self, text: str, lexicon: Lexicon | None = None) -> int:
+        """The characters of a text as the lexicon spells it. Raises RefusedError when they are too many, or no text."""
+        most, length = self.settings.limits.characters, len(text)
+        if lexicon is not None and length <= most:
+            length = len(lexicon(text))
+        if length > most:
+            raise RefusedError(f"input must have at most {most} characters, got {length}", 400, "input",
                                "string_above_max_length")
         if any("\ud800" <= sign <= "\udfff" for sign in text):
             raise RefusedError("input contains unpaired surrogates", 400, "input")
+        return length
 
     def check_stream(self, characters: int) -> None:
         """Raise RefusedError when a text that arrives in pieces has become too long."""

@@ -27,6 +27,7 @@ from ane.server.schemas import NewVoice
 from ane.server.settings import Limits
 from ane.server.speech_service import Service, while_connected
 from ane.system import paths
+from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
 # at a time, from decoding to the end: others wait, as files, not as decoded sound
@@ -160,8 +161,9 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:     # no voice without it
+                file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)
-            destination.with_suffix(".consent.txt").write_text(f"{consent}\n", encoding="utf-8")
             job.put(name)
 
     return work

@@ -58,8 +58,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
 
     async def read_texts() -> None:
         while (message := await receive(socket, service, StreamText)).type == "text":
-            received[0] += len(message.text)
-            service.check_text(message.text)
+            received[0] += service.check_text(message.text, utterance.request.lexicon)
             service.check_stream(received[0])
             utterance.send_text(message.text)
         utterance.send_text(None)

@@ -19,13 +19,14 @@ from ane.system.staging import StagingFolder, clean_up
 
 
 @contextmanager
-def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[Path]:
+def replacing(destination: Path | str, *, directory: bool = False, lasting: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside ``destination``; rename it to ``destination`` when the block ends without an error.
 
     The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
     ``directory=True`` it is a new directory, and an existing directory at ``destination`` is replaced as a whole: the
     old one exists until the new one does, even if interrupted. ``~`` at the start of ``destination`` is the user's
-    home. What killed processes left of earlier writes to ``destination`` is removed.
+    home. What killed processes left of earlier writes to ``destination`` is removed. ``lasting``: the new content is on
+    the disk before it replaces the old one, so that a power failure loses neither; for what a user cannot make again.
 
     Raises:
         UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or a file
@@ -46,6 +47,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
             target.mkdir()
         yield target
         check_interrupted()
+        if lasting:
+            flush(target)
         if os.path.exists(destination) and not (os.path.isdir if directory else os.path.isfile)(destination):
             kind = "a directory" if os.path.isdir(destination) else "a file" if directory else "not a regular file"
             raise UserError(f"cannot write {destination}: it exists and is {kind}")
@@ -55,6 +58,8 @@ def replacing(destination: Path | str, *, directory: bool = False) -> Iterator[P
                 _exchange(target, destination, old)
         else:
             os.replace(target, destination)
+        if lasting:
+            flush_folder(destination.parent)
     except OSError as error:
         where = f"; the old directory is kept as {old}" if _is_only_copy(old, destination) else ""
         raise UserError(f"cannot write {destination}: {_reason(error)}{where}") from error
@@ -81,6 +86,27 @@ def _exchange(new: Path, destination: Path, old: Path) -> None:
 def _is_only_copy(old: Path | None, destination: Path) -> bool:
     """Whether ``destination`` was moved to ``old`` and nothing has replaced it."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
+
+
+def flush(path: Path) -> None:
+    """Make the content of a file, or of all files in a folder, survive a power failure."""
+    if os.path.isdir(path):
+        for entry in path.iterdir():
+            flush(entry)
+        flush_folder(path)
+    else:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def flush_folder(path: Path) -> None:
+    """Make the names in a folder survive a power failure, where the system can open folders."""
+    with suppress(OSError):
+        opened = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
 
 
 def write_whole(file: RawIOBase, data: bytes) -> None:
@@ -160,7 +186,7 @@ def write_json(destination: Path | str, value: Any) -> None:
         except OSError as error:
             raise UserError(f"cannot write {destination}: {_reason(error)}") from error
         return
-    with replacing(destination) as target:
+    with replacing(destination, lasting=True) as target:
         target.write_text(text, encoding="utf-8")
 
 

@@ -121,8 +121,10 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels32))
 
 
-def save_voice(path: Path | str, voice: Voice) -> None:
+def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
     """Write a voice: .safetensors holds all of it, .pth the pair of latents in upstream's format.
+
+    ``lasting``: as in ``replacing``.
 
     Raises:
         UserError: another suffix, or a path that cannot be written.
@@ -131,7 +133,7 @@ def save_voice(path: Path | str, voice: Voice) -> None:
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
     content = _as_pth(voice) if path.suffix == ".pth" else _as_safetensors(voice)
-    with replacing(path) as target:     # from memory: each library reports a full disk in its own way
+    with replacing(path, lasting=lasting) as target:    # from memory: each library reports a full disk in its own way
         target.write_bytes(content)
 
 
@@ -254,7 +256,7 @@ def cached_voice(key: str, name: str, widths: tuple[int, int], compute: Callable
         return voice
     voice = compute()
     with contextlib.suppress(UserError):        # a cache that cannot be written costs time, not the result
-        save_voice(_cache_path(key), voice)
+        save_voice(_cache_path(key), voice, lasting=False)
     return voice
 
 

@@ -24,6 +24,7 @@ from ane.models.tortoise.synthesizer import Synthesizer
 from ane.speech.stream import Speech
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from ane.system.staging import StagingFolder
 from converters import conversion
 from converters.conversion import convert
 from converters.coreml import target
@@ -213,6 +214,17 @@ def test_a_killed_conversion_resumes(source, tmp_path):
     assert len(bundle.packages) == 3
     assert (out / bundle.packages[0].path).stat().st_mtime_ns == made
     assert not first.exists()
+
+
+def test_a_conversion_killed_while_it_wrote_its_first_progress_can_be_repeated(tmp_path):
+    work = tmp_path / "out.converting"
+    staged = StagingFolder(work / "progress.json")
+    work.mkdir()
+    staged.create()
+    (staged.path / "progress.json").write_text("{")
+    staged.release()
+    assert conversion._resume(work, "fingerprint", False, conversion.COREML_TARGET) == []
+    assert json.loads((work / "progress.json").read_text())["fingerprint"] == "fingerprint"
 
 
 @pytest.mark.parametrize(("options", "networks", "message"), [

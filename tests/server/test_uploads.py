@@ -13,7 +13,9 @@ import wave
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -25,7 +27,11 @@ from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
-from ane.server.engine import BusyError  # noqa: E402 (both need the extra)
+from ane.server import uploads  # noqa: E402 (all need the extra)
+from ane.server.engine import BusyError  # noqa: E402
+from ane.server.errors import RefusedError  # noqa: E402
+from ane.server.speech import read_client_lexicon  # noqa: E402
+from ane.server.speech_service import Service  # noqa: E402
 from ane.server.uploads import UploadSlots  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
@@ -219,6 +225,27 @@ def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
+
+
+def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
+    def save(destination: Path, voice: Any) -> None:
+        assert CONSENT in destination.with_suffix(".consent.txt").read_text()
+        destination.write_text("voice")
+
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    monkeypatch.setattr(uploads, "save_voice", save)
+    job = SimpleNamespace(gone=False, put=lambda item: None)
+    for _ in uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job):
+        pass
+    assert next(tmp_path.rglob("ann.safetensors")).read_text() == "voice"
+
+
+def test_a_respelled_text_counts_as_long_as_it_is_spoken():
+    service = SimpleNamespace(settings=SimpleNamespace(limits=SimpleNamespace(characters=4096)))
+    lexicon = read_client_lexicon({"a": "b" * 100})
+    assert Service.check_text(service, "a " * 20, lexicon) == 20 * 101
+    with pytest.raises(RefusedError, match="at most 4096 characters, got 202"):
+        Service.check_text(service, "a " * 2000, lexicon)
 
 
 def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -198,3 +199,13 @@ def test_a_pipe_or_a_directory_is_not_read_as_json(tmp_path):
             read_json(path)
     with pytest.raises(UserError, match="No such file"):
         read_json(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_what_lasts_is_on_the_disk_before_it_replaces_the_old_and_its_name_afterwards(tmp_path, monkeypatch, directory):
+    steps, kinds, fsync, replace = [], {True: "folder", False: "file"}, os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda one: (steps.append(kinds[stat.S_ISDIR(os.fstat(one).st_mode)]), fsync(one)))
+    monkeypatch.setattr(os, "replace", lambda *names: (steps.append("rename"), replace(*names)))
+    with replacing(tmp_path / "new", directory=directory, lasting=True) as target:
+        (target / "part" if directory else target).write_text("content")
+    assert steps == ["file", *["folder"] * directory, "rename", "folder"]
