@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
@@ -13,7 +14,6 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import Runtime
-    from ane.backends.packaged.state_trial import MachineRecords
     from ane.bundles import Model
     from ane.bundles.packages import PackageRecord
 
@@ -154,7 +154,7 @@ def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", o
     backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, options.precision, options.cache,
                               dict.fromkeys(model.networks, units) if isinstance(units, str) else units,
                               on_refusal=notice if automatic else None,
-                              states=machine_states() if kind == "coreml" else None, notice=notice)
+                              states=state_record if kind == "coreml" else None, notice=notice)
     if kind == "coreml":
         warn_of_palettes(model, backend.packages, notice)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
@@ -162,17 +162,18 @@ def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", o
     return backend
 
 
-def machine_states() -> "MachineRecords":
-    """What is known of states of Core ML on this Mac."""
-    from ane.backends.coreml.compiled import this_machine, verified_marker
-    from ane.backends.packaged.state_trial import MachineRecords
+def state_record(package: Path, units: str) -> Path:
+    """The file that remembers whether Core ML keeps a decoder's state on this Mac."""
+    from ane.backends.coreml.compiled import verified_marker
+    from ane.backends.coreml.tools import this_machine
 
-    return MachineRecords(lambda package: verified_marker(package, this_machine()).name)
+    return verified_marker(package, this_machine(), f"state-{units}")
 
 
 def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Notice) -> None:
     """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
-    from ane.backends.coreml.compiled import this_machine, verified_marker
+    from ane.backends.coreml.compiled import verified_marker
+    from ane.backends.coreml.tools import this_machine
 
     unproven = [name for name, package in packages.items() if package.precision == "4bit"
                 and not verified_marker(model.path / package.path, this_machine()).is_file()]
@@ -197,9 +198,8 @@ def package_runtime(kind: str, device: str, notice: Notice) -> "Runtime":
         return MilRuntime(Arithmetic(fp16=device == "fp16"))
     if kind == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
-        from ane.backends.coreai.trial import CoreAITrial
 
-        return CoreAIRuntime(fp16=device == "fp16", notice=notice, trial=CoreAITrial())
+        return CoreAIRuntime(fp16=device == "fp16", notice=notice)
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.coreml.compiled import MacMachine
-from ane.backends.coreml.runtime import CoreMLApi
+from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.mil import Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import Runtime
@@ -27,20 +26,13 @@ if TYPE_CHECKING:
 CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
 
 
-class TimedToolkit:
-    """A Core ML toolkit that measures the time of compiling."""
+class TimedToolkit(CoreMLTools):
+    """Measures the time of compiling."""
 
-    def __init__(self, toolkit: CoreMLApi):
-        self.toolkit, self._seconds = toolkit, None
-
-    def machine(self) -> MacMachine:
-        return self.toolkit.machine()
+    _seconds: float | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
-        _, self._seconds = timed(lambda: self.toolkit.compile(package, destination))
-
-    def open(self, compiled: Path, function: str, units: str) -> Any:
-        return self.toolkit.open(compiled, function, units)
+        _, self._seconds = timed(lambda: CoreMLTools.compile(self, package, destination))
 
     def compile_seconds(self) -> float | None:
         """Seconds of the last compilation; None if there was none since the previous call."""

@@ -194,11 +194,11 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
 
         runtime = CoreAIRuntime(device == "fp16", AssetCache(Path(request.compiled)))
     elif tuning.engine == "coreml":
-        from ane.backends.coreml import runtime as coreml
         from ane.backends.coreml.compiled import CompiledCache
+        from ane.backends.coreml.runtime import CoreMLRuntime
 
-        toolkit = TimedToolkit(coreml.CoreMLTools())
-        runtime, timer = coreml.CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))), toolkit.compile_seconds
+        toolkit = TimedToolkit()
+        runtime, timer = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))), toolkit.compile_seconds
     elif work is None:
         return          # stages of Tortoise only are called alone
     else:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from ane.backends.coreml.compiled import CompiledModelEntry, MacMachine
+    from ane.backends.coreml.compiled import CompiledModelEntry
+    from ane.backends.coreml.tools import MacMachine
     from ane.backends.onnx.tensorrt import NvidiaMachine
 
 # Folders of the cache besides the compiled models, and their content.
@@ -140,7 +141,7 @@ def system_caches() -> list[tuple[Path, int]]:
 
 def known_machine() -> "MacMachine | None":
     """The machine that compiled models are made for here; None off macOS, where none are made."""
-    from ane.backends.coreml.compiled import this_machine
+    from ane.backends.coreml.tools import this_machine
 
     return this_machine() if sys.platform == "darwin" else None
 

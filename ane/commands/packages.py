@@ -29,7 +29,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     if not embedded or not needed:
         return model
     if backend == "coreml":
-        from ane.backends.coreml.runtime import CoreMLTools
+        from ane.backends.coreml.tools import CoreMLTools
 
         CoreMLTools()       # raises off macOS, before minutes of converting
     if backend.startswith("coreai"):

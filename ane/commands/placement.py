@@ -109,9 +109,8 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
     Raises:
         UserError: not on a Mac, or Core ML returns no plan.
     """
-    from ane.backends.coreml.compiled import error_summary
-    from ane.backends.coreml.extract import extract_function
-    from ane.backends.coreml.runtime import CoreMLTools
+    from ane.backends.coreml.compiled import extract_function
+    from ane.backends.coreml.tools import CoreMLTools, error_summary
     from converters.coreml.graph import quiet
 
     with quiet():

@@ -172,7 +172,8 @@ def layer_comparison(args: argparse.Namespace) -> "Iterator[LayerComparison | No
 
 def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> None:
     """Remember the packages of which all functions passed on this Mac."""
-    from ane.backends.coreml.compiled import this_machine, verified_marker
+    from ane.backends.coreml.compiled import verified_marker
+    from ane.backends.coreml.tools import this_machine
 
     for package in model.packages:
         passed = {one.function for one in results if one.package == Path(package.path).stem and one.passed}

@@ -3,11 +3,14 @@
 import functools
 import json
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from ane.system.errors import UserError
+from ane.system.files import read_json
 
 Record = TypeVar("Record")
 
@@ -25,6 +28,13 @@ def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advi
         return _adapter(kind).validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         raise UserError(f"{where}: {first_fault(error)}{advice}") from None
+
+
+def stored_record(kind: type[Record], path: Path) -> Record | None:
+    """The record of the dataclass ``kind`` in a file; None when there is none, or it is damaged or another kind's."""
+    with suppress(UserError):
+        return read_record(kind, read_json(path), str(path))
+    return None
 
 
 def first_fault(error: ValidationError) -> str:

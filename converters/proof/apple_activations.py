@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.coreml.extract import extract_function
+from ane.backends.coreml.compiled import extract_function
 from ane.backends.mil import Package
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
@@ -101,7 +101,7 @@ class CoreAIActivations:
         from ane.backends.coreai.runtime import CoreAIState
 
         if (package, function) not in self._loaded:
-            self._loaded[package, function] = self._load(package, function, call.compute_units)
+            self._loaded[package, function] = self._load(package, function)
         loaded, _ = self._loaded[package, function]
         state = CoreAIState(call.state) if call.state else None
         values = loaded.run(call.inputs, state)
@@ -116,14 +116,14 @@ class CoreAIActivations:
         for key in [key for key in self._loaded if key[0] == package]:
             self._loaded.pop(key)[1].cleanup()
 
-    def _load(self, package: Path, function: str, compute_units: str) -> tuple["CoreAIFunction", TemporaryDirectory]:
+    def _load(self, package: Path, function: str) -> tuple["CoreAIFunction", TemporaryDirectory]:
         """The function that returns all values, and the folder of its asset."""
-        from ane.backends.coreai.runtime import CoreAIFunction, open_asset, write_model
+        from ane.backends.coreai.runtime import COMPILED, CoreAIFunction, open_asset, write_model
 
         opened, runtime, folder = Package(package), self.runtime, TemporaryDirectory()
-        path = Path(folder.name) / f"values.{runtime.suffix}"
+        path = Path(folder.name) / f"values.{COMPILED}"
         write_model(opened, [function], path, runtime.fp16, values=True)
         with silent_c_libraries():
-            model = open_asset(path, runtime.loop, compute_units)
+            model = open_asset(path, runtime.loop)
             return CoreAIFunction(model.load_function(function), opened.function(function), runtime.loop, runtime.fp16,
                                   f"function {function!r} of {package}"), folder

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ane.backends.coreml import runtime as coreml
 from ane.bench import sessions
 from ane.bench.sessions import read_row
 from ane.bench.worker import BenchWorker
@@ -19,7 +18,7 @@ from ane.commands import bench
 from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
-from tests.backends.coreml.mac_fixtures import RecordingTools, unguarded_mac  # noqa: F401
+from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
 
 COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
@@ -45,8 +44,6 @@ def ane(tmp_path, monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
-    toolkit = RecordingTools(unguarded_mac)
-    monkeypatch.setattr(coreml, "CoreMLTools", lambda: toolkit)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))
 
@@ -55,7 +52,7 @@ def ane(tmp_path, monkeypatch, capsys, unguarded_mac):  # noqa: F811
         assert args.handler(args) == 0
         return capsys.readouterr().out
 
-    run.toolkit = toolkit
+    run.mac = unguarded_mac
     return run
 
 
@@ -75,8 +72,8 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert all(row["figures"][name] > 0 for name in ("cold_load_s", "first_ms", "warm_load_s") for row in rows)
     assert [row["what"] for row in rows if "compile_s" in row["figures"]] == ["prefill_64", "clvp_text_64"]
     assert [row["settings"]["cache"] for row in rows[1:3]] == ["io", "state"]
-    assert ane.toolkit.compiled == 2
-    assert len(ane.toolkit.opened) == 2 * len(rows)
+    assert ane.mac.count("compile ") == 2
+    assert ane.mac.count("load ") == 2 * len(rows)
     assert (sentence["what"], sentence["figures"]["first_audio_s"]) == ("sentence", 0.25)
     assert found["chosen"]["backend"] == "coreml"
     assert found["chosen"]["compute_units"] == "CPU_AND_NE"       # measured last

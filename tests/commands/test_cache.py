@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from ane.backends.coreai import assets
-from ane.backends.coreml.compiled import CompiledCache, MacMachine
+from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.tools import MacMachine
 from ane.commands import cache
 from ane.system import paths
 from ane.system.files import replacing

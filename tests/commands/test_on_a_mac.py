@@ -121,7 +121,8 @@ def test_functions_stay_loaded_only_where_the_memory_is_large_enough(installed, 
 
 
 def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small):
-    from ane.backends.coreml.compiled import this_machine, verified_marker
+    from ane.backends.coreml.compiled import verified_marker
+    from ane.backends.coreml.tools import this_machine
     from ane.system.files import write_json
 
     model, notices = Bundle(small), []

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml.extract import extract_function
-from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.compiled import extract_function
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.coreml.trial import CoreMLTrial
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.decibels import snr_db

@@ -1,7 +1,5 @@
-"""What only a Mac can show of its limits: MPS, playback, macOS's own cache, 4-bit weights, first loads, Core AI."""
+"""What only a Mac can show of its limits: MPS, playback, macOS's own cache, 4-bit weights, first loads."""
 
-import importlib.util
-import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,18 +10,16 @@ import pytest
 import torch
 
 from ane.backends import load_backend
-from ane.backends.coreml.compiled import this_machine, verified_marker
-from ane.backends.mil import Interpreter, Package
+from ane.backends.coreml.compiled import verified_marker
+from ane.backends.coreml.tools import this_machine
 from ane.bundles.bundle import Bundle
 from ane.system.decibels import snr_db
 from converters.conversion import convert
-from tests.backends.coreml.packages import X, save_two_functions
 from tests.random_model import RandomModel, write_random_bundle
 from tests.small_bundle import OPTIONS, write_small_bundle
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
-MACOS_27 = sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 27
 
 
 @pytest.fixture(scope="module")
@@ -106,24 +102,3 @@ def test_four_bit_weights_are_right_on_this_mac(ane, four_bit):
     assert status == 0, printed
     package = next(one for one in Bundle(four_bit).packages if one.network == "clvp")
     assert verified_marker(four_bit / package.path, this_machine()).is_file()
-
-
-@pytest.mark.skipif(not MACOS_27 or importlib.util.find_spec("coreai") is None,
-                    reason="the framework Core AI needs macOS 27 and: pip install 'tortoise-ane[coreai]'")
-@pytest.mark.parametrize("compute_units", ["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"])
-@pytest.mark.parametrize("fp16", [False, True])
-def test_core_ai_computes_what_the_interpreter_does(tmp_path, monkeypatch, compute_units, fp16):
-    from ane.backends.coreai.runtime import CoreAIRuntime, uses_framework
-    from ane.backends.coreai.trial import CoreAITrial
-
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    assert uses_framework()
-    path, notices = save_two_functions(tmp_path / "both.mlpackage"), []
-    for name in ("double", "triple"):
-        function = CoreAIRuntime(fp16, notice=notices.append, trial=CoreAITrial()).load(path, name, compute_units)
-        interpreter = Interpreter(Package(path), name)
-        states = function.make_state(), interpreter.make_state()
-        for _ in range(2):
-            found, expected = function.predict({"x": X}, states[0]), interpreter.predict({"x": X}, states[1])
-            assert all(snr_db(expected[output], found[output]) > 40 for output in expected)
-    assert [line.partition(" ")[0] for line in notices] == ["Making", "Verifying", "Verifying"]

@@ -1,7 +1,7 @@
 """A cache of Core AI assets: each is made from a Core ML package once.
 
-An entry is a folder ``coreai/<key>`` of the cache. It holds an asset, or off macOS 27 the asset compiled for the
-interpreter in the wheel, and ``asset.json``. The key is a hash of the package's files, of how it was converted and of
+An entry is a folder ``coreai/<key>`` of the cache. It holds an asset, compiled for the interpreter in the wheel, and
+``asset.json``. The key is a hash of the package's files, of how it was converted and of
 Core AI's version, so a new version of any of them never finds an old entry: Core AI refuses assets of other betas. A
 damaged asset ends the process, or computes wrong numbers, without an exception, so every file's SHA-256 is compared
 before an asset is opened.
@@ -20,7 +20,8 @@ from ane.backends.coreml.compiled import package_hash
 from ane.bundles.hashes import sha256_of
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import read_json, replacing
+from ane.system.files import replacing, write_json
+from ane.system.records import stored_record
 
 FOLDER, RECORD = "coreai", "asset.json"
 VERSION = 1             # of the lowering and of the layout of entries: increase it when an asset would change
@@ -48,10 +49,7 @@ class AssetRecord:
     @classmethod
     def read(cls, entry: Path) -> "AssetRecord | None":
         """The record of an entry; None when it is missing or damaged."""
-        try:
-            return cls(**read_json(entry / RECORD))
-        except (UserError, TypeError):
-            return None
+        return stored_record(cls, entry / RECORD)
 
     def stale(self) -> str:
         """Why no later run will use the entry, or ""."""
@@ -99,7 +97,7 @@ class AssetCache:
         with replacing(entry, directory=True) as staging:
             write(staging / name)
             made = AssetRecord(**described, package=str(package.resolve()), files=file_hashes(staging))
-            (staging / RECORD).write_text(json.dumps(asdict(made)), encoding="utf-8")
+            write_json(staging / RECORD, asdict(made))
         return entry / name
 
 

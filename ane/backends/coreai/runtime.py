@@ -1,7 +1,4 @@
-"""Runs functions of saved Core ML packages on Core AI, from assets in a cache.
-
-On Linux, and on macOS 26, that is the interpreter in the wheel, on the CPU. On macOS 27 it is the system's framework,
-on the units that the bundle states; that has not been run yet.
+"""Runs functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU, from assets in a cache.
 
 Core AI is called from coroutines only, so one thread runs an event loop for all functions of a runtime.
 """
@@ -12,12 +9,12 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ane.backends.coreai.assets import AssetCache
-from ane.backends.coreml.compiled import error_summary
+from ane.backends.coreai.assets import AssetCache, coreai_version
+from ane.backends.coreml.tools import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
 from ane.backends.mil.values import DTYPES, TensorType
@@ -25,15 +22,10 @@ from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
-if TYPE_CHECKING:
-    from ane.backends.coreai.trial import CoreAITrial
-
 T = TypeVar("T")
 VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
 INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
-
-# compute units of a package → Core AI's preference. It has no "CPU and ANE"; only the CPU alone is a restriction.
-PREFERRED_UNITS = {"CPU_AND_NE": "neural_engine", "CPU_AND_GPU": "gpu"}
+COMPILED = "aimodelx"       # suffix of an asset that is compiled for the interpreter
 
 
 class CoreAIState:
@@ -109,43 +101,33 @@ class CoreAIRuntime(Runtime):
         separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
             unloaded, to run a function or two of a package.
         notice: is called with a line before a long wait.
-        trial: verifies each function in a child process before its first use on macOS 27; None: nothing does.
 
     Raises:
-        UserError: Core AI is not installed, or in another version.
+        UserError: Core AI is not installed, or in another version, or is the system's framework.
     """
 
     def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False,
-                 notice: Callable[[str], None] = lambda line: None, trial: "CoreAITrial | None" = None):
+                 notice: Callable[[str], None] = lambda line: None):
         require_core_ai()
         self.fp16, self.cache, self.separate = fp16, cache or AssetCache(), separate
-        self.notice, self.trial = notice, trial
+        self.notice = notice
         self.name = "coreai:fp16" if fp16 else "coreai"
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
-        self._models: dict[tuple[Path, str, str], Any] = {}
+        self._models: dict[tuple[Path, str], Any] = {}
         self._folders: dict[Path, list[TemporaryDirectory]] = {}        # of separate assets, by package
 
-    @property
-    def suffix(self) -> str:
-        """Of what is opened here: an asset, or an asset compiled for the wheel's interpreter."""
-        return "aimodel" if uses_framework() else "aimodelx"
-
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
-        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails, and
-        EngineRefusalError when it fails or computes something else in the trial."""
+        """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
         if package not in self._packages:
             self._packages[package] = Package(package)
         program = self._packages[package].function(function)
-        key = package, function if self.separate else "", compute_units if uses_framework() else ""
-        name = f"function {function!r} of {package}"
-        if self.trial is not None and uses_framework():
-            self.trial.verify(lambda: self._asset(package, function), package, function, compute_units, self.fp16,
-                             self.notice)
+        key = package, function if self.separate else ""
         if key not in self._models:
-            self._models[key] = open_asset(self._asset(package, function), self.loop, compute_units)
+            self._models[key] = open_asset(self._asset(package, function), self.loop)
         with silent_c_libraries():
-            return CoreAIFunction(self._models[key].load_function(function), program, self.loop, self.fp16, name)
+            return CoreAIFunction(self._models[key].load_function(function), program, self.loop, self.fp16,
+                                  f"function {function!r} of {package}")
 
     def unload(self, package: Path) -> None:
         self._packages.pop(package, None)
@@ -159,7 +141,7 @@ class CoreAIRuntime(Runtime):
         if self.separate:
             folder = TemporaryDirectory()
             self._folders.setdefault(package, []).append(folder)
-            path = Path(folder.name) / f"{function}.{self.suffix}"
+            path = Path(folder.name) / f"{function}.{COMPILED}"
             write_model(opened, [function], path, self.fp16)
             return path
         functions = list(opened.functions)
@@ -168,7 +150,7 @@ class CoreAIRuntime(Runtime):
             self.notice(f"Making a Core AI asset of {package.stem}, once: up to some minutes")
             write_model(opened, functions, path, self.fp16)
 
-        return self.cache.asset(package, functions, self.fp16, self.suffix, write)
+        return self.cache.asset(package, functions, self.fp16, COMPILED, write)
 
 
 def write_model(package: Package, functions: list[str], path: Path, fp16: bool, values: bool = False) -> None:
@@ -195,45 +177,30 @@ def write_model(package: Package, functions: list[str], path: Path, fp16: bool, 
             raise UserError(f"Core AI cannot compile {package.path}: {error_summary(error)}") from error
 
 
-def open_asset(path: Path, loop: "EventLoop", compute_units: str = "") -> Any:
+def open_asset(path: Path, loop: "EventLoop") -> Any:
     """Core AI's AIModel of an asset whose bytes were checked: a damaged one ends the process."""
-    from coreai.runtime import AIModel, SpecializationOptions
+    from coreai.runtime import AIModel
 
-    options = None
-    if uses_framework():
-        if compute_units == "CPU_ONLY":
-            options = SpecializationOptions.cpu_only()
-        elif compute_units in PREFERRED_UNITS:
-            from coreai.runtime import ComputeUnitKind
-
-            preferred = getattr(ComputeUnitKind, PREFERRED_UNITS[compute_units])
-            options = SpecializationOptions.from_preferred_compute_unit_kind(preferred)
     try:
-        return loop.wait(AIModel.load(path, options))
+        return loop.wait(AIModel.load(path, None))
     except RuntimeError as error:
         raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
 
 
-def uses_framework() -> bool:
-    """Whether Core AI is the system's framework (macOS 27), not the interpreter in the wheel."""
-    from coreai.runtime import SpecializationOptions
-
-    return SpecializationOptions.is_supported()
-
-
 def require_core_ai() -> None:
-    """Raise UserError unless Core AI can be imported, in the version that this was written for."""
-    from ane.backends.coreai.assets import coreai_version
-
+    """Raise UserError unless Core AI can be imported in the version that this was written for, with its interpreter."""
     found = coreai_version()
     if not found:
         raise UserError(f"Core AI is not installed; {INSTALL}")
     if found != VERSION:
         raise UserError(f"Core AI {found} is installed, and this program needs coreai-core=={VERSION}; {INSTALL}")
     try:
-        import coreai.runtime  # noqa: F401
+        from coreai.runtime import SpecializationOptions
     except ImportError as error:
         raise UserError(f"Core AI cannot be imported ({error}); {INSTALL}") from error
+    if SpecializationOptions.is_supported():        # from macOS 27 on, the wheel's interpreter is not used
+        raise UserError("Core AI is the system's framework on this macOS, which this program does not use yet: "
+                        "use backend=coreml")
 
 
 class EventLoop:

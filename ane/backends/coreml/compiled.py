@@ -1,4 +1,6 @@
-"""A cache of compiled Core ML models: each package is compiled once for a chip and a build of macOS.
+"""Core ML packages on disk: a cache of compiled models, and functions as packages of their own.
+
+Each package is compiled once for a chip and a build of macOS.
 
 An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``: the package and
 the machine it was compiled for, and the size of each of its files. The key is a hash of the chip, the build of macOS
@@ -9,25 +11,24 @@ Engine, the slowest part of a first load, under the path of the compiled model.
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from ane.backends.coreml.tools import MacMachine, error_summary
 from ane.backends.coreml.trial import UnansweredError
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.hashes import sha256_of
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import link_or_copy, read_json, replacing, write_json
+from ane.system.records import stored_record
 
 VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
@@ -36,31 +37,9 @@ UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did n
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
 UNUSED_DAYS = 90
-
-NO_MEMORY = "there is not enough memory"
-# part of a Core ML message → its meaning
-ERROR_MEANINGS = {
-    "ANECCompile": "the Neural Engine's compiler rejects it",
-    "ANECF": "the Neural Engine's compiler rejects it",
-    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
-    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
-    "error code: -14": "these compute units cannot run it (error code -14)",
-    "MLIR pass manager failed": "the GPU's compiler rejects it",
-    "Error in building plan": "it finds no way to run it on these compute units",
-    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
-    "nsufficient memory": NO_MEMORY,
-    "out of memory": NO_MEMORY,
-    "MemoryError": NO_MEMORY,
-}
+MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"         # in a package
 
 Notice = Callable[[str], None]
-
-
-class MacMachine(NamedTuple):
-    """What a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
-
-    chip: str
-    os_build: str
 
 
 @dataclass(frozen=True)
@@ -78,16 +57,8 @@ class CompiledRecord:
     @classmethod
     def read(cls, entry: Path) -> "CompiledRecord | None":
         """The record of an entry; None when it is missing, damaged or of another version."""
-        path = entry / RECORD
-        if not path.is_file():          # a FIFO would block
-            return None
-        try:
-            record = cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return None
-        texts = record.chip, record.os_build, record.package, record.content, record.model
-        valid = (record.version == VERSION and isinstance(record.files, dict)
-                 and all(isinstance(text, str) for text in texts) and Path(record.model).name == record.model)
+        record = stored_record(cls, entry / RECORD)
+        valid = record is not None and record.version == VERSION and Path(record.model).name == record.model
         return record if valid else None
 
 
@@ -163,7 +134,7 @@ class CompiledCache:
                     raise cannot_compile(package, error_summary(error)) from error
                 record = CompiledRecord(VERSION, *machine, str(package.resolve()), content, model,
                                         _file_sizes(staging / model))
-                (staging / RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+                write_json(staging / RECORD, asdict(record))
         if refusal is not None:
             raise refusal
         return entry / model, True
@@ -193,8 +164,7 @@ class CompiledCache:
             if record.package == str(package.resolve()):
                 os.utime(entry / RECORD)
             else:
-                with replacing(entry / RECORD) as file:
-                    file.write_text(json.dumps(asdict(record) | {"package": str(package.resolve())}), encoding="utf-8")
+                write_json(entry / RECORD, asdict(record) | {"package": str(package.resolve())})
         return True
 
     def _remove_unfinished(self) -> None:
@@ -228,8 +198,8 @@ class CompiledCache:
 
 def read_tried(compiled: Path) -> dict[str, str]:
     """What the functions of a compiled model did in their first load: "" or why they were refused."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads((compiled.parent / TRIED).read_text(encoding="utf-8"))
+    with contextlib.suppress(UserError):
+        found = read_json(compiled.parent / TRIED)
         if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
             return found
     return {}
@@ -237,48 +207,19 @@ def read_tried(compiled: Path) -> dict[str, str]:
 
 def write_tried(compiled: Path, key: str, problem: str) -> None:
     """Remember the first load of a function; a cache that cannot be written is left as it is."""
-    with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as file:
-        file.write_text(json.dumps(read_tried(compiled) | {key: problem}), encoding="utf-8")
+    with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
+        write_json(temporary, read_tried(compiled) | {key: problem})
 
 
-def verified_marker(package: Path, machine: MacMachine) -> Path:
-    """The file that exists once every function of a package reached its threshold on Core ML of this machine."""
+def verified_marker(package: Path, machine: MacMachine, what: str = "coreml") -> Path:
+    """A file about a package on this machine; "coreml": it exists once every function reached its threshold there."""
     key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
-    return paths.cache_dir() / "verified" / f"coreml-{key}.json"
+    return paths.cache_dir() / "verified" / f"{what}-{key}.json"
 
 
 def cannot_compile(package: Path, why: str) -> EngineRefusalError:
     return EngineRefusalError(f"Core ML cannot compile {package}: {why}; convert the model again, or use backend=torch",
                          everywhere=True)
-
-
-def this_machine() -> MacMachine:
-    """The Mac that this process runs on. Raises UserError when macOS does not answer."""
-    return MacMachine(command_output("sysctl", "-n", "machdep.cpu.brand_string"),
-                      command_output("sw_vers", "-buildVersion"))
-
-
-def command_output(*command: str) -> str:
-    """Run a macOS command and return its output. Raises UserError when it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"cannot run {command[0]} to identify this Mac: {error}") from error
-
-
-def error_summary(error: Exception, limit: int = 200) -> str:
-    """What a Core ML error means, or its message in one line.
-
-    Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
-    """
-    text = f"{type(error).__name__}: {error}"
-    for part, meaning in ERROR_MEANINGS.items():
-        if part in text:
-            return meaning
-    text = str(error)
-    _, found, rest = text.partition('NSLocalizedDescription = "')
-    text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")
-    return (text if len(text) <= limit else text[:limit - 1] + "…") or type(error).__name__
 
 
 def package_hash(package: Path) -> str:
@@ -294,16 +235,15 @@ def package_hash(package: Path) -> str:
              for path in files}
     name = hashlib.sha256(os.fsencode(package.resolve())).hexdigest()
     cached_file = paths.cache_dir() / "verified" / f"{name}.json"
-    if cached_file.is_file():
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            cached: dict[str, Any] = json.loads(cached_file.read_text(encoding="utf-8"))
-            if cached["files"] == stats and isinstance(cached["content"], str):
-                return cached["content"]
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        cached = read_json(cached_file)
+        if cached["files"] == stats and isinstance(cached["content"], str):
+            return cached["content"]
     total = hashlib.sha256(f"package {VERSION}\n".encode())
     for path, file in zip(files, stats, strict=True):
         total.update(f"{sha256_of(path)} {file}\n".encode())
     with contextlib.suppress(UserError), replacing(cached_file) as temporary:     # else it is hashed each time
-        temporary.write_text(json.dumps({"content": total.hexdigest(), "files": stats}), encoding="utf-8")
+        write_json(temporary, {"content": total.hexdigest(), "files": stats})
     return total.hexdigest()
 
 
@@ -342,3 +282,43 @@ def _children(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def single_function(package: Path, function: str) -> Path:
+    """The function as a package in the user's cache, for systems whose Core ML refuses packages of several functions.
+
+    Raises UserError when the cache cannot be written.
+    """
+    path = paths.cache_dir() / "functions" / f"{package_hash(package)[:32]}-{function}.mlpackage"
+    if not path.is_dir():
+        with replacing(path, directory=True) as folder:
+            folder.rmdir()
+            extract_function(package, function, folder)
+    return path
+
+
+def extract_function(package: Path, function: str, destination: Path) -> None:
+    """Write one function of a package as a separate package, in which it is called "main"; weights are linked.
+
+    Core ML's compute plan takes no name of a function, and plans the default one.
+    """
+    from ane.backends.mil.package import model_messages  # with torch, which a list of the cache does not need
+
+    shutil.copytree(package, destination, copy_function=link_or_copy)
+    spec = model_messages().Model()
+    spec.ParseFromString((package / MODEL).read_bytes())
+    functions, description = spec.mlProgram.functions, spec.description
+    for name in list(functions):
+        if name == function != "main":
+            functions["main"].CopyFrom(functions[name])
+        if name != "main" or name != function:
+            functions.pop(name)
+    for interface in description.functions:
+        if interface.name == function:
+            description.input.extend(interface.input)
+            description.output.extend(interface.output)
+            description.state.extend(interface.state)
+    description.ClearField("functions")
+    description.ClearField("defaultFunctionName")
+    (destination / MODEL).unlink()      # it may be a hard link to the original
+    (destination / MODEL).write_bytes(spec.SerializeToString())

@@ -1,7 +1,8 @@
 """Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, and calls them.
 
-Everything that needs macOS is behind ``CoreMLApi``. Tests replace it with a fake that runs ``ane.backends.mil``, so the
-rest is tested anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that interpreter.
+``ane.backends.coreml.tools`` has what needs macOS. Tests replace coremltools' native module by one that runs
+``ane.backends.mil``, so the rest is tested anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that
+interpreter.
 
 Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPythonUtils.mm), and what follows:
 
@@ -17,9 +18,6 @@ Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPytho
   first prediction (apple/coremltools#2758), or not return at all. So first loads are tried in a child process.
 """
 
-import logging
-import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -27,30 +25,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ane.backends.coreml.compiled import (
-    NO_MEMORY,
-    CompiledCache,
-    MacMachine,
-    command_output,
-    error_summary,
-    read_tried,
-    this_machine,
-    write_tried,
-)
-from ane.backends.coreml.extract import single_function
+from ane.backends.coreml.compiled import CompiledCache, read_tried, single_function, write_tried
+from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, TensorType
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
-
-OLDEST_MACOS = 15               # the first with multifunction packages and states
-BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
 
 # dtype of a declared input → dtype in which it is passed to Core ML
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
@@ -63,50 +49,6 @@ UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine"
 
 NOT_FINITE = "it returns NaN or infinite values"
 ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
-
-
-class CoreMLApi(Protocol):
-    """The calls that only macOS supports. ``compile`` and ``open`` raise RuntimeError when Core ML fails."""
-
-    def machine(self) -> MacMachine: ...
-
-    def compile(self, package: Path, destination: Path) -> None:
-        """Compile a .mlpackage to ``destination``, a path that ends in .mlmodelc and does not exist yet."""
-
-    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
-        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one.
-
-        Returns coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
-        """
-
-
-class CoreMLTools:
-    """``CoreMLApi`` through coremltools. Raises UserError off macOS and on a macOS older than 15."""
-
-    def __init__(self):
-        if sys.platform != "darwin":
-            raise UserError("Core ML runs on macOS only; backend=mil interprets the same packages here, "
-                            "backend=torch is faster")
-        version = command_output("sw_vers", "-productVersion")
-        if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
-            raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
-                            "update it, or use backend=torch")
-
-    def machine(self) -> MacMachine:
-        return this_machine()
-
-    def compile(self, package: Path, destination: Path) -> None:
-        """Core ML compiles into a temporary folder; coremltools moves the result to ``destination``."""
-        from coremltools.models.utils import compile_model
-
-        compile_model(str(package), str(destination))
-
-    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
-        logging.getLogger("coremltools").setLevel(logging.ERROR)        # it warns of every torch newer than 2.7
-        import coremltools
-
-        return coremltools.models.CompiledMLModel(str(compiled), compute_units=coremltools.ComputeUnit[compute_units],
-                                                  function_name=function)
 
 
 @dataclass(frozen=True)
@@ -130,7 +72,7 @@ class CoreMLFunction:
         self.signature, self.name = signature, name
         self._loaded, self._refuse, self._proven = loaded, refuse, False
         self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
-        weakref.finalize(self, keep_for_a_while, self._passed).atexit = False
+        weakref.finalize(self, keep_arrays, self._passed).atexit = False
         self._buffers: dict[str, np.ndarray] = {}       # what Core ML reads of inputs that are not caches
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None,
@@ -189,13 +131,6 @@ class CoreMLFunction:
         return self._buffers[key]
 
 
-def keep_for_a_while(arrays: object) -> None:
-    """Keep a reference to what Core ML may still read."""
-    timer = threading.Timer(BUFFER_SECONDS, lambda kept: None, [arrays])
-    timer.daemon = True
-    timer.start()
-
-
 class CoreMLRuntime(Runtime):
     """Loads functions of packages into Core ML from cached compiled models.
 
@@ -208,7 +143,7 @@ class CoreMLRuntime(Runtime):
 
     name, in_place = "coreml", True
 
-    def __init__(self, api: CoreMLApi | None = None, cache: CompiledCache | None = None,
+    def __init__(self, api: CoreMLTools | None = None, cache: CompiledCache | None = None,
                  notice: Callable[[str], None] = lambda line: None, trial: CoreMLTrial | None = None):
         self.api = api or CoreMLTools()
         self.trial = trial

@@ -15,10 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ane.backends.coreml.tools import CoreMLTools, keep_arrays
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
-START_LIMIT = 300.0         # seconds, to import the engine's package
+START_LIMIT = 300.0         # seconds, to import coremltools
 LIMIT = 1800.0              # seconds; the longest specialisation that was reported took 519 (WhisperKit #208)
 
 
@@ -30,23 +33,30 @@ class TrialStartError(RuntimeError):
     """The child did not start; the next time it may."""
 
 
-class TrialProcess:
-    """A child process for an engine's first compilations and loads.
+class CoreMLTrial:
+    """The child process. It is started when it is first needed, and ends when its standard input is closed.
 
-    It is started when it is first needed, and ends when its standard input is closed.
+    Calls raise RuntimeError when Core ML fails, ``UnansweredError`` when there is no answer, and ``TrialStartError``
+    when the child does not start.
 
     Args:
         limit: seconds that an answer may take.
-
-    Attributes:
-        command: the program and its arguments.
     """
 
-    command: tuple[str, ...]
+    command = (sys.executable, "-m", "ane.backends.coreml.trial")
 
     def __init__(self, limit: float = LIMIT):
         self.limit = limit
         self._process: JsonProcess | None = None
+
+    def compile(self, package: Path, destination: Path) -> None:
+        """As ``CoreMLTools.compile``."""
+        self._ask({"compile": [str(package), str(destination)]})
+
+    def load(self, compiled: Path, function: str, compute_units: str,
+             inputs: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+        """Load a function and predict once. ``inputs``: shape and NumPy dtype of each."""
+        self._ask({"load": [str(compiled), function, compute_units, {key: list(one) for key, one in inputs.items()}]})
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -55,8 +65,6 @@ class TrialProcess:
             process.kill()
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """RuntimeError when the answer is an error, ``UnansweredError`` when there is none, ``TrialStartError`` when
-        the child does not start in time."""
         try:
             if self._process is None:
                 self._process = self._started()
@@ -83,27 +91,8 @@ class TrialProcess:
             raise TrialStartError(str(error)) from None
 
 
-class CoreMLTrial(TrialProcess):
-    """The child process for Core ML. RuntimeError when Core ML fails; other errors as ``_ask`` raises them."""
-
-    command = (sys.executable, "-m", "ane.backends.coreml.trial")
-
-    def compile(self, package: Path, destination: Path) -> None:
-        """As ``CoreMLApi.compile``."""
-        self._ask({"compile": [str(package), str(destination)]})
-
-    def load(self, compiled: Path, function: str, compute_units: str,
-             inputs: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-        """Load a function and predict once. ``inputs``: shape and NumPy dtype of each."""
-        self._ask({"load": [str(compiled), function, compute_units, {key: list(one) for key, one in inputs.items()}]})
-
-
 def answer(request: Mapping[str, Any]) -> dict[str, str]:
     """Carry out a request in this process."""
-    import numpy as np
-
-    from ane.backends.coreml.runtime import CoreMLTools, keep_for_a_while
-
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":
@@ -112,7 +101,7 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
         compiled, function, compute_units, inputs = content
         loaded = toolkit.open(Path(compiled), function, compute_units)
         arrays = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs.items()}
-        keep_for_a_while(arrays)
+        keep_arrays(arrays)
         loaded.predict(dict(arrays), loaded.make_state())
     except (RuntimeError, MemoryError, OSError, UserError) as error:
         return {"error": str(error) or type(error).__name__}
@@ -125,9 +114,5 @@ def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:
     return answer
 
 
-def main() -> None:
-    answer_requests(ready)
-
-
 if __name__ == "__main__":
-    main()
+    answer_requests(ready)

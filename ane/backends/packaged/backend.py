@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from ane.backends.packaged.engine import PackagedEngine
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
 from ane.backends.packaged.selection import select_packages
-from ane.backends.packaged.state_trial import STEPS, MachineRecords, try_state
+from ane.backends.packaged.state_trial import STEPS, read_problem, try_state
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
+from ane.system.files import write_json
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
@@ -38,7 +40,8 @@ class PackagedBackend(PackagedEngine):
         compute_units: where Core ML may run networks, by name; the bundle states it for the others.
         only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
-        states: what is known of states on this machine; they are tried when that is nothing. None: "auto" means io.
+        states: (package, compute units) → the file that remembers whether states work on this machine; they are tried
+            when there is none. None: "auto" means io.
         notice: called with a line when states do not work.
         on_refusal: called with a line when a network cannot run where it should; it then runs on the next of
             ``NEXT_UNITS``, or on ``fallback``, for as long as the backend exists. None: the error is raised.
@@ -50,7 +53,7 @@ class PackagedBackend(PackagedEngine):
     def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
-                 on_refusal: Callable[[str], None] | None = None, states: MachineRecords | None = None,
+                 on_refusal: Callable[[str], None] | None = None, states: Callable[[Path, str], Path] | None = None,
                  notice: Callable[[str], None] = lambda line: None):
         super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep, notice)
         self.runtime, self.cache, self.only = runtime, cache, only
@@ -149,13 +152,13 @@ class PackagedBackend(PackagedEngine):
         prefills = self.functions(network, "prefill")
         if self.states is None or not prefills:
             return False
-        path, units = self.model.path / self.packages[network].path, steps[0].compute_units
-        problem = self.states.read(path, units)
+        remembered = self.states(self.model.path / self.packages[network].path, steps[0].compute_units)
+        problem = read_problem(remembered)
         if problem is None:
             shape = self.model.config(network).decoder_shape
             problem = try_state(lambda: self._bind(network, steps, 1, STEPS), prefills, shape.width,
                                 shape.memory_length)
-            self.states.write(path, units, problem)
+            write_json(remembered, {"problem": problem})
             if problem:
                 self.notice(f"{problem.partition('; ')[0]}. The host keeps the cache of {network} instead, which is "
                             "slower.")

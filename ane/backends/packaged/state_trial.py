@@ -4,7 +4,6 @@ A prefix that is stored in the state and continued column by column must give wh
 the same engine, with the same weights.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,37 +12,16 @@ import numpy as np
 
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction
-from ane.system import paths
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from ane.system.files import read_json, write_json
+from ane.system.files import read_json
 
 THRESHOLD = 30.0        # dB; fp16 gives 50, a column that is not stored less than 10
 STEPS = 2               # the second also sees a column that is not stored yet
 
 
-class MachineRecords:
-    """What was found on this machine, in the user's cache: "": states work, else why not; None: not tried.
-
-    ``key``: of a package, with its contents, on this machine and system.
-    """
-
-    def __init__(self, key: Callable[[Path], str]):
-        self.key = key
-
-    def read(self, package: Path, units: str) -> str | None:
-        return read_problem(self._path(package, units))
-
-    def write(self, package: Path, units: str, problem: str) -> None:
-        write_json(self._path(package, units), {"problem": problem})
-
-    def _path(self, package: Path, units: str) -> Path:
-        name = hashlib.sha256(f"{self.key(package)}\n{units}".encode()).hexdigest()[:32]
-        return paths.cache_dir() / "verified" / f"state-{name}.json"
-
-
 def read_problem(path: Path) -> str | None:
-    """What a trial found, from its file; None when there is none or it is damaged."""
+    """What a trial found, from the file that remembers it: "": states work; None: not tried, or the file is damaged."""
     with suppress(UserError, KeyError, TypeError):
         return str(read_json(path)["problem"])
     return None

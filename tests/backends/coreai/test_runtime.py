@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from ane.backends.coreai import assets
+from ane.backends.coreai import assets, runtime
 from ane.backends.coreai.runtime import CoreAIRuntime
 from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
@@ -22,13 +22,13 @@ def package(tmp_path, monkeypatch):
 
 
 def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_named(monkeypatch):
-    monkeypatch.setattr(assets, "coreai_version", lambda: "")
+    monkeypatch.setattr(runtime, "coreai_version", lambda: "")
     with pytest.raises(UserError, match=r"Core AI is not installed; .*tortoise-ane\[coreai\]"):
         CoreAIRuntime()
-    monkeypatch.setattr(assets, "coreai_version", lambda: "2.0")
+    monkeypatch.setattr(runtime, "coreai_version", lambda: "2.0")
     with pytest.raises(UserError, match=r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3"):
         CoreAIRuntime()
-    monkeypatch.setattr(assets, "coreai_version", lambda: "1.0.0b3")
+    monkeypatch.setattr(runtime, "coreai_version", lambda: "1.0.0b3")
     monkeypatch.setitem(sys.modules, "coreai.runtime", None)
     with pytest.raises(UserError, match="Core AI cannot be imported"):
         CoreAIRuntime()

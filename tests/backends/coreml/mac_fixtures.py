@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ane.backends.coreml import trial
-from ane.backends.coreml.compiled import MacMachine
-from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.coreml.tools import CoreMLTools, MacMachine
 from tests.backends.coreml import native
 from tests.backends.coreml.packages import X, save_scale_package
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml.compiled import CompiledCache, MacMachine
-from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.coreml.tools import CoreMLTools, MacMachine
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
@@ -174,7 +175,7 @@ def test_an_interrupted_compile_leaves_nothing_half_written(api, package, monkey
 COMPILE = """
 import sys
 from pathlib import Path
-from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.runtime import CoreMLRuntime
 CoreMLRuntime().load(Path(sys.argv[1]), "main", "CPU_ONLY")
 """
 

@@ -15,7 +15,8 @@ import pytest
 
 from ane.backends.coreml import trial
 from ane.backends.coreml.compiled import CompiledCache
-from ane.backends.coreml.runtime import CoreMLRuntime, CoreMLTools
+from ane.backends.coreml.runtime import CoreMLRuntime
+from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.system import paths
 from ane.system.errors import UserError

@@ -2,23 +2,12 @@
 
 import pytest
 
-from ane.backends.packaged.state_trial import MachineRecords
+from ane.backends.packaged.state_trial import read_problem
 
 
-def test_what_a_trial_found_is_remembered_for_a_package_on_some_compute_units(tmp_path, monkeypatch):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    records = MachineRecords(lambda package: package.name)
-    records.write(tmp_path / "a", "ALL", "")
-    records.write(tmp_path / "b", "ALL", "it fails")
-    found = [records.read(tmp_path / name, units) for name, units in (("a", "ALL"), ("b", "ALL"), ("a", "CPU_ONLY"))]
-    assert found == ["", "it fails", None]
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", "3", "\x00"])
-def test_a_damaged_record_is_as_none(tmp_path, monkeypatch, content):
-    monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    records = MachineRecords(lambda package: package.name)
-    records.write(tmp_path, "ALL", "it fails")
-    path, = tmp_path.rglob("state-*.json")
-    path.write_text(content)
-    assert records.read(tmp_path, "ALL") is None
+@pytest.mark.parametrize(("content", "expected"), [
+    ("", None), ("[]", None), ("{}", None), ("3", None), ("\x00", None), ('{"problem": "it fails"}', "it fails")])
+def test_a_damaged_record_is_as_none(tmp_path, content, expected):
+    (tmp_path / "record.json").write_text(content)
+    assert read_problem(tmp_path / "record.json") == expected
+    assert read_problem(tmp_path / "none") is None

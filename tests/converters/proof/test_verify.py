@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.coreml.extract import extract_function
+from ane.backends.coreml.compiled import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction

@@ -1,0 +1,108 @@
+"""Everything that needs macOS: the calls of Core ML through coremltools, this Mac, and Core ML's errors as messages."""
+
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ane.system.errors import UserError
+
+OLDEST_MACOS = 15               # the first with multifunction packages and states
+BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
+
+NO_MEMORY = "there is not enough memory"
+# part of a Core ML message → its meaning
+ERROR_MEANINGS = {
+    "ANECCompile": "the Neural Engine's compiler rejects it",
+    "ANECF": "the Neural Engine's compiler rejects it",
+    "MILCompilerForANE": "the Neural Engine's compiler rejects it",
+    "std::bad_cast": "Core ML has an internal error on these compute units (std::bad_cast)",
+    "error code: -14": "these compute units cannot run it (error code -14)",
+    "MLIR pass manager failed": "the GPU's compiler rejects it",
+    "Error in building plan": "it finds no way to run it on these compute units",
+    "Failed to build the model execution plan": "it finds no way to run it on these compute units",
+    "nsufficient memory": NO_MEMORY,
+    "out of memory": NO_MEMORY,
+    "MemoryError": NO_MEMORY,
+}
+
+
+class MacMachine(NamedTuple):
+    """What a compiled model depends on: the chip ("Apple M2 Pro") and the build of macOS ("24F74")."""
+
+    chip: str
+    os_build: str
+
+
+def this_machine() -> MacMachine:
+    """The Mac that this process runs on. Raises UserError when macOS does not answer."""
+    return MacMachine(command_output("sysctl", "-n", "machdep.cpu.brand_string"),
+                      command_output("sw_vers", "-buildVersion"))
+
+
+def command_output(*command: str) -> str:
+    """Run a macOS command and return its output. Raises UserError when it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"cannot run {command[0]} to identify this Mac: {error}") from error
+
+
+class CoreMLTools:
+    """Core ML through coremltools. Raises UserError off macOS and on a macOS older than 15.
+
+    ``compile`` and ``open`` raise RuntimeError when Core ML fails.
+    """
+
+    def __init__(self):
+        if sys.platform != "darwin":
+            raise UserError("Core ML runs on macOS only; backend=mil interprets the same packages here, "
+                            "backend=torch is faster")
+        version = command_output("sw_vers", "-productVersion")
+        if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
+            raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
+                            "update it, or use backend=torch")
+
+    def machine(self) -> MacMachine:
+        return this_machine()
+
+    def compile(self, package: Path, destination: Path) -> None:
+        """Compile a .mlpackage to ``destination``, a path that ends in .mlmodelc and does not exist yet."""
+        from coremltools.models.utils import compile_model
+
+        compile_model(str(package), str(destination))
+
+    def open(self, compiled: Path, function: str, compute_units: str) -> Any:
+        """Load a function of a compiled model on one of ``COMPUTE_UNITS``; function "": the only one.
+
+        Returns coremltools' CompiledMLModel, or an object with its ``predict`` and ``make_state``.
+        """
+        logging.getLogger("coremltools").setLevel(logging.ERROR)        # it warns of every torch newer than 2.7
+        import coremltools
+
+        return coremltools.models.CompiledMLModel(str(compiled), compute_units=coremltools.ComputeUnit[compute_units],
+                                                  function_name=function)
+
+
+def keep_arrays(arrays: object) -> None:
+    """Hold a reference for ``BUFFER_SECONDS`` to arrays that Core ML may still read."""
+    timer = threading.Timer(BUFFER_SECONDS, lambda held: None, [arrays])
+    timer.daemon = True
+    timer.start()
+
+
+def error_summary(error: Exception, limit: int = 200) -> str:
+    """What a Core ML error means, or its message in one line.
+
+    Core ML reports the userInfo dictionary of an NSError: several lines with NSLocalizedDescription = "…"; among them.
+    """
+    text = f"{type(error).__name__}: {error}"
+    for part, meaning in ERROR_MEANINGS.items():
+        if part in text:
+            return meaning
+    text = str(error)
+    _, found, rest = text.partition('NSLocalizedDescription = "')
+    text = " ".join((rest.partition('";')[0] if found else text).split()).rstrip(".;")
+    return (text if len(text) <= limit else text[:limit - 1] + "…") or type(error).__name__
