@@ -75,8 +75,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     add("--characters", type=positive, metavar="N", help="maximum characters of a text (default: 4096)")
     add("--stream-characters", type=positive, metavar="N",
         help="maximum characters of a text that arrives in pieces (default: 100000)")
+    add("--silence", type=seconds, metavar="S", help="maximum pauses of a text together (default: 600)")
     add("--body", type=positive, metavar="MB", help="maximum size of a request (default: 1)")
     add("--upload", type=positive, metavar="MB", help="maximum size of a request with files (default: 25)")
+    add("--files", type=positive, metavar="MB",
+        help="maximum size of all requests with files at a time (default: 256)")
     add("--clip-seconds", type=seconds, metavar="S", help="maximum length of a recording to transcribe (default: 1800)")
     add("--uploads", type=positive, metavar="N",
         help="maximum files that wait to be worked on; further ones get status 429 (default: 8)")
@@ -119,7 +122,7 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
     if not is_loopback(args.host) and not args.token:
         raise UserError(f"other machines reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
     given = {field.name: value for field in fields(Limits) if (value := getattr(args, field.name, None)) is not None}
-    limits = Limits(**{name: value * MEBIBYTE if name in ("body", "upload") else value
+    limits = Limits(**{name: value * MEBIBYTE if name in ("body", "upload", "files") else value
                        for name, value in given.items()})
     return ServerSettings(
         models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,

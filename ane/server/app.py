@@ -1,5 +1,6 @@
 """The HTTP application: its routes for speech, models and voices, and what watches over the server."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -167,10 +168,10 @@ async def encoded(utterance: Utterance, first: SoundPiece,
     """The utterance's sound in a response format as it arrives, each piece with its words."""
     encoder = make_encoder(form, first.rate)
     try:
-        yield encoder.feed(first.audio), first.words
+        yield await asyncio.to_thread(encoder.feed, first.audio), first.words
         async for piece in utterance:
-            yield encoder.feed(piece.audio), piece.words
-        yield encoder.finish(), ()
+            yield await asyncio.to_thread(encoder.feed, piece.audio), piece.words
+        yield await asyncio.to_thread(encoder.finish), ()
     finally:
         utterance.close()
 

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pydantic import PositiveFloat, PositiveInt
+
+from ane.speech.budget import Budget
+from ane.system.checked import checked
 from ane.system.errors import UserError
 
 # the names that OpenAI's clients know
@@ -12,13 +16,14 @@ OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one client may ask for, and all of them together.
+@checked
+class Limits(Budget):
+    """What one client may ask for, in any protocol, and all of them together.
 
     Attributes:
         characters: of a text, or of a piece of one that arrives in pieces; stream_characters: of all its pieces.
-        body, upload: bytes of a request with JSON, with files.
+        body, upload: bytes of a request with JSON, with files. files: bytes of all requests with files at a time; they
+            are held on disk.
         clip_seconds: of an uploaded recording. decoder_seconds, decoder_memory: of the process that decodes it, and its
             memory in bytes.
         uploads: that wait, beyond those that are worked on; one more is refused with status 429.
@@ -30,20 +35,21 @@ class Limits:
         drain: seconds that requests have to end after SIGTERM.
     """
 
-    characters: int = 4096
-    stream_characters: int = 100_000
-    body: int = 1 << 20
-    upload: int = 25 << 20
-    clip_seconds: float = 1800.0
-    decoder_seconds: float = 60.0
-    decoder_memory: int = 2 << 30
-    uploads: int = 8
-    requests: int = 256
-    connections: int = 1024
-    sound_ahead: float = 10.0
-    seconds: float = 600.0
-    idle: float = 30.0
-    drain: float = 30.0
+    characters: PositiveInt = 4096
+    stream_characters: PositiveInt = 100_000
+    body: PositiveInt = 1 << 20
+    upload: PositiveInt = 25 << 20
+    files: PositiveInt = 256 << 20
+    clip_seconds: PositiveFloat = 1800.0
+    decoder_seconds: PositiveFloat = 60.0
+    decoder_memory: PositiveInt = 2 << 30
+    uploads: PositiveInt = 8
+    requests: PositiveInt = 256
+    connections: PositiveInt = 1024
+    sound_ahead: PositiveFloat = 10.0
+    seconds: PositiveFloat = 600.0
+    idle: PositiveFloat = 30.0
+    drain: PositiveFloat = 30.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,3 @@ class ServerSettings:
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
             raise UserError(f"preload must name models that are served, got {', '.join(unknown)}", "preload")
-        for name, value in vars(self.limits).items():
-            if not value > 0:
-                raise UserError(f"{name} must be positive, got {value:g}", name)

@@ -14,6 +14,7 @@ from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits, Work
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
+from ane.speech.budget import Spending
 from ane.speech.fed_stream import COUNTED, FedStream
 from ane.speech.lanes import Lanes
 from ane.speech.request import Run
@@ -128,7 +129,8 @@ def speak(models: ServedModels, request: ServedRequest) -> Work:
             job.serial = served.serial
             yield None
             speaker = served.speaker
-            run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority)
+            run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority,
+                      spending=Spending(models.settings.limits))
             if request.text:
                 job.text_at = time.monotonic()
                 stream = speaker.stream_of(speaker.request(request.text, **arguments(served, request)), run)

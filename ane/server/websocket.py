@@ -69,9 +69,9 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
             encoder = encoder or make_encoder(form, piece.rate)
             if piece.words and utterance.request.word_times:
                 await send_within(socket, words_event(piece.words), service)
-            await send_within(socket, encoder.feed(piece.audio), service)
+            await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
         if encoder is not None:
-            await send_within(socket, encoder.finish(), service)
+            await send_within(socket, await asyncio.to_thread(encoder.finish), service)
         await socket.send_json({"type": "done", "usage": utterance.usage(received[0])})
 
     reading, sending = asyncio.ensure_future(read_texts()), asyncio.ensure_future(send_sound())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.speech.delivery import silence
+from ane.speech.delivery import silent_blocks
 from ane.speech.lanes import Lanes
 from ane.speech.stream import SoundStream, stepped
 from ane.speech.words import SpokenWord
@@ -102,7 +102,7 @@ class FedStream(SoundStream):
         if not self._streams:
             raise nothing_to_say_error(held)
         if seconds := sum(passage.silence for passage in read_pauses(held)):
-            yield silence(seconds, self.sample_rate)
+            yield from silent_blocks(round(seconds * self.sample_rate), self.sample_rate)
 
     def _begin(self, text: str) -> Any:
         """The stream of a text; None if nothing in it can be spoken."""

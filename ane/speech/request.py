@@ -7,12 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from ane.speech.budget import Spending
 from ane.speech.lanes import Lanes
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
 from ane.system.timeline import Timeline
 from ane.text import Lexicon
-from ane.text.passages import PLAIN, Delivery
+from ane.text.passages import PLAIN, Delivery, Passage, read_passages
 
 Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
 Markup = Literal["auto", "ssml", "none"]
@@ -61,6 +62,7 @@ class Run:
         priority: key for sorting requests that share lanes, the least being the most urgent.
         whole: whether chunks are worked on in groups, phase by phase, because nothing is heard before all is spoken;
             otherwise one after the other, each as soon as it can be.
+        spending: what the texts of the request have cost, and may.
     """
 
     progress: Progress = report_nothing
@@ -68,6 +70,13 @@ class Run:
     lanes: Lanes | None = None
     priority: Callable[[], Any] = lambda: 0
     whole: bool = False
+    spending: Spending = field(default_factory=Spending)
+
+    def passages(self, request: SpeechRequest, speed: float = 1.0) -> list[Passage]:
+        """``read_passages`` of the request's text. Raises UserError also when it costs more than it may."""
+        passages = read_passages(request.text, request.lexicon, request.ssml, speed)
+        self.spending.add(request.text, passages)
+        return passages
 
 
 @dataclass(frozen=True)

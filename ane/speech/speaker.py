@@ -16,7 +16,7 @@ from ane.speech.stream import Speech, Stream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import Lexicon
+from ane.text import Lexicon, NothingToSayError
 
 
 class Speaker(AsyncSpeaking):
@@ -179,8 +179,17 @@ class Speaker(AsyncSpeaking):
         """``feed`` of a request without a text; a None among the texts stands where there is no text yet."""
         self._require(request)
         request = self.with_voice(request, run)
-        return FedStream(texts, lambda text: self.stream_of(replace(request, text=text), run),
-                         self.normaliser(request.settings), request.lexicon, self.sample_rate, run.timeline)
+
+        def begin(text: str) -> Stream:
+            spent = replace(run.spending)
+            try:
+                return self.stream_of(replace(request, text=text), run)
+            except NothingToSayError:       # it is held back, and comes again with what follows
+                run.spending = spent
+                raise
+
+        return FedStream(texts, begin, self.normaliser(request.settings), request.lexicon, self.sample_rate,
+                         run.timeline)
 
     def prepare(self, voice: Any = None, settings: Any = None) -> Any:
         """Load the networks that the settings need and the voice, so that the first text is spoken sooner.
@@ -196,7 +205,9 @@ class Speaker(AsyncSpeaking):
     def _begin(self, requests: Sequence[SpeechRequest], run: Run) -> tuple[list[list[Chunk]], SpeechRequest]:
         """The chunks of each of some requests that differ in their texts only, and what ``render`` takes."""
         run.timeline.mark_text_ready()
-        chunks = [with_final(self.chunks(request, run)) for request in requests]
+        # texts that are spoken together are requests of their own; a text that arrives in pieces is one
+        runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.anew()) for _ in requests]
+        chunks = [with_final(self.chunks(request, own)) for request, own in zip(requests, runs, strict=True)]
         self._require(requests[0])
         return chunks, self.with_voice(requests[0], run)
 

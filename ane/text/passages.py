@@ -9,7 +9,6 @@ from ane.system.errors import UserError
 from ane.text.user_lexicon import Lexicon
 
 MAX_PAUSE = 60.0        # seconds
-MAX_SILENCE = 600.0     # seconds of pauses in a row
 SPEEDS = (0.5, 2.0)     # of a passage, relative to the rest of the speech
 GAINS = (0.0, 2.0)      # 2: 6 dB louder
 
@@ -153,9 +152,6 @@ def with_deliveries(passages: Iterable[Passage], split: Callable[[str], Sequence
 
     Args:
         split: the chunks of a text; none if nothing in it can be spoken.
-
-    Raises:
-        UserError: pauses in a row of more than ``MAX_SILENCE``.
     """
     result: list[tuple[Chunk, Delivery]] = []
     before = 0.0
@@ -170,10 +166,6 @@ def with_deliveries(passages: Iterable[Passage], split: Callable[[str], Sequence
             result[-1] = chunk, replace(delivery, after=delivery.after + passage.silence)
         else:
             before += passage.silence
-    longest = max((max(delivery.before, delivery.after) for _, delivery in result), default=0.0)
-    if longest > MAX_SILENCE:
-        raise UserError(f"the text asks for {longest:g} s of silence in a row, at most {MAX_SILENCE:g} s can be made: "
-                        "shorten its pauses")
     return result
 
 

@@ -46,13 +46,13 @@ def sound_of(data: bytes) -> np.ndarray:
 
 
 # Clients
-def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096) -> socket.socket:
+def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str = "wav") -> socket.socket:
     """A connection that requested speech and whose client does not read: it holds as much as ``buffer`` allows."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", server.port))
-    body = json.dumps({"model": "demo-fast", "input": text, "response_format": "wav"})
+    body = json.dumps({"model": "demo-fast", "input": text, "response_format": form})
     connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     return connection

@@ -105,6 +105,25 @@ def test_clients_without_the_token_and_foreign_pages_are_refused(server, headers
     assert "access-control-allow-origin" not in found.value.headers
 
 
+@pytest.mark.parametrize("form", ["pcm", "mp3"])
+def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
+    """As many as are allowed, to a client that does not read; beyond them the request is refused."""
+    status, _ = answer = post(server, input="A." + " [pause:60s]" * 340)
+    assert (status, "20400 s of silence" in error_of(answer)["message"]) == (400, True)
+    memory, slowest = server.status()["memory_kib"], 0.0
+    connections = [begin(server, "A." + " [pause:60s]" * 10, form=form) for _ in range(4)]
+    for _ in range(40):
+        began = time.monotonic()
+        urllib.request.urlopen(f"{server.address}/health").read()
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.02)
+    assert slowest < 0.5
+    assert server.status()["memory_kib"] - memory < 200 << 10
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: active(server) == 0)
+
+
 # Clients that go, or dawdle
 
 def test_requests_of_clients_that_leave_or_do_not_read_end(server):

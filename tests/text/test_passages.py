@@ -51,10 +51,3 @@ def test_every_silence_belongs_to_a_chunk():
 
 def test_silence_alone_has_no_chunk():
     assert with_deliveries([Passage("", 1)], str.split) == []
-
-
-def test_silence_in_a_row_is_bounded():
-    """A short text must not ask for hours of silence, which would fill the memory."""
-    with pytest.raises(UserError, match="660 s of silence in a row, at most 600 s can be made"):
-        with_deliveries(read_passages("a" + " [pause:60s]" * 11), str.split)
-    assert with_deliveries(read_passages("a" + " [pause:60s]" * 10), str.split) == [("a", Delivery(after=600))]

@@ -21,7 +21,6 @@ from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.system.errors import UserError
 from ane.text import normalise_upstream, shorten
-from ane.text.passages import read_passages
 
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
               "--vocoder and a HiFi-GAN or WaveGlow checkpoint")
@@ -70,8 +69,7 @@ class FastSpeechSynthesizer(Speaker):
         return normalise_upstream
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[SymbolChunk]:
-        passages = read_passages(request.text, request.lexicon, request.ssml)
-        return split_into_symbols(passages, request.settings.split, self.most_symbols)
+        return split_into_symbols(run.passages(request), request.settings.split, self.most_symbols)
 
     def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,

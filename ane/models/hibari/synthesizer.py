@@ -16,7 +16,6 @@ from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, matched_words
 from ane.system.errors import UserError
 from ane.text.english import normalise_cased
-from ane.text.passages import read_passages
 
 MOST_IDS = 402                  # of one pass: as the published program
 SLOW_FRAME = 2                  # frames of a duration's unit
@@ -49,8 +48,7 @@ class HibariSynthesizer(Speaker):
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[PhonemeChunk]:
         most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
-        return split_into_phonemes(read_passages(request.text, request.lexicon, request.ssml), request.settings.split,
-                                   most)
+        return split_into_phonemes(run.passages(request), request.settings.split, most)
 
     def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
         """Chunk after chunk. The first piece of a stream is short, so that it comes soon."""

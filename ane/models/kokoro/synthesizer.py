@@ -12,7 +12,6 @@ from ane.models.styletts.speaker import StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
 from ane.text import shorten
 from ane.text.english import normalise_cased
-from ane.text.passages import read_passages
 
 MOST_IDS = 510 + 2                          # of one pass, with the pads
 PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
@@ -34,8 +33,8 @@ class KokoroSynthesizer(StyleSpeaker):
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
         with run.timeline.record("phonemes"):
-            found = split_into_phonemes(read_passages(request.text, request.lexicon, request.ssml),
-                                        request.settings.split, MOST_IDS, self.model.vocabulary)
+            found = split_into_phonemes(run.passages(request), request.settings.split, MOST_IDS,
+                                        self.model.vocabulary)
             return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}", request,
                                pause_after(chunk.text) if number < len(found) else 0.0)
                     for number, chunk in enumerate(found, 1)]

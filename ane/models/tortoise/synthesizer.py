@@ -21,7 +21,6 @@ from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.system import paths
 from ane.text import NORMALISERS
-from ane.text.passages import read_passages
 from ane.voices import Voice
 
 
@@ -59,7 +58,7 @@ class Synthesizer(Speaker):
         return NORMALISERS[settings.normaliser]
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[TokenChunk]:
-        passages = read_passages(request.text, request.lexicon, request.ssml, request.speed or 1.0)
+        passages = run.passages(request, request.speed or 1.0)
         for passage in passages:
             check_speed(passage.speed)
         return split_into_chunks(passages, self.model, request.settings)

@@ -1,0 +1,22 @@
+"""Long attacks on the program: ``python -m tests.campaigns NAME [options]``; each prints its figures as JSON.
+
+A campaign is a module with ``main(arguments) -> exit status``.
+"""
+
+import importlib
+import sys
+
+CAMPAIGNS = {
+    "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in CAMPAIGNS:
+        sys.stderr.write(f"usage: python -m tests.campaigns {{{','.join(CAMPAIGNS)}}} [--help]\n")
+        return 2
+    return importlib.import_module(CAMPAIGNS[arguments[0]]).main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
