@@ -132,7 +132,7 @@ class PaddingMask:
         return cls(inside, mean_weight, key_mask(s, inside), mb.mul(x=mean_weight, y=s.dtype(mean_weight.shape[3])))
 
 
-VARIANCE_SCALE = 16     # of group norms: a scaled stream's eps alone would underflow in fp16 (below 6e-8)
+PEAK, SMALLEST_PEAK = 16, 2.0 ** -11    # largest value of a group when it is squared; smaller ones are not raised to it
 
 
 def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | None = None, scale: float = 1.0,
@@ -140,7 +140,8 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
     """Group norm over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
 
     ``scale`` is that of ``x`` (principle 7). ``modulation`` is (scale, shift), (1, C, 1, 1) each: the result is
-    multiplied by 1 + scale, then shift is added.
+    multiplied by 1 + scale, then shift is added. Each group is divided by its largest value before it is squared:
+    squares of a scaled stream are below the normal numbers of fp16, which an M1 replaces by 0.
     """
     B, C, _, S = x.shape
     grouped = (1, layer.num_groups, C // layer.num_groups, 1)
@@ -155,16 +156,21 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
             values = mb.mul(x=mb.reduce_mean(x=values, axes=[2], keep_dims=True), y=cast(padding.weight))
             return mb.reduce_mean(x=values, axes=[3], keep_dims=True)
 
-        gain, shift = (values.reshape(grouped).astype(dtype) for values in
-                       (array(layer.weight) * VARIANCE_SCALE ** 0.5, array(layer.bias)))
+        def largest(values: Var) -> Var:
+            return mb.maximum(x=mb.reduce_max(x=values, axes=[2, 3], keep_dims=True),
+                              y=mb.mul(x=mb.reduce_min(x=values, axes=[2, 3], keep_dims=True), y=dtype(-1)))
+
+        gain, shift = (array(values).reshape(grouped).astype(dtype) for values in (layer.weight, layer.bias))
         if modulation is not None:
             scaling, shifting = (mb.reshape(x=cast(part), shape=grouped) for part in modulation)
             scaling = mb.add(x=scaling, y=dtype(1))
             gain, shift = mb.mul(x=scaling, y=gain), mb.add(x=mb.mul(x=scaling, y=shift), y=shifting)
         x = mb.reshape(x=x, shape=(B, *grouped[1:3], S))
         centred = mb.sub(x=x, y=mean(x))
-        variance = mb.mul(x=mean(mb.square(x=centred)), y=dtype(VARIANCE_SCALE))
-        inverse = mb.rsqrt(x=variance, epsilon=dtype(layer.eps * scale * scale * VARIANCE_SCALE))
+        factor = mb.real_div(x=dtype(PEAK), y=mb.add(x=largest(centred), y=dtype(SMALLEST_PEAK)))
+        centred = mb.mul(x=centred, y=factor)
+        eps = mb.square(x=mb.mul(x=factor, y=dtype(scale * layer.eps ** 0.5)))
+        inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=dtype(0))
         # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
         return mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
     from converters.proof.package_run import PackageRun
     from converters.proof.verify import FunctionCheck, Runner
 
-CORE_ML_RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
+CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai", "coreai:fp16")
 BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks", "tolerance", "repair"), ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
@@ -61,7 +61,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
     parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
-                             "of fp16 (mil:fp16), Core ML (coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
+                             "of fp16 (mil:fp16), also with numbers below 6e-5 as 0, as on an M1 (mil:flush), Core ML "
+                             "(coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
                              "in fp16 (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
                              "and so on)")
     parser.add_argument("--narrow-norms", action="store_true",

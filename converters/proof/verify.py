@@ -4,12 +4,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ane.backends.mil import Arithmetic, MilRuntime
+from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package, ProgramFunction
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
@@ -36,6 +36,8 @@ from converters.proof.activations import (
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, first_drift
 from converters.proof.onnx_values import capture_outputs, compare_values, instrument
 from converters.proof.parity import (
+    ARITHMETICS,
+    FLUSHED,
     MATHS,
     ON_CPU,
     ROUNDING,
@@ -48,7 +50,7 @@ from converters.proof.parity import (
     threshold_of,
 )
 
-RUNNERS = ("mil", "mil:fp16", "coreml", "coreai", "coreai:fp16")
+RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a published activation has no value
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
@@ -223,11 +225,10 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
         arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
         return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic=arithmetic, slack=CORE_AI_SLACK,
                              limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
-    rounded = name == "mil:fp16"
-    engine = MilRuntime(Arithmetic(fp16=rounded, narrow_norms=narrow))
-    arithmetic = None if narrow else ROUNDING if rounded else MATHS
+    recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
+    engine = MilRuntime(replace(ARITHMETICS[recorded], narrow_norms=narrow))
     return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
-                         exact=not rounded, interpreter=engine, arithmetic=arithmetic)
+                         exact=name == "mil", interpreter=engine, arithmetic=None if narrow else recorded)
 
 
 @dataclass(frozen=True)

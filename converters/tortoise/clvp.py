@@ -6,6 +6,7 @@ The embedding tables, the normalisation of the latent and the temperature stay o
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
 from ane.models.tortoise.networks.clvp import CLVP
@@ -13,43 +14,54 @@ from ane.models.tortoise.networks.layers import GatedFeedForward, RMSNorm, Rotar
 from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
+from converters.decoder_graphs import measured_scale
 
-SCALE = 1 / 64          # of the residual stream (blocks, principle 7)
+MEASURED = 64           # random tokens and codes that a stream is measured on
 
 
-def clvp_text(network: CLVP, positions: int) -> CoreMLGraph:
+def stream_scale(network: CLVP) -> float:
+    """Power of two by which both residual streams are multiplied (``scale_for``). Measured on random ids."""
+    generator, network = torch.Generator().manual_seed(0), network.float()
+    tokens, codes = (torch.randint(len(table.weight), (1, MEASURED), generator=generator)
+                     for table in (network.text_emb, network.speech_emb))
+    norms = [module for module in network.modules() if isinstance(module, RMSNorm | nn.LayerNorm)]
+    return measured_scale(norms, lambda: (network.text(tokens), network.speech(codes)))
+
+
+def clvp_text(network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
     """x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
     x holds embeddings, 0 in the padding; inside and mean_weight as in ``blocks.PaddingMask``.
     """
-    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, positions)
+    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, positions, scale)
 
 
-def clvp_speech(network: CLVP, positions: int) -> CoreMLGraph:
+def clvp_speech(network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
     """As ``clvp_text``, for codes."""
-    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, positions)
+    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, positions, scale)
 
 
-def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, positions: int) -> CoreMLGraph:
+def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, positions: int,
+           scale: float) -> CoreMLGraph:
     """``encoder``: path of the encoder's module in the network."""
     row = (1, 1, 1, positions)
     inputs = {"x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row}
     return CoreMLGraph(kind, {"positions": positions}, inputs, partial(
-        _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder))
+        _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder, scale=scale))
 
 
 def _latent(s: Style, x: Var, inside: Var, mean_weight: Var, *, encoder: RotaryEncoder,
-            projection: nn.Linear, path: str) -> dict[str, Var]:
+            projection: nn.Linear, path: str, scale: float) -> dict[str, Var]:
     padding = PaddingMask.of(s, inside, mean_weight)
     rotation = _rotation(s, encoder, x.shape[3])
-    x = mb.mul(x=x, y=s.dtype(SCALE))
+    x = blocks.scaled(s, x, scale)
     for index, ((norm,), block) in enumerate(encoder.attn_layers.layers):
         block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
         y = unit_norm(s, x)
-        y = (_attention(s, y, block, norm, padding.mask, rotation, name) if isinstance(block, RotaryAttention)
-             else _feed_forward(s, y, block, norm, name))
+        y = (_attention(s, y, block, norm, padding.mask, rotation, scale, name) if isinstance(block, RotaryAttention)
+             else _feed_forward(s, y, block, norm, scale, name))
         x = mb.add(x=x, y=y)
-    x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", SCALE)
+    x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", scale)
     mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.mean_weight), axes=[3], keep_dims=True)
     return {"latent": blocks.linear(s, mean, projection)}
 
@@ -89,12 +101,12 @@ def _rotation(s: Style, encoder: RotaryEncoder, length: int) -> tuple[Var, Var]:
 
 
 def _attention(s: Style, x: Var, layer: RotaryAttention, norm: RMSNorm, mask: Var, rotation: tuple[Var, Var],
-               name: str) -> Var:
+               scale: float, name: str) -> Var:
     weight = _after_norm(norm, layer.to_q, layer.to_k, layer.to_v)
     weight[:len(weight) // 3] *= layer.head_width ** -0.5
     joined = blocks.split_heads(blocks.conv(s, x, weight, None), 3 * layer.heads)            # (1, 3·heads, 64, T)
     q, k, v = mb.split(x=blocks.join_heads(_rotated(joined, layer.rotated // 2, rotation)), num_splits=3, axis=1)
-    return blocks.linear(s, blocks.attention(s, q, k, v, layer.heads, mask), layer.to_out, name, SCALE)
+    return blocks.linear(s, blocks.attention(s, q, k, v, layer.heads, mask), layer.to_out, name, scale)
 
 
 def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
@@ -105,7 +117,7 @@ def _rotated(x: Var, half: int, rotation: tuple[Var, Var]) -> Var:
                              mb.add(x=mb.mul(x=second, y=cos), y=mb.mul(x=first, y=sin)), rest], axis=2)
 
 
-def _feed_forward(s: Style, x: Var, layer: GatedFeedForward, norm: RMSNorm, name: str) -> Var:
+def _feed_forward(s: Style, x: Var, layer: GatedFeedForward, norm: RMSNorm, scale: float, name: str) -> Var:
     gated = layer.net["0"].proj
     x, gate = mb.split(x=blocks.conv(s, x, _after_norm(norm, gated), array(gated.bias)), num_splits=2, axis=1)
-    return blocks.linear(s, mb.mul(x=x, y=mb.gelu(x=gate, mode="EXACT")), layer.net["3"], name, SCALE)
+    return blocks.linear(s, mb.mul(x=x, y=mb.gelu(x=gate, mode="EXACT")), layer.net["3"], name, scale)

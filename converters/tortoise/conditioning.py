@@ -9,7 +9,7 @@ from ane.models.tortoise.networks.conditioning import ConditioningEncoder, Conte
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 
-SCALE = 1 / 32                  # of the residual streams (blocks, principle 7)
+SCALE = 1 / 4                   # of the residual streams (blocks, principle 7); group norms take squares of any size
 AR_FRAMES = 517                 # of a clip of 132300 samples at 22050 Hz
 DIFFUSION_FRAMES = 401          # of a clip of 102400 samples at 24000 Hz
 

@@ -115,11 +115,12 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
 
 def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
                  rng: np.random.Generator) -> list[np.ndarray]:
-    """Samples with as many steps as the function fuses."""
+    """Samples with as many steps as the function fuses, by a sampler that adds noise and one that extrapolates."""
     frames = bucket["frames"] - 7
     denoiser = bind_denoiser(backend, model, max(frames // 5, 1), frames, rng)
-    settings = Diffusion(bucket["steps"], "ddim", 2.0 if bucket["batch"] == 2 else None)
-    return [sample(denoiser, frames, settings, rng, prediction=model.config("diffusion").prediction)]
+    guidance = 2.0 if bucket["batch"] == 2 else None
+    return [sample(denoiser, frames, Diffusion(bucket["steps"], sampler, guidance), rng,
+                   prediction=model.config("diffusion").prediction) for sampler in ("p", "dpm++2m")]
 
 
 def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],

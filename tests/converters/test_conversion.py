@@ -164,6 +164,14 @@ def test_a_bundle_records_lint_warnings_with_the_reason_they_are_accepted(fp16_b
         assert package.network not in STRICT or REFUSED not in {entry["severity"] for entry in found}
 
 
+def test_every_function_is_exact_enough_where_small_numbers_are_flushed(fp16_bundle):
+    """As on an M1: diffusion_conditioning once reached 30 dB, and a guided denoising step divided by 0."""
+    reached = {name: function.parity["fp16 flushed"] for package in fp16_bundle.packages if package.precision == "fp16"
+               for name, function in package.functions.items()}
+    assert len(reached) > 10
+    assert min(reached.values()) >= 45, reached
+
+
 def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(source, tmp_path, monkeypatch):
     linted = []
     gather = next(rule for rule in RULES if rule.id == "gather")

@@ -23,6 +23,7 @@ from ane.system.errors import UserError
 # coremltools saves coreml_update_state as a write_state and a read_state.
 STATE_OPS = ("read_state", "write_state")
 CONTROL_OPS = ("cond", "while_loop")
+SMALLEST_NORMAL = torch.finfo(torch.float16).tiny
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,29 @@ class Arithmetic:
         fp16: round the result of every op to the dtype that the program declares for it. False: compute in float32.
         narrow_norms: also round to fp16 inside layer_norm, batch_norm, instance_norm, l2_norm and softmax with fp16
             results (mean, centred, square, mean of squares, rsqrt …), as the least exact hardware would. Requires fp16.
+        flush: also replace subnormal fp16 numbers (below 6.1e-5), stored weights too, by 0, as the multiplications of
+            an M1's Neural Engine do (ane-guide, chapter 3). Requires fp16.
 
     A state is always stored in its declared dtype.
     """
 
     fp16: bool = False
     narrow_norms: bool = False
+    flush: bool = False
 
     def __post_init__(self):
-        if self.narrow_norms and not self.fp16:
-            raise ValueError("narrow_norms needs fp16")
+        if (self.narrow_norms or self.flush) and not self.fp16:
+            raise ValueError("narrow_norms and flush need fp16")
+
+    def rounded(self, tensor: Tensor) -> Tensor:
+        """Float32 numbers as fp16 holds them."""
+        tensor = tensor.half().float()
+        return flushed(tensor) if self.flush else tensor
+
+
+def flushed(tensor: Tensor) -> Tensor:
+    """Numbers of fp16 with 0 in place of subnormal ones."""
+    return torch.where(tensor.abs() < SMALLEST_NORMAL, 0.0, tensor)
 
 
 class InterpreterState(dict[str, np.ndarray]):
@@ -121,7 +135,7 @@ class Interpreter:
                 if not type.fits(tuple(result.shape)):
                     raise RuntimeError(f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
                                        f"{name}, the program declares {type.shape}")
-                values[name] = to_declared(result, type.dtype, self.arithmetic.fp16 and not prepared.exact)
+                values[name] = self._declared(result, type.dtype, exact=prepared.exact)
             yield prepared.op
             for name in prepared.freed:
                 values.pop(name, None)
@@ -164,8 +178,8 @@ class Interpreter:
             raise UserError(f"the interpreter does not support the argument {', '.join(sorted(unknown))} of the "
                             f"{where}")
         narrow = self.arithmetic.narrow_norms and any(type.dtype == "fp16" for type in op.outputs.values())
-        inner = round_to_fp16 if narrow else lambda tensor: tensor
-        return PreparedOp(op, self.function.constants, self.package, kernel, inner)
+        inner = self.arithmetic.rounded if narrow else lambda tensor: tensor
+        return PreparedOp(op, self.function.constants, self.package, kernel, inner, flush=self.arithmetic.flush)
 
     def _where(self, op: ProgramOp) -> str:
         return f"op {op.type} ({op.name}) in {self.name}"
@@ -193,8 +207,17 @@ class Interpreter:
                 raise TypeError(f"input {name} of {self.name} is {type}, got {array.dtype} {array.shape}")
             working = {"f": np.float32, "b": np.bool_}.get(array.dtype.kind, np.int64)
             tensor = torch.from_numpy(np.require(array, working, requirements=("C", "W")))
-            values[name] = to_declared(tensor, type.dtype, self.arithmetic.fp16)
+            values[name] = self._declared(tensor, type.dtype)
         return values
+
+    def _declared(self, tensor: Tensor, dtype: str, exact: bool = False) -> Tensor:
+        """A result as float32, int64 or bool by its declared dtype, rounded unless it is exact."""
+        if dtype == "bool":
+            return tensor.bool()
+        if dtype not in ("fp16", "fp32"):
+            return tensor.long()
+        tensor = tensor.float()
+        return self.arithmetic.rounded(tensor) if dtype == "fp16" and self.arithmetic.fp16 and not exact else tensor
 
     def _output(self, values: dict[str, Tensor], name: str, type: TensorType) -> np.ndarray:
         tensor = values[name] if name in values else self.package.tensor(self.function.constants[name])
@@ -208,8 +231,8 @@ class PreparedOp:
 
     def __init__(self, op: ProgramOp, constants: Mapping[str, Constant], package: Package,
                  kernel: Kernel | None = None, inner: Rounding | None = None,
-                 blocks: "list[list[PreparedOp]] | None" = None):
-        self.op, self.blocks = op, blocks or []
+                 blocks: "list[list[PreparedOp]] | None" = None, flush: bool = False):
+        self.op, self.blocks, self.flush = op, blocks or [], flush
         self.exact = kernel is not None and kernel.exact
         self.freed: tuple[str, ...] = ()
         self.names = frozenset(part for argument in op.arguments.values() for part in argument
@@ -252,21 +275,10 @@ class PreparedOp:
         return tuple(parts) if key in self._kernel.variadic else self._kernel.converters[key](parts[0])
 
     def _part(self, part: str | Constant, values: dict[str, Tensor]) -> Tensor | str:
-        return values[part] if isinstance(part, str) else self._package.tensor(part)
-
-
-def to_declared(tensor: Tensor, dtype: str, rounded: bool) -> Tensor:
-    """Convert a result to float32, int64 or bool by its declared dtype; round fp16 results if ``rounded``."""
-    if dtype == "bool":
-        return tensor.bool()
-    if dtype not in ("fp16", "fp32"):
-        return tensor.long()
-    tensor = tensor.float()
-    return round_to_fp16(tensor) if rounded and dtype == "fp16" else tensor
-
-
-def round_to_fp16(tensor: Tensor) -> Tensor:
-    return tensor.half().float()
+        if isinstance(part, str):
+            return values[part]
+        value = self._package.tensor(part)
+        return flushed(value) if self.flush and part.type.dtype == "fp16" else value
 
 
 class MilRuntime(Runtime):
@@ -277,7 +289,7 @@ class MilRuntime(Runtime):
 
     def __init__(self, arithmetic: Arithmetic | None = None):
         self.arithmetic = arithmetic or Arithmetic()
-        self.name = "mil:fp16" if self.arithmetic.fp16 else "mil"
+        self.name = "mil:flush" if self.arithmetic.flush else "mil:fp16" if self.arithmetic.fp16 else "mil"
         self._packages: dict[Path, Package] = {}
 
     def load(self, package: Path, function: str, compute_units: str) -> Interpreter:

@@ -115,9 +115,22 @@ def test_narrow_norms_round_every_inner_step_of_a_layer_norm(tmp_path: Path):
     assert snr_db(run(path), run(path, fp16=True)) > snr_db(run(path), run(path, fp16=True, narrow_norms=True))
 
 
-def test_narrow_norms_without_fp16_are_refused():
-    with pytest.raises(ValueError, match="narrow_norms needs fp16"):
-        Arithmetic(narrow_norms=True)
+def test_small_numbers_of_inputs_weights_and_results_are_flushed(tmp_path: Path):
+    small, smallest = np.float16(2 ** -15), np.float16(2 ** -14)        # the second is the smallest normal number
+
+    def body(x):
+        return mb.add(x=mb.mul(x=mb.mul(x=x, y=small), y=np.float16(2 ** 15)), y=mb.mul(x=x, y=smallest))
+    path = saved(convert(body), tmp_path)
+    assert (run(path, np.full(SHAPE, 2, np.float32), fp16=True) == 2).all()
+    assert (run(path, np.full(SHAPE, 2, np.float32), fp16=True, flush=True) == 2 ** -13).all(), "the weight is flushed"
+    assert (run(path, np.full(SHAPE, small, np.float32), fp16=True, flush=True) == 0).all(), "the input is flushed"
+    assert (run(path, np.full(SHAPE, .25, np.float32), fp16=True, flush=True) == 0).all(), "the result is flushed"
+
+
+@pytest.mark.parametrize("option", ["narrow_norms", "flush"])
+def test_arithmetic_of_fp16_without_fp16_is_refused(option):
+    with pytest.raises(ValueError, match="narrow_norms and flush need fp16"):
+        Arithmetic(**{option: True})
 
 
 # States

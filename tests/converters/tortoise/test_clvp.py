@@ -14,7 +14,7 @@ from ane.models.tortoise.packaged.clvp import ClvpEncoder
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.tortoise.clvp import clvp_speech, clvp_text
+from converters.tortoise.clvp import clvp_speech, clvp_text, stream_scale
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, assert_fits_the_engine, functions, saved
 from tests.random_model import draw
 
@@ -33,7 +33,7 @@ def network() -> CLVP:
 
 
 def graphs(module: CLVP, lengths: tuple[int, ...] = BUCKETS) -> tuple[list[CoreMLGraph], list[CoreMLGraph]]:
-    return [clvp_text(module, size) for size in lengths], [clvp_speech(module, size) for size in lengths]
+    return tuple([build(module, size, stream_scale(module)) for size in lengths] for build in (clvp_text, clvp_speech))
 
 
 class ClvpSides(NamedTuple):

@@ -1,0 +1,41 @@
+"""Compares every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
+
+The interpreter's figures, in float32, with the rounding of fp16, and with small numbers flushed as on an M1, are those
+that the conversion recorded. Apple's Core AI, where it is installed, runs all functions in float32, and in fp16, which
+is slow, the one with the smallest bucket of each kind.
+"""
+
+import argparse
+from importlib.util import find_spec
+from pathlib import Path
+
+from rich.console import Console
+
+from ane.bench.records import BenchRow, Spread
+from ane.bundles import open_model
+from ane.bundles.opening import is_embedded
+from ane.commands.packages import cached_packages
+from benchmarks.harness import Benchmark, BenchmarkResult, model_name
+from converters.proof.parity import FLUSHED, MATHS, ROUNDING
+from converters.proof.verify import choose_packages, package_runner, smallest_functions, verify
+
+
+def measure(options: argparse.Namespace) -> BenchmarkResult:
+    model = open_model(options.bundle)
+    model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
+    found: dict[tuple[str, str], dict[str, float | None]] = {
+        (Path(package.path).stem, name): {f"interpreter {name}": function.parity.get(key) for key, name in (
+            (MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))}
+        for package in model.packages for name, function in package.functions.items()}
+    chosen = choose_packages(model)
+    smallest = [(package, smallest_functions(package)) for package, _ in chosen]
+    for runner, functions in (("coreai", chosen), ("coreai:fp16", smallest)) if find_spec("coreai") else ():
+        for one in verify(model, functions, package_runner(runner), progress=print):
+            found[one.package, one.function]["Core AI fp16" if runner.endswith("fp16") else "Core AI fp32"] = one.snr
+    rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
+                     figures["interpreter fp16"] and Spread.of([figures["interpreter fp16"]]), figures)
+            for (package, name), figures in found.items()]
+    return BenchmarkResult(rows, {"model": model_name(options)})
+
+
+BENCHMARK = Benchmark(measure, "dB of each converted function, by what runs it", quick=None, uses=("bundle",))
