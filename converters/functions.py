@@ -228,5 +228,5 @@ def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collec
 
 def check_precision(model: Model, precision: str, flag: str, only: Collection[str]) -> None:
     """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
-    if precision in only and not model.family.networks_with(flag):
+    if precision in only and not any(getattr(network, flag) for network in model.family.networks.values()):
         raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")

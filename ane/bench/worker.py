@@ -88,9 +88,9 @@ class TimedRequest:
 
     def arguments(self, model: "Model") -> dict[str, Any]:
         """Those of ``speak`` beside the text: what has an effect on this kind of model."""
-        family, voice = model.family, self.voice or random_voice(model)
-        return {"settings": self.settings(model), **({"voice": voice} if family.speaks_voices else {}),
-                **({"seed": self.seed} if family.is_random(model) else {})}
+        voice = self.voice or random_voice(model)
+        return {"settings": self.settings(model), **({"voice": voice} if model.takes_voices else {}),
+                **({"seed": self.seed} if model.is_random else {})}
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
     tuning = request.tuning
     device = tuning.backend.partition(":")[2]
     settings = TimedRequest(preset=request.preset).settings(model)
-    work = SentenceSizes.of(settings) if model.family.presets else None
+    work = SentenceSizes.of(settings) if model.presets else None
     networks = None if request.networks is None else frozenset(request.networks)
     precisions = None if request.precisions is None else frozenset(request.precisions)
     selection, timer = FunctionSelection(networks, precisions), lambda: None
@@ -221,7 +221,7 @@ def random_voice(model: "Model") -> "Voice | None":
 
     from ane.voices import Voice
 
-    if model.voices is not None or model.family.voice_widths(model) is None:
+    if model.voices is not None or not model.has_latents:
         return None
     rng = np.random.default_rng(0)
     return Voice(*(rng.standard_normal((1, width), dtype=np.float32) for width in model.widths), name="random")

@@ -155,7 +155,7 @@ def book_speaker(synthesizer: Any, voice: str | None, settings: Any, seed: int, 
     if family.name == "tortoise":
         return TortoiseSpeaker(synthesizer, synthesizer.voice(voice, Randomness(seed)), settings, word_times, lexicon,
                                checked, speed)
-    if family.speaks_voices:
+    if synthesizer.model.takes_voices:
         return KittenSpeaker(synthesizer, voice, settings, lexicon)
     return FastSpeechSpeaker(synthesizer, settings, lexicon)
 

@@ -5,12 +5,13 @@ A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; 
 
 import importlib
 import importlib.util
+import inspect
+import math
 import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -20,6 +21,7 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:       # torch takes a second to import
     from torch import nn
 
+    from ane.backends.base import ModelStages
     from ane.speech.settings import SpeechSettings
 
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
@@ -31,9 +33,13 @@ class Config:
 
     Attributes:
         without_effect: names of those that do not change what the network computes.
+        split_widths: widths that attention splits evenly, each with the number of heads; no shape depends on it.
+        identifiers: names of those that are ids of tokens or codes, or lists of these; the others count from 1.
     """
 
     without_effect: ClassVar[frozenset[str]] = frozenset()
+    split_widths: ClassVar[tuple[tuple[str, str], ...]] = ()
+    identifiers: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def from_upstream(cls, arguments):
@@ -41,10 +47,36 @@ class Config:
         known = {field.name for field in fields(cls)}
         return cls(**{name: freeze(value) for name, value in arguments.items() if name in known})
 
+    def check_value(self, name: str, value: Any, where: str) -> None:
+        """Raise UserError for a JSON value of another kind than this config's. ``where`` begins the message."""
+        official = getattr(self, name)
+        if not _same_kind(value, official, None if name in self.identifiers else 1):
+            raise UserError(f"{where}: {name} must be like {_as_json(official)}, not {_as_json(value)}")
+
+    def check(self, where: str) -> None:
+        """Raise UserError for values of the right kind that do not describe a network."""
+        for width, heads in self.split_widths:
+            if getattr(self, width) % getattr(self, heads):
+                raise UserError(f"{where}: {width} {getattr(self, width)} cannot be split among {getattr(self, heads)} "
+                                f"{heads}")
+
 
 def freeze(value):
     """Convert JSON lists to tuples, so that configs stay hashable and compare equal after a round trip."""
     return tuple(freeze(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def _same_kind(value: Any, official: Any, minimum: int | None) -> bool:
+    if isinstance(official, tuple | list):
+        return isinstance(value, tuple | list) and (not official or (
+            len(value) > 0 and all(_same_kind(item, official[0], minimum) for item in value)))
+    if isinstance(official, float):
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is type(official) and (minimum is None or not isinstance(value, int) or value >= minimum)
+
+
+def _as_json(value: Any) -> str:
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)
 
 
 @dataclass(frozen=True)
@@ -62,6 +94,8 @@ class Network:
         compressed: its Core ML weights may have 8, 6 or 4 bits.
         fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet: 40 dB).
         for_speech: needed to speak; the others encode voices or classify.
+        random: speech with it depends on the seed.
+        voice_width: returns the width of the voice's latent that it takes; None: it takes none.
     """
 
     name: str
@@ -77,6 +111,8 @@ class Network:
     compressed: bool = False
     fp16_package: bool = True
     for_speech: bool = False
+    random: bool = False
+    voice_width: Callable[[Any], int] | None = None
 
     def official(self) -> Config:
         return self.config(**dict(self.defaults))
@@ -85,120 +121,72 @@ class Network:
 class ModelFamily:
     """A kind of model: what bundles, backends and commands ask about it.
 
+    What else they need follows from its networks, its settings and the open model (``ane.bundles.Model``).
+
     Attributes:
         name: of its folder in ``ane.models``. title: its name in messages.
         networks: by name, in the order in which bundles store them. None of PyTorch: the family runs graphs of its own.
-        stages: ``ane.backends.base.ModelStages``: what a backend runs; None: it has a backend of its own.
-        settings: class of the settings of a request (``ane.speech.settings``); None: it does not speak.
-        speaks_voices: whether a request may name a voice.
-        presets: whether a request may name a preset.
-        transcribes: whether it has a transcriber.
-        import_options: the options of `ane import` that not every family has.
+        stages: what a backend runs; None: it has a backend of its own.
+        settings: class of the settings of a request, whose fields are its options; None: it transcribes.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
-        package_formats: of ``ane.bundles.packages.FORMATS``, those that `ane convert` makes of it.
-        usage: the flag or the command that uses a bundle of it, to which the bundle's name is added.
-        required_files: official files without which the model cannot be opened.
-        extra_files: other files that are used if they are in the same directory.
-        repository: the Hugging Face repository with the official checkpoints.
         repositories: regular expression found in the names of repositories of this family; "": any other.
-        kept: its networks stay loaded between requests on the CPU too: reading them takes as long as running them.
     """
 
     name: str
     title: str
     networks: Mapping[str, Network] = MappingProxyType({})
-    stages: Any = None
+    stages: "ModelStages | None" = None
     settings: "type[SpeechSettings] | None" = None
-    speaks_voices = presets = transcribes = kept = False
-    import_options: frozenset[str] = frozenset()
     data: frozenset[str] = frozenset()
-    package_formats: frozenset[str] = frozenset()
-    usage = "--bundle"
-    required_files: tuple[str, ...] = ()
-    extra_files: tuple[str, ...] = ()
-    repository = repositories = ""
-
-    # Speaking
+    repositories = ""
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
         """What ``ane.load`` returns: an ``ane.speech.Speaker``. Raises UserError when the family does not speak."""
-        raise UserError(f"{model.name} is a {self.title} model, which cannot speak")
-
-    def transcriber(self, model: Any, backend: Any) -> Any:
-        """An object with ``transcribe``. Raises UserError when the family has none."""
-        raise UserError(f"{model.name} is a {self.title} model, which transcribes nothing")
-
-    def own_backend(self, model: Any) -> Any:
-        """What the synthesizer gets for a backend when the family has no ``stages``."""
-        raise NotImplementedError
-
-    def is_random(self, model: Any) -> bool:
-        """Whether another seed gives another sound."""
-        return False
-
-    def check_option(self, model: Any, name: str) -> None:
-        """Raise UserError for an option of a request that has no effect on this model."""
-        options = {} if self.settings is None else self.settings.options()
-        takes = {"speed": True, "stream": True, "voice": self.speaks_voices, "preset": self.presets,
-                 "no_split": "split" in options, "seed": self.is_random(model)}
-        if not takes.get(name, name in options):
-            raise UserError(f"{name} has no effect on {self.title} models, and {model.name} is one; leave it out", name)
-
-    def voice_widths(self, model: Any) -> tuple[int, int] | None:
-        """Widths of the two latents of its voices; None: it has no such voices."""
-        return None
-
-    def voice_names(self, model: Any) -> list[str] | None:
-        """Names of the voices that are part of the model; None: there are none."""
-        return None
-
-    # Opening and importing
+        raise UserError(f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot "
+                        "speak")
 
     def recognises(self, path: Path) -> bool:
         """Whether a file or a directory is a checkpoint of this family. Raises UserError for a damaged file."""
         return False
 
-    def open_bundle(self, folder: Path) -> Any:
-        """The ``ane.bundles.Model`` of a bundle without PyTorch networks; None: that of ``ane.bundles.bundle``."""
-        return None
-
-    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str, **options: Any) -> Any:
+    def open_checkpoints(self, path: Path, **options: Any) -> Any:
         """The ``ane.bundles.Model`` of checkpoints, which has a ``check()`` that compares every key and shape.
 
-        Args:
-            arguments: constructor arguments, or None. origin: of these, for messages.
-            options: of ``import_options``, the paths that were given.
+        A family names the options that it takes, which are those of `ane import`: ``config``, upstream's constructor
+        arguments, with ``where`` for messages; ``vocoder``, ``voices``: paths.
         """
         raise NotImplementedError
 
     def source_files(self, path: Path, **options: Any) -> Mapping[str, Path]:
-        """The files of checkpoints, by the name under which their hash is recorded. Arguments as above."""
-        raise NotImplementedError
-
-    def write_bundle(self, model: Any, destination: Path, **options: Any) -> Any:
-        """``ane.bundles.bundle.write_bundle`` for a family without PyTorch networks."""
+        """The files of checkpoints, by the name under which their hash is recorded. ``options``: the paths."""
         raise NotImplementedError
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Any:
-        """The ``ane.bundles.hub.Snapshot`` of a repository; None: the files above are all that it needs."""
-        return None
+        """The ``ane.bundles.hub.Snapshot`` of a repository. ``progress`` is called with each file's name."""
+        raise NotImplementedError
 
-    def check_value(self, name: str, value: Any, official: Any, where: str) -> None:
-        """Raise UserError for a JSON value of the wrong kind. ``where`` begins the message."""
-        raise UserError(f"a {self.title} model has no PyTorch networks")
+    # Of a family without PyTorch networks
 
-    def check_config(self, network: str, config: Any, where: str) -> None:
-        """Raise UserError for values that do not describe a network."""
-        raise UserError(f"a {self.title} model has no PyTorch networks")
+    def own_backend(self, model: Any) -> Any:
+        """What the synthesizer gets for a backend when the family has no ``stages``."""
+        raise NotImplementedError
 
-    @cached_property
-    def files(self) -> tuple[str, ...]:
-        """Every official file, in the order of the networks, then ``extra_files``."""
-        return (*dict.fromkeys(network.file for network in self.networks.values()), *self.extra_files)
+    def open_bundle(self, folder: Path) -> Any:
+        """The ``ane.bundles.Model`` of a bundle."""
+        raise NotImplementedError
 
-    def networks_with(self, attribute: str) -> frozenset[str]:
-        """Names of the networks for which a flag of ``Network`` is true, such as "quantised"."""
-        return frozenset(name for name, network in self.networks.items() if getattr(network, attribute))
+    def write_bundle(self, model: Any, destination: Path, **options: Any) -> Any:
+        """``ane.bundles.bundle.write_bundle``."""
+        raise NotImplementedError
+
+
+def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
+    """The options of ``open_checkpoints`` that are not None. Raises UserError for one that the family does not take."""
+    taken = inspect.signature(family.open_checkpoints).parameters
+    for name, value in given.items():
+        if value and name not in taken:
+            raise UserError(f"{name} has no effect on {family.title} checkpoints; leave it out", name)
+    return {name: value for name, value in given.items() if value is not None and name in taken}
 
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:

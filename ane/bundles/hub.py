@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
@@ -32,13 +31,6 @@ class Snapshot:
 def is_repository(text: str) -> bool:
     """Whether ``text`` looks like a repository id, "owner/name"."""
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
-
-
-def download_checkpoints(family: ModelFamily, repository: str, revision: str | None,
-                         progress: Callable[[str], None]) -> Snapshot:
-    """Download a family's checkpoints. Arguments and errors: ``download_files``."""
-    return family.download(repository, revision, progress) or download_files(
-        repository, family.required_files, family.files, revision=revision, kind=family.title, progress=progress)
 
 
 def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,

@@ -150,7 +150,7 @@ def _config(family: ModelFamily, name: str, values: Any, where: str) -> Any:
         raise UserError(f"{where} has {', '.join(sorted(unknown))}, which this version does not know: "
                         "update tortoise-ane")
     for key, value in values.items():
-        family.check_value(key, value, getattr(network.official(), key), where)
+        network.official().check_value(key, value, where)
     config = network.config.from_upstream(values)
-    family.check_config(name, config, where)
+    config.check(where)
     return config

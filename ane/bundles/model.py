@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -81,10 +81,36 @@ class Model(ABC):
     @property
     def widths(self) -> tuple[int, int]:
         """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
-        widths = self.family.voice_widths(self)
-        if widths is None:
+        widths = [network.voice_width(self.config(name)) for name, network in self.family.networks.items()
+                  if network.voice_width]
+        if not widths:
             raise self.lacks("voices")
-        return widths
+        return tuple(widths)
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether its voices are pairs of latents, which it can make of clips."""
+        return any(network.voice_width for network in self.family.networks.values())
+
+    @property
+    def voice_names(self) -> list[str]:
+        """Names of the voices that are part of the model."""
+        return []
+
+    @property
+    def takes_voices(self) -> bool:
+        """Whether a request may name a voice."""
+        return self.has_latents or bool(self.voice_names)
+
+    @property
+    def presets(self) -> Sequence[str]:
+        """Names of settings that a request may choose."""
+        return self.family.settings.presets if self.family.settings else ()
+
+    @property
+    def is_random(self) -> bool:
+        """Whether another seed gives another sound."""
+        return any(self.family.networks[name].random for name in self.networks)
 
     def lacks(self, part: str) -> UserError:
         """The error for a part that its family does not have."""

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import DEFAULT_FAMILY, family_of_checkpoints, find_family
+from ane.bundles.family import DEFAULT_FAMILY, checkpoint_options, family_of_checkpoints, find_family
 from ane.bundles.manifest import bundle_family
 from ane.bundles.model import Model
 from ane.system import paths
@@ -75,12 +75,14 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
         folder = find_bundle(bundle)
         from ane.bundles.bundle import Bundle
 
-        return find_family(bundle_family(folder)).open_bundle(folder) or Bundle(folder)
+        family = find_family(bundle_family(folder))
+        return Bundle(folder) if family.networks else family.open_bundle(folder)
     if bundle is not None:
         raise UserError("bundle and checkpoints exclude each other: pass one of them")
     arguments = None if config is None else read_constructor_arguments(config)
     path = Path(os.path.expanduser(checkpoints))
-    model = family_of_checkpoints(path).open_checkpoints(path, arguments, str(config))
+    family = family_of_checkpoints(path)
+    model = family.open_checkpoints(path, **checkpoint_options(family, config=arguments, where=config and str(config)))
     model.check()
     return model
 

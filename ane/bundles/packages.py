@@ -79,7 +79,7 @@ def missing_packages(model: Model, name: str, otherwise: str = "") -> UserError:
 
     A model whose checkpoint is a file must be imported first; `ane convert` takes bundles and folders.
     """
-    if name not in model.family.package_formats:
+    if not model.family.networks:
         return UserError(f"{model.name} is a {model.family.title} model, and `ane convert` makes no {NAMES[name]} "
                          f"packages of it" + (f": {otherwise}" if otherwise else ""))
     source = model.path

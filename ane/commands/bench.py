@@ -15,6 +15,7 @@ from ane.bundles.opening import VOICE, open_speaking
 from ane.commands.arguments import comma_separated, counts, path, positive
 from ane.commands.messages import output_console, plain_table, print_rows
 from ane.commands.packages import with_packages
+from ane.speech.settings import check_option
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     model = open_speaking(args.bundle, args.checkpoints)
     for name in ("preset", "voice"):
         if getattr(args, name):
-            model.family.check_option(model, name)
+            check_option(model, name)
     subject = with_packages(model, "auto", console)
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
@@ -133,7 +134,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
         if network not in subject.networks:
             raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
                             f"{', '.join(sorted(subject.networks))}")
-    preset = args.preset or (default_preset(subject.settings) if model.family.presets else None)
+    preset = args.preset or (default_preset(subject.settings) if model.presets else None)
     return BenchRun(args, console, subject, models, preset, args.text or SENTENCE)
 
 

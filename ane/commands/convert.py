@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from rich.console import Console
 from ane.bundles import Model, is_path, open_model
 from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
-from ane.commands.messages import LOGGER, message_console, plain_table, report_console
+from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console
 from ane.commands.progress import status_display
 from ane.system.errors import UserError
 
@@ -99,7 +98,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
             raise
     console = report_console(args)
     report(console, bundle, args.to)
-    console.print(f"Wrote {bundle.path}. Use it with {bundle.family.usage} {shlex.quote(str(bundle.path))}")
+    console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, str(bundle.path))}")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,10 +11,10 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from ane.bundles import EMBEDDED, Model, is_path
-from ane.bundles.family import ModelFamily, family_of_checkpoints, family_of_repository
+from ane.bundles.family import ModelFamily, checkpoint_options, family_of_checkpoints, family_of_repository
 from ane.bundles.manifest import read_content
 from ane.commands import arguments
-from ane.commands.messages import message_console, plain_table, report_console
+from ane.commands.messages import how_to_use, message_console, plain_table, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
     from ane.bundles.bundle import Bundle
 
 HUB = "hub"
+OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"     # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
 DESCRIPTION = """
 Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
@@ -81,13 +81,14 @@ def import_command(args: argparse.Namespace) -> int:
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
     origin = _origin(args, family, path, destination, console)
-    model = family.open_checkpoints(origin.path, origin.config, str(args.config), **_other_paths(args))
+    options = checkpoint_options(family, config=origin.config, where=args.config and str(args.config), **_paths(args))
+    model = family.open_checkpoints(origin.path, **options)
     surplus = model.check()
     write = partial(_write_networks, console, args.precision) if family.networks else family.write_bundle
     bundle = write(model, destination, name=args.name or destination.name, licence=origin.licence,
                    source=origin.source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
-    report_console(args).print(f"Wrote {destination}. Use it with {family.usage} {shlex.quote(args.output)}")
+    report_console(args).print(f"Wrote {destination}. {how_to_use(family, args.output)}")
     return 0
 
 
@@ -101,15 +102,15 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     if args.revision and not on_hub:
         raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
-    for option in ("config", "precision", "vocoder", "voices"):
-        if option not in family.import_options and getattr(args, option) != args.parser.get_default(option):
-            raise UserError(f"{option} has no effect on {family.title} checkpoints; leave it out", option)
+    checkpoint_options(family, config=args.config, **_paths(args))
+    if not family.networks and args.precision != args.parser.get_default("precision"):
+        raise UserError(f"precision has no effect on {family.title} checkpoints; leave it out", "precision")
     return family
 
 
-def _other_paths(args: argparse.Namespace) -> dict[str, Path]:
+def _paths(args: argparse.Namespace) -> dict[str, Path | None]:
     """Files beside SOURCE, by their options."""
-    return {name: path for name in ("vocoder", "voices") if (path := getattr(args, name)) is not None}
+    return {"vocoder": args.vocoder, "voices": args.voices}
 
 
 def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
@@ -146,7 +147,7 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
-        files = family.source_files(path, **_other_paths(args))
+        files = family.source_files(path, **checkpoint_options(family, **_paths(args)))
         origin = CheckpointOrigin(path, config, {"files": {
             name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
                                                           disable=not console.is_terminal)}})
@@ -159,10 +160,10 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
 def _from_hub(args: argparse.Namespace, family: ModelFamily, config: dict[str, Any] | None, destination: Path,
               console: Console) -> CheckpointOrigin:
     """Download. Where the destination has a bundle of the same commit, the files must be the same."""
-    from ane.bundles.hub import check_recorded_hashes, download_checkpoints
+    from ane.bundles.hub import check_recorded_hashes
 
-    repository = family.repository if args.source == HUB else args.source
-    found = download_checkpoints(family, repository, args.revision, lambda file: console.print(f"Fetching {file}"))
+    repository = OFFICIAL_REPOSITORY if args.source == HUB else args.source
+    found = family.download(repository, args.revision, lambda file: console.print(f"Fetching {file}"))
     source = {"repository": repository, "revision": found.revision, "files": found.files}
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
@@ -184,7 +185,7 @@ def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> Non
     """Print the networks of a bundle, or the voices of one without PyTorch networks."""
     from ane.bundles.entries import summarise_keys
 
-    if names := bundle.family.voice_names(bundle):
+    if names := bundle.voice_names:
         console.print(f"Voices: {', '.join(names)}")
     if not bundle.networks:
         return

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from ane.system.streams import TolerantStream
 
 if TYPE_CHECKING:
     from ane.bench.records import BenchRow
+    from ane.bundles.family import ModelFamily
 
 LOGGER = logging.getLogger("ane")
 
@@ -65,6 +67,12 @@ def output_console() -> Console:
     """Standard output for requested lists and tables, without markup."""
     width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
     return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+
+
+def how_to_use(family: "ModelFamily", bundle: str) -> str:
+    """The end of a message about a bundle that was written."""
+    use = "--bundle" if family.settings else "ane transcribe FILE --model"
+    return f"Use it with {use} {shlex.quote(bundle)}"
 
 
 def plain_table(title: str | None, *headings: str, numbers: Sequence[int] = (),

@@ -119,7 +119,7 @@ def say(args: argparse.Namespace) -> int:
     synthesizer = load_synthesizer(args, model, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
     if text is None:
-        named = {"voice": args.voice} if model.family.speaks_voices else {}
+        named = {"voice": args.voice} if model.takes_voices else {}
         voice = synthesizer.prepare(settings=settings, **named)
         args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
         text = "" if args.follow else read_text(args)
@@ -149,7 +149,7 @@ def list_presets(args: argparse.Namespace) -> int:
     from ane.models.tortoise.settings import PRESETS, default_preset
 
     model = open_model(args.bundle, args.checkpoints)
-    if not model.family.presets:
+    if not model.presets:
         raise model.lacks("presets")
     default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):

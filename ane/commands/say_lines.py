@@ -75,7 +75,7 @@ def job_lines(args: argparse.Namespace, synthesizer: Any, lines: Sequence[str],
     store = JobStore(job_folder(args.output))
     try:
         seed = store.seed(args.seed)
-        if synthesizer.model.family.is_random(synthesizer.model):
+        if synthesizer.model.is_random:
             request = {**request, "seed": seed}
         speaker = book_speaker(synthesizer, args.voice, request["settings"], seed, speed=request.get("speed", 1.0),
                                lexicon=request["lexicon"])

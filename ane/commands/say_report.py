@@ -50,7 +50,7 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
     from ane.models.tortoise.settings import default_preset
 
     model, timeline = synthesizer.model, speech.timeline
-    has_presets = model.family.presets
+    has_presets = model.presets
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
         "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,

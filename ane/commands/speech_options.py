@@ -12,7 +12,7 @@ from ane.models.hibari.settings import HibariSettings
 from ane.models.kitten.settings import KittenSettings
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
-from ane.speech.settings import Option
+from ane.speech.settings import Option, check_option
 from ane.system.errors import UserError
 
 # of all kinds of models; of options with one name, the first has the help
@@ -63,7 +63,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     options = given_options(args)
     for name in options:
         try:
-            model.family.check_option(model, name)
+            check_option(model, name)
         except UserError as error:
             raise with_demo(error, name, model, args) from None
     if model.family.settings is None:

@@ -72,11 +72,11 @@ def list_command(args: argparse.Namespace) -> int:
     from ane.voices import list_voices
 
     model = open_model(args.bundle, args.checkpoints)
-    if names := model.family.voice_names(model):
+    if names := model.voice_names:
         output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if args.json
                                else ", ".join(names))
         return 0
-    if model.family.voice_widths(model) is None:
+    if not model.has_latents:
         raise model.lacks("voices")
     voices = list_voices(_folders(model)).values()
     if args.json:

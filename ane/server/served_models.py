@@ -16,6 +16,7 @@ from ane.backends import load_backend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
+from ane.models.whisper.transcription import Transcriber
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
 from ane.system import paths
@@ -114,8 +115,8 @@ class ServedModels:
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
                                None if model.family.stages is None else True, notice=LOGGER.info)
-        if model.family.transcribes:
-            served = ServedModel(name, model.family.transcriber(model, backend), size)
+        if model.family.settings is None:
+            served = ServedModel(name, Transcriber(model, backend), size)
         else:
             speaker = model.family.synthesizer(model, backend)
             served = ServedModel(name, speaker, size, speaker.shared_lanes(self.settings.lanes))
@@ -140,9 +141,9 @@ class ServedModels:
 
 def voice_names(model: Model) -> list[str]:
     """Names of the voices that a client may ask for."""
-    if names := model.family.voice_names(model):
+    if names := model.voice_names:
         return names
-    if model.family.voice_widths(model) is None:
+    if not model.has_latents:
         return [DEFAULT_VOICE]
     folders: list[Path] = [folder for folder in (model.voices, paths.voices_dir()) if folder is not None]
     return [*list_voices(folders), RANDOM]
@@ -152,8 +153,8 @@ def check_models(settings: ServerSettings) -> None:
     """Raise UserError, before the server starts, for a bundle that is not there or cannot speak."""
     for name in settings.models:
         model = open_model(bundle=name)
-        if model.family.transcribes:
+        if model.family.settings is None:
             raise UserError(f"{name} is a {model.family.title} model, which cannot speak: name it as transcriber")
-    if settings.transcriber and not open_model(bundle=settings.transcriber).family.transcribes:
+    if settings.transcriber and open_model(bundle=settings.transcriber).family.settings is not None:
         raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks",
                         "transcriber")

@@ -90,7 +90,7 @@ class Catalogue:
 
     def presets(self, model: str) -> list[str]:
         """Presets of a model, the default first; none if it has none."""
-        if not self.models[model].family.presets:
+        if not self.models[model].presets:
             return []
         default = default_preset(self.models[model].settings)
         return [default, *(name for name in PRESETS if name != default)]
@@ -168,9 +168,9 @@ def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
 def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:
     """The arguments of the family's ``stream``, apart from the text. Raises UserError for what it cannot do."""
     family = served.model.family
-    if request.preset is not None and not family.presets:
+    if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {family.title} models: leave it out", 400, "preset")
     return {"preset": request.preset, "speed": None if request.speed == 1 else request.speed,
-            "seed": request.seed if family.is_random(served.model) else None,
-            "voice": served.voice(request.voice) if family.speaks_voices else None,
+            "seed": request.seed if served.model.is_random else None,
+            "voice": served.voice(request.voice) if served.model.takes_voices else None,
             "lexicon": request.lexicon, "word_times": request.word_times}

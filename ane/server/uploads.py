@@ -149,7 +149,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
         with service.models.using(model) as served:
             job.serial = served.serial
             yield None
-            if served.model.family.voice_widths(served.model) is None:
+            if not served.model.has_latents:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
                 raise RefusedError(f"there is a voice {name} already", 400, "name")

@@ -1,12 +1,13 @@
 """Settings of a request: their fields, with ranges and help, are also the options of `ane say` that a model takes."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from pydantic import Field
 
+from ane.bundles.model import Model
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -40,7 +41,13 @@ class Option:
 
 @checked
 class SpeechSettings:
-    """What the settings of all models have in common."""
+    """What the settings of all models have in common.
+
+    Attributes:
+        presets: names of settings that may be chosen by them.
+    """
+
+    presets: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
@@ -122,3 +129,19 @@ def check_split(split: tuple[int, int] | None) -> None:
     """Raise UserError unless a chunk's desired length is at least 1 and at most the maximum."""
     if split is not None and not 1 <= split[0] <= split[1]:
         raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}", "split")
+
+
+def check_option(model: Model, name: str) -> None:
+    """Raise UserError for an option of a request that has no effect on this model."""
+    family = model.family
+    if family.settings is None:
+        family.synthesizer(model, None)         # raises: it does not speak
+    options = family.settings.options()
+    takes = {"speed": True, "stream": True, "voice": model.takes_voices, "preset": bool(model.presets),
+             "no_split": "split" in options, "seed": model.is_random}
+    random = [network.name for network in family.networks.values() if network.random]
+    if name == "seed" and random and not model.is_random:
+        raise UserError(f"seed has no effect on {model.name}: only the network {' or '.join(random)} draws random "
+                        "numbers, and it has none; leave it out", name)
+    if not takes.get(name, name in options):
+        raise UserError(f"{name} has no effect on {family.title} models, and {model.name} is one; leave it out", name)

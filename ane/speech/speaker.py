@@ -11,7 +11,7 @@ from ane.speech.delivery import delivered
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, report_nothing
-from ane.speech.settings import SpeechSettings
+from ane.speech.settings import SpeechSettings, check_option
 from ane.speech.stream import Speech, Stream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -97,7 +97,7 @@ class Speaker(AsyncSpeaking):
             settings = self.settings.of(preset, self.model.settings)
         for name, value in (("voice", voice), ("seed", seed)):
             if value is not None:
-                self.model.family.check_option(self.model, name)
+                check_option(self.model, name)
         markup = "auto" if ssml is None else "ssml" if ssml else "none"
         return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times)))
 

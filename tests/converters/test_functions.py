@@ -24,19 +24,19 @@ def test_every_network_of_tortoise_is_converted_to_onnx_and_those_that_speak_to_
     assert set(NETWORKS) - set(convertible_networks("coreml")) == {"cvvp", "classifier"}
 
 
-def test_families_declare_the_formats_that_they_are_converted_to():
-    """Messages advise a conversion by what the family declares."""
+def test_families_with_networks_are_converted_to_both_formats():
+    """Messages advise a conversion by that."""
     names = [module.name for module in pkgutil.iter_modules(ane.models.__path__) if module.ispkg]
     families = [find_family(name) for name in names if find_spec(f"ane.models.{name}.family")]
     assert len(families) >= 4
     for family in families:
         rows = functions.models()[family.name].functions if family.name in functions.MODULES else ()
         formats = {target for target in ("coreml", "onnx") for row in rows if getattr(row, target)}
-        assert family.package_formats == formats
+        assert formats == ({"coreml", "onnx"} if family.networks else set())
 
 
 def test_a_model_that_cannot_be_converted_is_not_sent_to_convert():
-    family = SimpleNamespace(title="Kitten", package_formats=frozenset())
+    family = SimpleNamespace(title="Kitten", networks={})
     model = SimpleNamespace(name="other", path="other", family=family)
     assert str(missing_packages(model, "onnx", "use backend=torch")) == (
         "other is a Kitten model, and `ane convert` makes no ONNX packages of it: use backend=torch")

@@ -16,7 +16,7 @@ NAMED_PATH = re.compile(r"`((?:" + "|".join(map(re.escape, FOLDERS)) + r")/[\w./
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them
 OFF_THE_PATH = {
-    "ane.models.tortoise.config_checks", "ane.models.tortoise.family",      # of a bundle that is opened
+    "ane.models.tortoise.family",      # of a bundle that is opened
     "ane.models.tortoise.checkpoints", "ane.models.tortoise.upstream_config",       # of official checkpoints
     "ane.models.tortoise.upstream_keys", "ane.models.tortoise.word_times",          # the latter if it is asked for
     "ane.models.tortoise.packaged", "ane.models.tortoise.packaged.clvp",            # of packages; stages name them

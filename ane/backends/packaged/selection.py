@@ -26,7 +26,8 @@ def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]
     """
     if not getattr(model, "packages", None):
         raise missing_packages(model, "coreml", "use backend=torch")
-    converted = model.family.networks_with("fp16_package" if precision in ("fp32", "fp16") else "compressed")
+    converted = [name for name, network in model.family.networks.items()
+                 if (network.fp16_package if precision in ("fp32", "fp16") else network.compressed)]
     return packages_in(model, model.packages, precision, {}, converted)
 
 
@@ -109,5 +110,5 @@ def fits_in_memory(packages: Mapping[str, PackageRecord], installed: int | None 
 def describe_packages(runtime: str, packages: dict[str, PackageRecord], model: "Bundle") -> str:
     """A backend's name for reports: runtime, precisions of its packages, and the networks that run on torch."""
     precisions = "+".join(sorted({package.precision for package in packages.values()}))
-    missing = sorted(model.family.networks_with("for_speech") & set(model.networks) - set(packages))
+    missing = sorted(name for name in model.networks - set(packages) if model.family.networks[name].for_speech)
     return f"{runtime} {precisions}" + (f", on torch: {', '.join(missing)}" if missing else "")

@@ -100,7 +100,7 @@ class TorchBackend(Backend):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
-        self.half_precision = model.family.networks_with("half_precision")
+        self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, notice)
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
@@ -111,7 +111,8 @@ class TorchBackend(Backend):
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
-        self.keep = (self.device.type != "cpu" or model.family.kept) if keep is None else keep
+        # where nothing is decoded code by code, reading the networks takes as long as running them
+        self.keep = (self.device.type != "cpu" or self.stages.decoder is None) if keep is None else keep
         if self.device.type == "cpu":
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)

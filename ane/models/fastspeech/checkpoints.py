@@ -14,7 +14,6 @@ from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS, layout
-from ane.models.fastspeech.config_checks import check_config
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
@@ -48,7 +47,7 @@ class FastSpeechCheckpoint(Model):
         self.trained = (arguments or {}).get("trained", True) is not False
         self._entries, self._beside = checkpoint_entries(self.path)
         self._config = infer_config(self._entries, self.path, padding)
-        check_config("fastspeech", self._config, self.name)
+        self._config.check(self.name)
         self._found = match_entries(layout(NETWORKS["fastspeech"], self._config).shapes, self._entries, self.path,
                                     lambda key: WRONG_KIND,
                                     lambda: "the sizes of its tensors do not fit together; the file is damaged")

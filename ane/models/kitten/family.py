@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ane.bundles.hub import Snapshot
 from ane.models.kitten.model_files import OWNER, KittenModel, download_model, is_kitten_folder, read_model_files
 from ane.models.kitten.settings import KittenSettings
-from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily
+from ane.models.styletts.bundle import StyleFamily
 from ane.models.styletts.graph import StyleBackend
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound
@@ -17,8 +17,7 @@ if TYPE_CHECKING:       # the synthesizer imports libraries for sound
 class KittenFamily(StyleFamily):
     name, title = "kitten", "KittenTTS"
     settings = KittenSettings
-    required_files = (CONFIG_FILE,)
-    repository, repositories = "KittenML/kitten-tts-nano-0.8-fp32", f"^{OWNER}/"
+    repositories = f"^{OWNER}/"
 
     def synthesizer(self, model: KittenModel, backend: StyleBackend) -> "KittenSynthesizer":
         from ane.models.kitten.synthesizer import KittenSynthesizer
@@ -28,7 +27,7 @@ class KittenFamily(StyleFamily):
     def recognises(self, path: Path) -> bool:
         return is_kitten_folder(path)
 
-    def read_folder(self, path: Path, **options: Any) -> KittenModel:
+    def open_checkpoints(self, path: Path) -> KittenModel:
         return read_model_files(path)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:

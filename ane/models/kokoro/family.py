@@ -1,8 +1,10 @@
 """What Kokoro declares to bundles and commands."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ane.bundles.hub import Snapshot, download_files
 from ane.models.kokoro.model_files import DEFAULT_VOICE, KokoroModel, find_model, graphs_in, voices_in
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.styletts.bundle import StyleFamily
@@ -14,19 +16,13 @@ if TYPE_CHECKING:       # the synthesizer imports libraries for sound
 VOICES = """alloy aoede bella heart jessica kore nicole nova river sarah sky
             adam echo eric fenrir liam michael onyx puck santa  alice emma isabella lily  daniel fable george lewis"""
 GROUPS = ("af", 11), ("am", 9), ("bf", 4), ("bm", 4)     # American and British, female and male; how many of VOICES
+REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"         # of a repository
 
 
 class KokoroFamily(StyleFamily):
     name, title = "kokoro", "Kokoro"
     settings = KokoroSettings
-    import_options = frozenset(("voices",))
-    required_files = ("onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin")
-    repository, repositories = "onnx-community/Kokoro-82M-v1.0-ONNX", "kokoro"
-
-    def __init__(self) -> None:
-        groups = [group for group, count in GROUPS for _ in range(count)]
-        named = [f"{group}_{name}" for group, name in zip(groups, VOICES.split(), strict=True)]
-        self.extra_files = (self.required_files[0], "tokenizer.json", *(f"voices/{voice}.bin" for voice in named))
+    repositories = "kokoro"
 
     def synthesizer(self, model: KokoroModel, backend: StyleBackend) -> "KokoroSynthesizer":
         from ane.models.kokoro.synthesizer import KokoroSynthesizer
@@ -38,8 +34,14 @@ class KokoroFamily(StyleFamily):
             return path.suffix == ".onnx"
         return bool(graphs_in(path)) and any(voices_in(path))
 
-    def read_folder(self, path: Path, **options: Any) -> KokoroModel:
-        return find_model(path, options.get("voices"))
+    def open_checkpoints(self, path: Path, voices: Path | None = None) -> KokoroModel:
+        return find_model(path, voices)
+
+    def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
+        groups = [group for group, count in GROUPS for _ in range(count)]
+        voices = [f"voices/{group}_{name}.bin" for group, name in zip(groups, VOICES.split(), strict=True)]
+        return download_files(repository, REQUIRED, (REQUIRED[0], "tokenizer.json", *voices), revision=revision,
+                              kind=self.title, progress=progress)
 
 
 FAMILY = KokoroFamily()

@@ -82,6 +82,10 @@ class StyleModel(Model):
     def read_voices(self) -> StyleVoices:
         """Read the voices. Raises UserError when they are missing or damaged."""
 
+    @property
+    def voice_names(self) -> list[str]:
+        return self.read_voices().names
+
     def open_graph(self, threads: int | None = None) -> StyleGraph:
         return StyleGraph(self.graph, self.family.title, self.extra, threads)
 
@@ -108,19 +112,10 @@ class StyleModel(Model):
 
 
 class StyleFamily(ModelFamily):
-    """What these families declare in common. Each defines ``read_folder`` and ``synthesizer``."""
-
-    speaks_voices = True
-
-    def read_folder(self, path: Path, **options: Any) -> StyleModel:
-        """The model whose files are at ``path``. Raises UserError when there is none."""
-        raise NotImplementedError
+    """What these families declare in common. Each defines ``open_checkpoints`` and ``synthesizer``."""
 
     def own_backend(self, model: StyleModel) -> StyleBackend:
         return StyleBackend(model)
-
-    def voice_names(self, model: StyleModel) -> list[str]:
-        return model.read_voices().names
 
     def open_bundle(self, folder: Path) -> StyleModel:
         """The files of a bundle, each compared with its SHA-256.
@@ -135,20 +130,13 @@ class StyleFamily(ModelFamily):
         records = list(vars(manifest.files).values())
         for item in records:
             check_hash(folder, item)
-        found = self.read_folder(folder).renamed(manifest.name)
+        found = self.open_checkpoints(folder).renamed(manifest.name)
         if [item.file for item in records] != [CONFIG_FILE, found.graph.name, found.voices_path.name]:
             raise UserError(f"{where} and {CONFIG_FILE} name different files: import the model again")
         return found
 
-    def open_checkpoints(self, path: Path, arguments: Mapping[str, Any] | None, origin: str,
-                         **options: Any) -> StyleModel:
-        """The model in a folder as published. Raises UserError for ``arguments``: it states its own sizes."""
-        if arguments:
-            raise UserError(f"{origin}: a {self.title} model states its own sizes: leave the config out")
-        return self.read_folder(path, **options)
-
     def source_files(self, path: Path, **options: Any) -> dict[str, Path]:
-        return self.read_folder(path, **options).files
+        return self.open_checkpoints(path, **options).files
 
     def write_bundle(self, model: StyleModel, destination: Path | str, *, name: str | None = None, licence: str = "",
                      source: Mapping[str, Any] | None = None, overwrite: bool = False, **options: Any) -> StyleModel:

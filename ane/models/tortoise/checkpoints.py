@@ -23,6 +23,7 @@ from ane.system.errors import UserError
 
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
+FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)
 WRAPPERS = {network.wrapper for network in NETWORKS.values() if network.wrapper}
 
 

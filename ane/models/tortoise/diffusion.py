@@ -18,7 +18,6 @@ from ane.models.tortoise.settings import TRAINED_STEPS, Diffusion
 from ane.system.errors import UserError
 
 MELS = 100
-PREDICTIONS = ("epsilon", "v", "x0")        # what a network may have been trained to predict; see ``denoising_steps``
 
 StepProgress = Callable[[int, int], None]       # steps done, steps in all
 
@@ -125,7 +124,7 @@ def x0_weights(schedule: Schedule, index: int, prediction: str) -> dict[str, flo
         return {"x0_from_x": np.sqrt(alpha_bar), "x0_from_prediction": -np.sqrt(1 - alpha_bar)}
     if prediction == "x0":
         return {"x0_from_x": 0.0, "x0_from_prediction": 1.0}
-    raise ValueError(f"prediction must be one of {', '.join(PREDICTIONS)}, got {prediction!r}")
+    raise ValueError(f"prediction must be epsilon, v or x0, got {prediction!r}")
 
 
 def ancestral(schedule: Schedule, index: int) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """The settings of a request, apart from its text, voice and seed, and the presets for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from ane.speech.settings import SpeechSettings, check_split, setting
 from ane.system.checked import checked
@@ -121,6 +121,8 @@ class Settings(SpeechSettings):
     Raises:
         UserError: a value is out of range.
     """
+
+    presets: ClassVar[Sequence[str]] = tuple(PRESETS)
 
     candidates: int = setting(16, "candidates sampled for each chunk (default: the preset's)", metavar="N",
                               group=CODES, ge=1, le=MAX_CANDIDATES)

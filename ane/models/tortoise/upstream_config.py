@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ane.models.tortoise.config_checks import check_config, check_value
+from ane.bundles.family import Config
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -49,7 +49,7 @@ def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name, network in NETWORKS.items():
         arguments = _arguments(values, network.file, where)
         found[name] = network.config.from_upstream({**dict(network.defaults), **arguments})
-        check_config(name, found[name], f"{where}: {network.file}")
+        found[name].check(f"{where}: {network.file}")
     return found
 
 
@@ -60,10 +60,10 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
         entry = entry["constructor"]
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: {file} must map upstream's constructor arguments to values, not {entry!r}")
-    official: dict[str, Any] = {}
+    official: dict[str, Config] = {}
     for network in NETWORKS.values():
         if network.file == file:
-            official |= asdict(network.official())
+            official |= dict.fromkeys(asdict(network.official()), network.official())
     fixed = FIXED.get(file, {})
     ignored = TRAINING_ONLY.get(file, set())
     for name, value in entry.items():
@@ -72,7 +72,7 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
                 raise UserError(f"{where}: {file}: {name}={value!r} is not supported, only "
                                 f"{fixed[name]!r}")
         elif name in official:
-            check_value(name, value, official[name], f"{where}: {file}")
+            official[name].check_value(name, value, f"{where}: {file}")
         elif name not in ignored:
             known = {*official, *fixed, *ignored}
             raise UserError(f"{where}: {file}: unknown constructor argument {name!r}{_suggestion(name, known)}")

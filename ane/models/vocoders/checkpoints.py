@@ -12,15 +12,12 @@ from ane.bundles.entries import Entries, assemble, match_entries, sources
 from ane.bundles.family import Network, freeze
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import layout
-from ane.models.vocoders.hifigan import RESBLOCKS, MelHifiganConfig
+from ane.models.vocoders.hifigan import AUDIO, MelHifiganConfig
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
 CONFIG_FILE = "config.json"
 NESTED_BLOCK = re.compile(r"resblocks\.(\d+)\.(\d+)\.(convs\d?\..+)")        # NVIDIA's: level, block
-# the sound that a vocoder here must have been trained for, with the names of jik876's config.json
-AUDIO = {"sampling_rate": 22050, "num_mels": 80, "hop_size": 256, "n_fft": 1024, "win_size": 1024, "fmin": 0,
-         "fmax": 8000}
 # dilations of the official versions: (kind of block, kernel size) → dilations
 DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2), ("2", 5): (2, 6), ("2", 7): (3, 12)}
 
@@ -96,7 +93,7 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
                 raise UserError(f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
                                 "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz")
         config = _stated_config(stated, where)
-    check_hifigan(config, where)
+    config.check(where)
     return config
 
 
@@ -106,7 +103,7 @@ def _stated_config(stated: Mapping[str, Any], where: str) -> MelHifiganConfig:
     if "resblock" in values:
         values["resblock"] = str(values["resblock"])
     for name, value in values.items():
-        check_hifigan_value(name, value, getattr(MelHifiganConfig(), name), where)
+        MelHifiganConfig().check_value(name, value, where)
     return MelHifiganConfig(**values)
 
 
@@ -133,39 +130,3 @@ def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:
         raise UserError(f"{path}: blocks with kernels of {', '.join(map(str, sizes))} are of no official version: "
                         f"put its {CONFIG_FILE} beside it") from None
     return MelHifiganConfig(bands, kind, tuple(kernel // 2 for kernel in kernels), kernels, channels, sizes, dilations)
-
-
-def check_hifigan_value(name: str, value: Any, official: Any, where: str) -> None:
-    """Raise UserError unless the JSON ``value`` is like the ``official`` one: counts from 1, and lists of them."""
-    def whole(number: Any) -> bool:
-        return type(number) is int and number >= 1
-
-    if isinstance(official, str):
-        fits = value in RESBLOCKS
-    elif isinstance(official, tuple):
-        fits = isinstance(value, list | tuple) and bool(value) and all(
-            whole(item) if not isinstance(official[0], tuple) else
-            isinstance(item, list | tuple) and bool(item) and all(map(whole, item)) for item in value)
-    else:
-        fits = whole(value)
-    if not fits:
-        raise UserError(f"{where}: {name} must be like {official!r}, not {value!r}")
-
-
-def check_hifigan(config: MelHifiganConfig, where: str) -> None:
-    """Raise UserError for sizes that describe no generator, or one of other mels than ``AUDIO``."""
-    levels = len(config.upsample_rates)
-    if config.resblock not in RESBLOCKS:
-        raise UserError(f"{where}: resblock must be one of {', '.join(RESBLOCKS)}, not {config.resblock!r}")
-    if not levels or len(config.upsample_kernel_sizes) != levels or config.upsample_initial_channel >> levels < 1:
-        raise UserError(f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel "
-                        "do not fit together")
-    if len(config.resblock_kernel_sizes) != len(config.resblock_dilation_sizes):
-        raise UserError(f"{where}: resblock_kernel_sizes and resblock_dilation_sizes differ in length")
-    if any(size < rate or (size - rate) % 2
-           for size, rate in zip(config.upsample_kernel_sizes, config.upsample_rates, strict=True)):
-        raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
-    if config.hop != AUDIO["hop_size"] or config.num_mels != AUDIO["num_mels"]:
-        raise UserError(f"{where}: it takes {config.num_mels} bands and makes {config.hop} samples a frame, and mels "
-                        f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, or "
-                        f"put its {CONFIG_FILE} beside it")

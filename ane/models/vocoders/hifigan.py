@@ -17,8 +17,12 @@ from torch import Tensor, nn
 from ane.bundles.family import Config
 from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
 from ane.models.vocoders.receptive_field import affected_samples, margins
+from ane.system.errors import UserError
 
 RESBLOCKS = ("1", "2")
+# the sound that a vocoder here must have been trained for, with the names of jik876's config.json
+AUDIO = {"sampling_rate": 22050, "num_mels": 80, "hop_size": 256, "n_fft": 1024, "win_size": 1024, "fmin": 0,
+         "fmax": 8000}
 BORDER = 3              # positions on either side that conv_pre and conv_post (kernel size 7) read
 
 
@@ -33,6 +37,24 @@ class MelHifiganConfig(Config):
     upsample_initial_channel: int = 512
     resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
     resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+
+    def check(self, where: str) -> None:
+        """Raise UserError for sizes that describe no generator, or one of other mels than ``AUDIO``."""
+        levels = len(self.upsample_rates)
+        if self.resblock not in RESBLOCKS:
+            raise UserError(f"{where}: resblock must be one of {', '.join(RESBLOCKS)}, not {self.resblock!r}")
+        if not levels or len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1:
+            raise UserError(f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel "
+                            "do not fit together")
+        if len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes):
+            raise UserError(f"{where}: resblock_kernel_sizes and resblock_dilation_sizes differ in length")
+        if any(size < rate or (size - rate) % 2
+               for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=True)):
+            raise UserError(f"{where}: upsample_kernel_sizes must be upsample_rates plus an even number")
+        if self.hop != AUDIO["hop_size"] or self.num_mels != AUDIO["num_mels"]:
+            raise UserError(f"{where}: it takes {self.num_mels} bands and makes {self.hop} samples a frame, and mels "
+                            f"of FastSpeech have {AUDIO['num_mels']} and {AUDIO['hop_size']}: use a vocoder for those, "
+                            "or put its config.json beside it")
 
     @property
     def hop(self) -> int:

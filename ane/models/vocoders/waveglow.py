@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
+from ane.models.vocoders.hifigan import AUDIO
 from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
 from ane.models.vocoders.receptive_field import margins
+from ane.system.errors import UserError
 
 HOP = 256       # samples of a mel frame
 SIGMA = 0.6     # standard deviation of the noise in NVIDIA's example
@@ -37,6 +39,17 @@ class WaveglowConfig(Config):
     n_channels: int = 256
     kernel_size: int = 3
     upsample_kernel: int = 1024
+
+    def check(self, where: str) -> None:
+        """Raise UserError for sizes that describe no WaveGlow, or one of other mels than FastSpeech's."""
+        if self.n_mel_channels != AUDIO["num_mels"]:
+            raise UserError(f"{where}: it takes {self.n_mel_channels} bands, and mels of FastSpeech have "
+                            f"{AUDIO['num_mels']}: use a vocoder trained for those")
+        if HOP % self.n_group or self.n_group % 2 or self.n_early_size % 2 or min(self.flow_channels) < 2:
+            raise UserError(f"{where}: n_group, n_flows, n_early_every and n_early_size do not fit together")
+        if self.kernel_size % 2 == 0 or self.upsample_kernel < HOP:
+            raise UserError(f"{where}: kernel_size must be odd and upsample_kernel at least {HOP}, not "
+                            f"{self.kernel_size} and {self.upsample_kernel}")
 
     @property
     def flow_channels(self) -> list[int]:

@@ -10,8 +10,7 @@ import torch
 from ane.bundles.entries import Entries, assemble, match_entries, sources
 from ane.bundles.family import Network
 from ane.bundles.weights import layout
-from ane.models.vocoders.checkpoints import AUDIO
-from ane.models.vocoders.waveglow import HOP, WaveglowConfig
+from ane.models.vocoders.waveglow import WaveglowConfig
 from ane.system.errors import UserError
 
 INVERSE = re.compile(r"convinv\.\d+\.conv\.weight")
@@ -36,7 +35,7 @@ class WaveglowCheckpoint:
         self.path, self.network = path, network.name
         self._entries = waveglow_entries(content)
         self.config = infer_config(self._entries, path)
-        check_waveglow(self.config, str(path))
+        self.config.check(str(path))
         self._found = match_entries(layout(network, self.config).shapes, self._entries, path, lambda key: WRONG_KIND,
                                     lambda: "the sizes of its tensors do not fit together; the file is damaged")
         used = {part for source in self._found.values() for part in source}
@@ -89,15 +88,3 @@ def infer_config(entries: Entries, path: Path) -> WaveglowConfig:
     _, width, size = shape("WN.0.in_layers.0")
     return WaveglowConfig(bands, flows, channels[0], early, channels[0] - channels[early] if early < flows else 2,
                           count(r"WN\.0\.in_layers\.(\d+)\."), width, size, kernel)
-
-
-def check_waveglow(config: WaveglowConfig, where: str) -> None:
-    """Raise UserError for sizes that describe no WaveGlow, or one of other mels than FastSpeech's."""
-    if config.n_mel_channels != AUDIO["num_mels"]:
-        raise UserError(f"{where}: it takes {config.n_mel_channels} bands, and mels of FastSpeech have "
-                        f"{AUDIO['num_mels']}: use a vocoder trained for those")
-    if HOP % config.n_group or config.n_group % 2 or config.n_early_size % 2 or min(config.flow_channels) < 2:
-        raise UserError(f"{where}: n_group, n_flows, n_early_every and n_early_size do not fit together")
-    if config.kernel_size % 2 == 0 or config.upsample_kernel < HOP:
-        raise UserError(f"{where}: kernel_size must be odd and upsample_kernel at least {HOP}, not "
-                        f"{config.kernel_size} and {config.upsample_kernel}")

@@ -168,7 +168,7 @@ class WhisperCheckpoint(Model):
         """Compare keys, types and shapes of one network with the sizes."""
         entry = WHISPER_NETWORKS[network]
         self._check_layers(network)
-        self.family.check_config(network, self.config(network), str(self.files[0]))
+        self.config(network).check(str(self.files[0]))
         shapes, where = layout(entry, self.config(network)).shapes, self.files[0]
         tensors = {key.removeprefix(entry.prefix): tensor for key, tensor in self._entries.items()
                    if key.startswith(entry.prefix)}

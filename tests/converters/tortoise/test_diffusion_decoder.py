@@ -13,7 +13,6 @@ from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequ
 from ane.backends.torch.denoiser import TorchDenoiser
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
-    PREDICTIONS,
     SOLVERS,
     Diffusion,
     Schedule,
@@ -21,7 +20,12 @@ from ane.models.tortoise.diffusion import (
     frame_count,
     sample,
 )
-from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
+from ane.models.tortoise.networks.diffusion_decoder import (
+    PREDICTIONS,
+    DiffusionConfig,
+    DiffusionTts,
+    timestep_embedding,
+)
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsample_nearest
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError

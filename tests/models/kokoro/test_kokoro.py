@@ -194,7 +194,7 @@ def damaged(folder: Path, file: str, content: bytes) -> None:
 def test_faulty_files_are_one_clear_line(folder: Path, fault: Any, message: str) -> None:
     fault(folder)
     with pytest.raises(UserError, match=message) as caught:
-        FAMILY.read_folder(folder).check()
+        FAMILY.open_checkpoints(folder).check()
     assert "\n" not in str(caught.value)
 
 

@@ -9,5 +9,5 @@ NETWORKS = {network.name: network for network in (
     Network("fastspeech", FastSpeech, FastSpeechConfig, "the FastSpeech checkpoint", half_precision=True,
             for_speech=True),
     Network("vocoder", MelHifigan, MelHifiganConfig, "the HiFi-GAN checkpoint", for_speech=True),
-    Network("waveglow", Waveglow, WaveglowConfig, "the WaveGlow checkpoint", for_speech=True),
+    Network("waveglow", Waveglow, WaveglowConfig, "the WaveGlow checkpoint", for_speech=True, random=True),
 )}

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from ane.bundles.family import Config
 from ane.models.fastspeech.networks.layers import FFTStack, WideNorm
+from ane.models.fastspeech.text import SYMBOLS
+from ane.system.errors import UserError
 
 PADDINGS = ("exact", "published")
 DURATION_KERNEL = 3     # fixed in NVIDIA's class, as its padding of 1 is
@@ -41,6 +43,16 @@ class FastSpeechConfig(Config):
     n_mels: int = 80
     embeddings: int = 149
     padding: str = "exact"
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        if self.padding not in PADDINGS:
+            raise UserError(f"{where}: padding must be {' or '.join(PADDINGS)}, not {self.padding!r}")
+        if self.fft_conv1d_kernel % 2 == 0:
+            raise UserError(f"{where}: fft_conv1d_kernel must be odd, not {self.fft_conv1d_kernel}")
+        if self.embeddings < len(SYMBOLS):
+            raise UserError(f"{where}: it has embeddings for {self.embeddings} symbols, and English text needs "
+                            f"{len(SYMBOLS)}: it was trained on other symbols, which this version does not know")
 
 
 class DurationPredictor(nn.Module):

@@ -12,6 +12,7 @@ padding, which changes nothing.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,8 @@ class HibariConfig(Config):
     decoder_inner: int = 768
     decoder_layers: int = 8
     heads: int = 2
+
+    split_widths: ClassVar = (("width", "heads"), ("prosody_width", "heads"))
 
 
 TEXT_KERNEL, FRAME_KERNEL = 5, 7

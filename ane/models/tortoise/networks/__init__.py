@@ -18,11 +18,13 @@ from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 
 NETWORKS = {network.name: network for network in (
     Network("autoregressive", UnifiedVoice, UnifiedVoiceConfig, "autoregressive.pth", unused=UnifiedVoice.unused,
-            half_precision=True, quantised=True, compressed=True, for_speech=True),
+            half_precision=True, quantised=True, compressed=True, for_speech=True, random=True,
+            voice_width=lambda config: config.model_dim),
     Network("conditioning_encoder", ConditioningEncoder, ConditioningEncoderConfig, "autoregressive.pth",
             prefix="conditioning_encoder."),
     Network("diffusion", DiffusionTts, DiffusionConfig, "diffusion_decoder.pth", unused=DiffusionTts.unused,
-            half_precision=True, compressed=True, for_speech=True),
+            half_precision=True, compressed=True, for_speech=True,
+            voice_width=lambda config: 2 * config.model_channels),
     Network("contextual_embedder", ContextualEmbedder, ContextualEmbedderConfig, "diffusion_decoder.pth",
             prefix="contextual_embedder."),
     Network("clvp", CLVP, CLVPConfig, "clvp2.pth", half_precision=True, compressed=True, for_speech=True),

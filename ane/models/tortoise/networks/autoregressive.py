@@ -15,9 +15,15 @@ from torch import Tensor, nn
 
 from ane.backends.base import DecoderShape
 from ane.bundles.family import Config
+from ane.system.errors import UserError
 
 # q, k, v (B, heads, T, head_width) → (B, heads, T, head_width): attention between columns, with or without a cache
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+# sizes that are ids: of text tokens, and of codes
+TEXT_TOKENS = ("start_text_token", "stop_text_token")
+CODES = ("start_mel_token", "stop_mel_token", "calm_token", "tail_tokens")
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,23 @@ class UnifiedVoiceConfig(Config):
     alignment_shift: float = 0.0
 
     without_effect: ClassVar[frozenset[str]] = frozenset(("alignment_heads", "alignment_shift"))
+    split_widths: ClassVar = (("model_dim", "heads"),)
+    identifiers: ClassVar[frozenset[str]] = frozenset((*TEXT_TOKENS, *CODES))
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        for names, highest in ((TEXT_TOKENS, self.number_text_tokens), (CODES, self.number_mel_codes - 1)):
+            for name in names:
+                value = getattr(self, name)
+                if not all(0 <= token <= highest for token in (value if isinstance(value, tuple) else (value,))):
+                    raise UserError(f"{where}: {name} {list(value) if isinstance(value, tuple) else value} is beyond "
+                                    f"the decoder's table: 0 to {highest}")
+        for found in self.alignment_heads:
+            if not isinstance(found, tuple) or len(found) != 3 or not all(type(item) is int for item in found):
+                raise UserError(f"{where}: alignment_heads must be a list of [layer, head, delay], not {found!r}")
+            if not (0 <= found[0] < self.layers and 0 <= found[1] < self.heads):
+                raise UserError(f"{where}: alignment_heads names head {found[1]} of layer {found[0]}, which the "
+                                "decoder lacks")
 
     @property
     def text_positions(self) -> int:

@@ -1,6 +1,7 @@
 """The classifier that predicts whether Tortoise made a clip (upstream models/classifier.py)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class ClassifierConfig(Config):
     num_attn_heads: int = 4
     base_channels: int = 32
     kernel_size: int = 5
+
+    split_widths: ClassVar = (("embedding_dim", "num_attn_heads"),)
 
 
 class ClassifierResBlock(nn.Module):

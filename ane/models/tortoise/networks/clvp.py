@@ -4,6 +4,7 @@ A score is the dot product of two vectors: that of the codes has unit length, th
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -75,6 +76,8 @@ class CVVPConfig(Config):
     mel_channels: int = 80
     mel_codes: int = 8192
     speech_enc_depth: int = 8
+
+    split_widths: ClassVar = (("model_dim", "transformer_heads"),)
 
 
 class CollapsingTransformer(nn.Module):

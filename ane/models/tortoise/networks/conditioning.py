@@ -6,6 +6,7 @@ models/random_latent_generator.py.
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from ane.models.tortoise.networks.layers import AttentionBlock
 class ConditioningEncoderConfig(Config):
     model_dim: int = 1024
     heads: int = 16
+
+    split_widths: ClassVar = (("model_dim", "heads"),)
 
 
 class ConditioningEncoder(nn.Module):
@@ -40,6 +43,8 @@ class ContextualEmbedderConfig(Config):
     in_channels: int = 100
     model_channels: int = 1024
     num_heads: int = 16
+
+    split_widths: ClassVar = (("model_channels", "num_heads"),)
 
 
 class ContextualEmbedder(nn.Sequential):

@@ -7,6 +7,7 @@ Inputs and outputs are (B, C, L). Inside, frames are packed and channels are las
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,9 @@ from ane.models.tortoise.networks.frames import (
     pack,
     product,
 )
+from ane.system.errors import UserError
+
+PREDICTIONS = ("epsilon", "v", "x0")        # of x = √ᾱ·x0 + √(1−ᾱ)·ε, with v = √ᾱ·ε − √(1−ᾱ)·x0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,13 @@ class DiffusionConfig(Config):
     in_tokens: int = 8193
     num_heads: int = 16
     prediction: str = "epsilon"        # what the network predicts from the noisy mel: "epsilon", "v" or "x0"
+
+    split_widths: ClassVar = (("model_channels", "num_heads"),)
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        if self.prediction not in PREDICTIONS:
+            raise UserError(f"{where}: prediction {self.prediction!r} is none of {', '.join(PREDICTIONS)}")
 
 
 def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Whisper's encoder: the log-mel spectrogram of a window to one state for each 20 ms (openai/whisper model.py)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ class WhisperEncoderConfig(Config):
     n_audio_state: int = 512
     n_audio_head: int = 8
     n_audio_layer: int = 6
+
+    split_widths: ClassVar = (("n_audio_state", "n_audio_head"),)
 
 
 class WhisperEncoderBlock(nn.Module):

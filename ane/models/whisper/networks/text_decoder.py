@@ -5,12 +5,14 @@ Its input is a sequence of columns (B, T, D), token embeddings with positions ad
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from ane.backends.base import DecoderShape
 from ane.bundles.family import Config
+from ane.models.whisper.alignment_heads import check_alignment_heads
 from ane.models.whisper.networks.layers import (
     CastingLinear,
     CrossAttend,
@@ -32,6 +34,12 @@ class WhisperDecoderConfig(Config):
     n_text_head: int = 8
     n_text_layer: int = 6
     alignment_heads: tuple[tuple[int, int], ...] = ()       # (layer, head) by which words are timed, where known
+
+    split_widths: ClassVar = (("n_text_state", "n_text_head"),)
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        check_alignment_heads(self.alignment_heads, self.n_text_layer, self.n_text_head, where)
 
     @property
     def decoder_shape(self) -> DecoderShape:
