@@ -148,7 +148,7 @@ def test_an_option_of_other_models_is_refused(bundle, capsys, flags):
 
 def test_a_seed_without_a_waveglow_is_refused(bundle, capsys):
     assert main(["say", "Hello.", "--bundle", str(bundle), "-o", "x.wav", "--seed", "0"]) == 1
-    assert "--seed has no effect on bundle: only a WaveGlow vocoder draws random numbers" in capsys.readouterr().err
+    assert "--seed has no effect on bundle: only the network waveglow draws random numbers" in capsys.readouterr().err
 
 
 def test_with_a_waveglow(files, capsys):
