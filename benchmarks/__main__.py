@@ -13,12 +13,25 @@ from pathlib import Path
 
 from ane.commands.arguments import comma_separated
 from ane.system.errors import UserError
-from benchmarks import checkpoints, embedded, exactness, kokoro, memory, quality, server, speech, stages, witnesses
+from benchmarks import (
+    checkpoints,
+    embedded,
+    exactness,
+    kokoro,
+    memory,
+    neighbours,
+    quality,
+    server,
+    speech,
+    stages,
+    witnesses,
+)
 from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **stages.BENCHMARKS, **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "memory": memory.BENCHMARK,
+    **stages.BENCHMARKS, **speech.BENCHMARKS, "embedded": embedded.BENCHMARK,
+    "neighbours": neighbours.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
     "kokoro": kokoro.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }

@@ -193,10 +193,13 @@ class Backend(ABC):
         max_batched_frames: frames of all utterances together that one call of a denoiser should have at most; 0: one
             utterance per call.
         returns_attention: whether ``align`` and ``prefix_attention`` work.
+        keeps_threads: whether all networks keep their number of threads on a machine with other work, so that sound has
+            the same bytes.
     """
 
     name: str
     max_batched_frames = 0
+    keeps_threads = False
     returns_attention = False
 
     @abstractmethod

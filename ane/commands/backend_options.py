@@ -31,7 +31,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--memory", type=gigabytes, metavar="GB",
         help="memory limit for loaded ONNX graphs; the least recently used are released (default: no limit)")
     add("--rebuild-engines", action="store_true", help="build TensorRT engines even if they are cached (onnx:tensorrt)")
-    add("--threads", type=positive, metavar="N", help="CPU threads (default: the backend's choice)")
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: all, fewer while other programs are busy)")
 
 
 def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, keep: bool | None = None) -> Any:

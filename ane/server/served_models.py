@@ -115,6 +115,7 @@ class ServedModels:
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
                                None if model.family.stages is None else True, notice=LOGGER.info)
+        backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
         if model.family.settings is None:
             served = ServedModel(name, Transcriber(model, backend), size)
         else:

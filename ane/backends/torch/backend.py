@@ -24,6 +24,7 @@ from ane.backends.torch.device import (
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StaticDecoders
+from ane.backends.torch.threads import ThreadGovernor, governed
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
@@ -89,7 +90,8 @@ class TorchBackend(Backend):
 
     Args:
         device, precision: see ``choose_device`` and ``choose_precision``.
-        threads, keep, notice: see ``ane.backends.load_backend``.
+        threads, keep, notice: see ``ane.backends.load_backend``. With ``threads``, the vocoders and the denoiser keep
+            this number; else all networks use fewer while the machine has other work.
         exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
 
@@ -113,12 +115,14 @@ class TorchBackend(Backend):
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         # where nothing is decoded code by code, reading the networks takes as long as running them
         self.keep = (self.device.type != "cpu" or self.stages.decoder is None) if keep is None else keep
+        self.governor, self.keeps_threads = ThreadGovernor() if self.device.type == "cpu" else None, threads is not None
         if self.device.type == "cpu":
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
         self._static_decoders = StaticDecoders()
 
+    @governed
     @torch.inference_mode()
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stage that the model declares.
@@ -154,7 +158,9 @@ class TorchBackend(Backend):
 
         with torch_memory_errors():
             chosen = partial(self._static_decoders, make) if cuda else make
-            return chosen(lanes, capacity, prefixes, max_prefix_length)
+            decoder = chosen(lanes, capacity, prefixes, max_prefix_length)
+        decoder.governor = self.governor
+        return decoder
 
     @torch.inference_mode()
     def align(self, columns: np.ndarray, memory: np.ndarray,
@@ -179,7 +185,7 @@ class TorchBackend(Backend):
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
             return TorchDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
-                                 self._to_device(conditioning, dtype), frames)
+                                 self._to_device(conditioning, dtype), frames, self.governor, self.keeps_threads)
 
     def load(self, *networks: str) -> None:
         for name in networks:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ane.backends.base import Decoder, check_step
 from ane.backends.torch.device import torch_memory_errors
+from ane.backends.torch.threads import ThreadGovernor, governed
 
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
 FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
@@ -35,6 +36,8 @@ class TorchDecoder(Decoder):
     """
 
     copies_lanes = True
+    governor: ThreadGovernor | None = None      # of its calls, whose bits depend on no number of threads
+    keeps_threads = False
 
     def __init__(self, network: Any, lanes: int, capacity: int, device: torch.device, dtype: torch.dtype,
                  prefixes: int = 1, max_prefix_length: int | None = None):
@@ -61,6 +64,7 @@ class TorchDecoder(Decoder):
             for layer, (keys, values) in enumerate(self.network.memory(self._to_device(memory[None]))):
                 self.memory_keys[layer, index], self.memory_values[layer, index] = keys[0], values[0]
 
+    @governed
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         with torch_memory_errors():
@@ -81,6 +85,7 @@ class TorchDecoder(Decoder):
             self._end_recording()
             return hidden[0].cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
 
+    @governed
     @torch.inference_mode()
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,127 @@
+"""How many threads torch computes with on a machine that has other work.
+
+A product of a small network is split between threads that meet at a barrier, and each waits for the one that is not
+running: beside two busy programs on two cores, two threads are many times slower than one. So the time that threads of
+this process wait for a core is watched, and while they wait, fewer of them are used. No bit of a code or of a hidden
+state depends on their number; the sound of vocoders does by rounding, so that a program can keep theirs.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+WINDOW = 0.03               # seconds of calls that are judged together
+MOST_WAITING = 0.35         # seconds that threads may wait for a core, in a second
+IDLE = 0.75                 # cores without work that let another thread in
+PATIENCE = 0.5, 8.0         # seconds before more threads are tried again: at first, and after many failures
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+TASKS = Path("/proc/self/task")
+STATISTICS = Path("/proc/stat")
+
+
+def seconds_waiting() -> float:
+    """Seconds that all threads of this process have waited for a core. OSError where the system does not tell.
+
+    Linux: the second number of /proc/PID/task/TID/schedstat, in nanoseconds (Documentation/scheduler/sched-stats.rst).
+    """
+    waiting = 0
+    for task in os.scandir(TASKS):
+        try:
+            with open(f"{task.path}/schedstat", "rb") as file:
+                waiting += int(file.read().split()[1])
+        except FileNotFoundError:       # it has ended meanwhile
+            continue
+    return waiting / 1e9
+
+
+def seconds_idle() -> float:
+    """Seconds that all cores of the machine have been idle (proc(5): the fourth and fifth number of "cpu")."""
+    with STATISTICS.open("rb") as file:
+        idle = file.readline().split()[4:6]
+    return sum(map(int, idle)) / os.sysconf("SC_CLK_TCK")
+
+
+class ThreadGovernor:
+    """Lowers torch's number of threads while they wait for cores, and raises it again when cores are idle.
+
+    Whoever sets torch's number on a thread sets the most that is used there. Systems other than Linux do not tell how
+    long threads wait: there nothing is changed.
+
+    Args:
+        waiting, idle, clock: where the seconds come from.
+    """
+
+    def __init__(self, waiting: Callable[[], float] = seconds_waiting, idle: Callable[[], float] = seconds_idle,
+                 clock: Callable[[], float] = time.perf_counter):
+        self._waiting, self._idle, self._clock = waiting, idle, clock
+        self._lock, self._thread = threading.Lock(), threading.local()
+        self.limit: int | None = None       # threads that are used at most; None: as many as torch was told
+        self._patience = PATIENCE[0]
+        try:
+            self._begin_window(clock())
+            self.active = True
+        except (OSError, IndexError, ValueError):
+            self.active = False
+
+    def _begin_window(self, now: float) -> None:
+        self._began, self._calls = now, 0.0
+        self._waited, self._idled = self._waiting(), self._idle()
+
+    def begin(self, keeps_threads: bool = False) -> float:
+        """Set the number of threads for a call on this thread, which may keep what was chosen; returns the time."""
+        chosen = torch.get_num_threads()
+        if chosen != getattr(self._thread, "count", None):      # somebody else has chosen it
+            self._thread.most = chosen
+        most = self._thread.most
+        self._thread.count = most if keeps_threads else min(most, self.limit or most)
+        if self._thread.count != chosen:
+            torch.set_num_threads(self._thread.count)
+        return self._clock()
+
+    def end(self, began: float) -> None:
+        """Judge a call that began then."""
+        now = self._clock()
+        with self._lock:
+            self._calls += now - began
+            if self._calls >= WINDOW:
+                self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        seconds = now - self._began
+        waited, idled = (self._waiting() - self._waited) / seconds, (self._idle() - self._idled) / seconds
+        most = self._thread.most
+        count = min(most, self.limit or most)
+        if waited > MOST_WAITING and count > 1:
+            if self.limit is not None:      # it was raised in vain
+                self._patience = min(2 * self._patience, PATIENCE[1])
+            self.limit = max(1, count - max(1, round(waited)))
+        elif self.limit is not None:
+            if seconds < self._patience:    # the window grows: idle time is counted in hundredths of a second
+                return
+            if idled > IDLE:
+                self.limit = min(most, count + int(idled + 1 - IDLE))
+            else:
+                self._patience = PATIENCE[0]
+        self._begin_window(now)
+
+
+def governed(method: Method) -> Method:
+    """Let the ``governor`` of the object choose the threads of a method, if it has one, unless it ``keeps_threads``."""
+    @wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        governor = self.governor
+        if governor is None or not governor.active:
+            return method(self, *args, **kwargs)
+        began = governor.begin(self.keeps_threads)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            governor.end(began)
+    return call     # type: ignore[return-value]

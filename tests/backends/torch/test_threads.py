@@ -1,0 +1,125 @@
+"""On a machine with other work, torch computes with fewer threads while they would wait for cores."""
+
+import numpy as np
+import pytest
+import torch
+
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.threads import ThreadGovernor
+from tests.random_model import RandomModel
+
+
+class SharedMachine:
+    """Cores that threads of this process and of others share, and a clock.
+
+    Attributes:
+        cores: that other programs leave to this process.
+    """
+
+    def __init__(self, cores: float):
+        self.cores, self.now, self.waited, self.idled = cores, 0.0, 0.0, 0.0
+        self.governor = ThreadGovernor(lambda: self.waited, lambda: self.idled, lambda: self.now)
+
+    def compute(self, seconds: float) -> list[int]:
+        """Calls of 10 ms, one after the other; returns the number of threads of each."""
+        counts = []
+        for _ in range(round(100 * seconds)):
+            began = self.governor.begin()
+            counts.append(torch.get_num_threads())
+            self.now += 0.01
+            self.waited += 0.01 * max(0.0, counts[-1] - self.cores)
+            self.idled += 0.01 * max(0.0, self.cores - counts[-1])
+            self.governor.end(began)
+        return counts
+
+
+@pytest.fixture(autouse=True)
+def four_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_machine_without_other_work_keeps_all_threads():
+    assert set(SharedMachine(4).compute(5)) == {4}
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(3, 3), (2, 2), (1.5, 1), (0.5, 1)])
+def test_threads_that_wait_for_cores_are_given_up_within_a_few_calls(cores, expected):
+    counts = SharedMachine(cores).compute(2)
+    assert counts[12] == counts[40] == expected
+
+
+def test_they_come_back_when_the_other_programs_end():
+    machine = SharedMachine(1)
+    assert machine.compute(2)[-1] == 1
+    machine.cores = 4
+    assert machine.compute(2)[-1] == 4
+
+
+def test_what_was_raised_in_vain_is_tried_again_ever_more_rarely():
+    machine = SharedMachine(1)
+    machine.compute(1)
+    raised = []
+    for _ in range(60):         # every second the others pause just long enough to look away
+        machine.idled += 1.0
+        raised.append(max(machine.compute(1)) > 1)
+    assert raised[0]
+    assert sum(raised[30:]) < sum(raised[:30])
+
+
+def test_who_sets_the_number_on_a_thread_sets_the_most_there():
+    machine = SharedMachine(8)
+    torch.set_num_threads(2)
+    assert set(machine.compute(1)) == {2}
+    machine.cores = 1
+    assert machine.compute(1)[-1] == 1
+    torch.set_num_threads(3)
+    machine.cores = 8
+    assert machine.compute(2)[-1] == 3
+
+
+def test_a_call_that_keeps_its_threads_has_them_beside_others_that_give_them_up():
+    machine = SharedMachine(1)
+    assert machine.compute(1)[-1] == 1
+    machine.governor.begin(keeps_threads=True)
+    assert torch.get_num_threads() == 4
+    assert machine.compute(0.01) == [1]
+
+
+def test_where_the_system_does_not_tell_nothing_is_changed():
+    def unknown() -> float:
+        raise FileNotFoundError
+
+    assert not ThreadGovernor(unknown, unknown).active
+
+
+class RecordedGovernor:
+    active = True
+
+    def __init__(self):
+        self.calls = 0
+
+    def begin(self, keeps_threads: bool) -> float:
+        self.calls += 1
+        return 0.0
+
+    def end(self, began: float) -> None:
+        pass
+
+
+def test_every_call_of_a_network_on_the_cpu_is_governed():
+    backend = TorchBackend(RandomModel(), "cpu")
+    assert isinstance(backend.governor, ThreadGovernor)
+    governor = backend.governor = RecordedGovernor()
+    decoder = backend.decoder(1, 4)
+    columns = np.zeros((3, 64), np.float32)
+    decoder.prefill(columns)
+    decoder.step(columns[None, :1], np.zeros(1, np.int64))
+    assert governor.calls == 2
+
+
+@pytest.mark.parametrize(("threads", "keeps"), [(None, False), (2, True)])
+def test_who_names_a_number_of_threads_keeps_the_bits_of_the_sound(threads, keeps):
+    assert TorchBackend(RandomModel(), "cpu", threads=threads).keeps_threads is keeps
