@@ -24,6 +24,7 @@ from benchmarks import (
     server,
     speech,
     stages,
+    whisper,
     witnesses,
 )
 from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
@@ -33,7 +34,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     **stages.BENCHMARKS, **speech.BENCHMARKS, "embedded": embedded.BENCHMARK,
     "neighbours": neighbours.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
-    "kokoro": kokoro.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "kokoro": kokoro.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }
 
 

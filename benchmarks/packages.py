@@ -57,6 +57,9 @@ PACKAGES = {package.name: package for package in (
     # recorded people
     DataPackage(name="moonshine-voice", version="0.1.5", platform="manylinux_2_34_x86_64",
             sha256="1ed9e0ccf94be4845d69e7fa862dcf4c8b5801a758796966494c694f48184496"),
+    # short spoken samples in several languages
+    DataPackage(name="pytest-audioeval", version="0.1.3",
+            sha256="8b97369347232d43180dd9860189c547ccc8dedb42b7c21d511ddc5a05ef7ecc"),
     # voices: hibari with its phonemes; Kokoro in four parts, its vocabulary, and the style tables of its 54 voices
     DataPackage(name="hibari-tts", version="0.2.1",
             sha256="49f2abbbe451c988e7448b5afa08c8a56410535ebb855c0e7d174275df5ca1f3"),
