@@ -1,15 +1,17 @@
 """Campaign: does `ane read --check` find defects, and does it leave good chunks alone?
 
-    python -m tests.books.defects [--voice rms] [--chunks 240] [--defects 200] [-o FILE.json]
+    python -m tests.books.defects [--voice rms] [--chunks 240] [--defects 200] [--whisper base] [-o FILE.json]
 
 A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
 sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
+With --whisper the recogniser is Whisper with trained weights (``benchmarks.packages``), as with `--recogniser`.
 """
 
 import argparse
 import random
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +21,9 @@ from typing import Any
 import numpy as np
 
 import ane
+from ane.backends import load_backend
 from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
-from ane.books.checking.recognisers import AligningRecogniser, TextAligner
+from ane.books.checking.recognisers import AligningRecogniser, TextAligner, TranscribingRecogniser
 from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate
@@ -29,10 +32,13 @@ from ane.books.speakers import SpokenChunk, TortoiseSpeaker
 from ane.books.store import JobStore
 from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.settings import Settings
+from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.whisper.transcription import Transcriber
 from ane.speech.words import SpokenWord
 from ane.system.files import write_json
 from ane.system.records import read_record
 from benchmarks.listening import Recogniser, edits, words
+from benchmarks.packages import whisper_folder
 from training.grammar import plain_sentence
 from training.text import held_out_sentences
 
@@ -141,15 +147,16 @@ class DefectMaker:
 
 def campaign(options: argparse.Namespace) -> dict[str, Any]:
     rng = random.Random(options.seed)
-    synthesizer = ane.load(keep=True)
+    synthesizer = ane.load("demo", keep=True)
     settings = Settings.of(options.preset, synthesizer.model.settings)
     speaker = TortoiseSpeaker(synthesizer, synthesizer.voice(options.voice, Randomness(0)), settings, word_times=True)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, options.seed)
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:
         parts = spoken_book(speaker, plan, Path(folder) / "job")
-    recogniser, rate = AligningRecogniser(), speaker.sample_rate
-    checker, free = BookChecker(recogniser), Recogniser(())
+    rate, free = speaker.sample_rate, Recogniser(())
+    checker = BookChecker(whisper_recogniser(options.whisper) if options.whisper else AligningRecogniser())
+    began = time.process_time()
     norms = BookNorms.of(part.signals for part in parts)
     flagged, good = [], []
     for part in parts:
@@ -161,6 +168,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
                             "problems": [problem.what for problem in problems]})
         else:
             good.append(part)
+    judging = (time.process_time() - began) / len(parts)
     maker, found, made, missed = DefectMaker(speaker, good, rng), Counter[str](), Counter[str](), []
     by_sound = Counter[str]()
     for index in range(options.defects):
@@ -176,7 +184,9 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
         if not problems:
             missed.append({"kind": kind, "text": part.text})
     needless = [one for one in flagged if one["share_of_words_wrong"] < CONFIRMED]
-    return {"voice": options.voice, "preset": options.preset, "seed": options.seed, "chunks": len(parts),
+    recogniser = f"whisper {options.whisper}" if options.whisper else "pocketsphinx"
+    return {"recogniser": recogniser, "cpu_seconds_a_chunk": round(judging, 3),
+            "voice": options.voice, "preset": options.preset, "seed": options.seed, "chunks": len(parts),
             "flagged_as_they_are": len(flagged), "share_flagged": len(flagged) / len(parts),
             "flagged_and_heard_right": len(needless), "share_flagged_and_heard_right": len(needless) / len(parts),
             "defects": sum(made.values()), "found": sum(found.values()),
@@ -184,7 +194,12 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
             "by_kind": {kind: {"made": made[kind], "found": found[kind], "found_without_recogniser": by_sound[kind]}
                         for kind in made},
             "missed": missed, "flagged": flagged,
-            "distribution_of_good_chunks": distribution(good, norms, recogniser.aligner, rate)}
+            "distribution_of_good_chunks": {} if options.whisper else distribution(good, norms, TextAligner(), rate)}
+
+
+def whisper_recogniser(size: str) -> TranscribingRecogniser:
+    model = WhisperCheckpoint(whisper_folder(size))
+    return TranscribingRecogniser(Transcriber(model, load_backend("torch:cpu", model, "fp32", 1, keep=True)))
 
 
 def distribution(parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAligner,
@@ -215,6 +230,7 @@ def main() -> int:
     parser.add_argument("--preset", default="fastest")
     parser.add_argument("--chunks", type=int, default=240, help="of the book, about")
     parser.add_argument("--defects", type=int, default=200)
+    parser.add_argument("--whisper", choices=("base", "tiny.en"), help="in place of pocketsphinx")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     options = parser.parse_args()

@@ -195,8 +195,12 @@ class RecordingTranscription:
             if np.abs(self.samples[position * HOP:(position + frames) * HOP]).max() > SILENT_PEAK:
                 if mel is None:
                     mel = log_mel(self.samples, self.transcriber.encoder_config.n_mels, self.window_frames * HOP)
-                window = pad_or_cut(mel[:, position:position + frames], self.window_frames)
-                states = self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(window[None]))
+                window, states = mel[:, position:position + self.window_frames], None
+                if not self.language:       # heard with the silence after the recording's end, as in openai-whisper
+                    states = self._encoded(window)
+                    self.language = self._likeliest_language(states)
+                if states is None or frames < self.window_frames:
+                    states = self._encoded(pad_or_cut(window[:, :frames], self.window_frames))
                 decoded = self._decode(states, position)
                 if not self.options.has_no_speech(decoded):
                     segments, advance = self._split(decoded, position, frames)
@@ -205,6 +209,15 @@ class RecordingTranscription:
                     yield from self._keep(segments, decoded)
             position = min(position + advance, self.frames)
             yield position * FRAME_SECONDS, self.frames * FRAME_SECONDS
+
+    def _encoded(self, mel: np.ndarray) -> np.ndarray:
+        """A window (bands, 2N) to its states (1, N, D)."""
+        return self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
+
+    def _likeliest_language(self, states: np.ndarray) -> str:
+        decoder = self.transcriber.decoder(self.options.beam_size or 1)
+        decoder.set_states(states)
+        return next(iter(decoder.language_probabilities()))
 
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
@@ -219,7 +232,6 @@ class RecordingTranscription:
             previous, decoder = decoder, self.transcriber.decoder(options.candidates)
             if decoder is not previous:
                 decoder.set_states(states)
-            self.language = self.language or next(iter(decoder.language_probabilities()))
             [decoded] = decoder.decode([text], replace(options, language=self.language))
             if not self.options.must_retry(decoded, self.tokenizer.decode(decoded.tokens)):
                 break

@@ -14,6 +14,7 @@ from ane.audio.reader import read_recording
 from ane.backends import load_backend
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
+from ane.models.whisper.features import HOP, log_mel
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RandomSizes, write_openai
@@ -29,9 +30,10 @@ class ScriptedDecoder:
         self.script, self.calls = list(script), []
 
     def set_states(self, states):
-        self.shape = states.shape
+        self.shape, self.states = states.shape, states
 
     def language_probabilities(self):
+        self.heard = self.states
         return {"de": 1.0}
 
     def decode(self, texts, options):
@@ -67,6 +69,16 @@ def test_a_window_begins_where_the_last_segment_ended(transcriber, noise, script
     assert found.duration == 10
 
 
+def test_the_language_is_that_of_a_short_recording_with_silence_after_it(transcriber, noise, scripted):
+    """As in openai-whisper, which decodes a window with zeros after its mel, but hears the language with silence."""
+    decoder = scripted(*[window(FIRST, *HELLO, FIRST + 200)] * 4)
+    bands, frames = transcriber.encoder_config.n_mels, transcriber.window_frames
+    for samples in (16000, len(noise)):
+        transcriber.transcribe(noise[:samples], 16000)
+        mel = np.ascontiguousarray(log_mel(noise[:samples], bands, frames * HOP)[None, :, :frames])
+        np.testing.assert_array_equal(decoder.heard, transcriber.backend.run("encoder", mel=mel))
+
+
 def test_text_so_far_is_the_prompt_of_the_next_window(transcriber, noise, scripted):
     parts = window(FIRST, *HELLO, FIRST + 200), window(FIRST, 1, FIRST + 200), window(FIRST, 2, FIRST + 100)
     decoder = scripted(*parts)
@@ -90,7 +102,7 @@ def test_candidates_get_lanes_and_the_windows_states_when_the_greedy_text_is_unc
         return greedy if candidates == 1 else sampled
 
     monkeypatch.setattr(transcriber, "decoder", decoder)
-    transcriber.transcribe(noise[:16000], 16000, TranscriptionOptions(best_of=3))
+    transcriber.transcribe(noise[:16000], 16000, TranscriptionOptions("en", best_of=3))
     assert made == [1, 3, 3]
     assert [options.temperature for _, options in greedy.calls + sampled.calls] == [0.0, 0.2, 0.4]
     assert sampled.shape == greedy.shape == (1, 200, 8)
