@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.notices import noticed
+
 if TYPE_CHECKING:
     from tests.onnx_packages import OnnxPackages
 
 GOLDEN = Path(__file__).parent / "parity" / "golden"
 FAMILIES = Path(__file__).parent / "parity" / "families"
+
+
+@pytest.fixture
+def notices() -> Iterator[list[str]]:
+    """What the test logs for its user, line by line."""
+    with noticed() as lines:
+        yield lines
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

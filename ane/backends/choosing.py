@@ -1,9 +1,10 @@
 """Load a backend by its name, as given to ``--backend``."""
 
+import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
-Notice = Callable[[str], None]              # called with a line for the user
+LOGGER = logging.getLogger(__name__)
 
 
 def core_ml_runs() -> bool:
@@ -90,8 +91,10 @@ class EngineOptions:
 
 
 def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, notice: Notice = lambda line: None, **others: Any) -> "Backend":
+                 keep: bool | None = None, **others: Any) -> "Backend":
     """A backend for the networks of ``model``.
+
+    It logs a line before something slow, and when an NVIDIA GPU or Core ML cannot be used.
 
     Args:
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
@@ -101,8 +104,6 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
             else on torch.
         precision, threads, keep, others: the fields of ``EngineOptions``.
-        notice: called with one line of text before something slow, and when an NVIDIA GPU or Core ML cannot be
-            used.
 
     Raises:
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
@@ -117,46 +118,45 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     kind, device = resolve(spec, model)
     options.check(spec, kind, device)
     if kind == "torch":
-        return TorchBackend(model, device, precision, threads, keep, notice)
+        return TorchBackend(model, device, precision, threads, keep)
     try:
         fallback = TorchBackend(model, "cpu", "auto", threads, keep)        # of networks that have no packages
         load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=spec == "auto")
-        return load(device, model, fallback, options, notice)
+        return load(device, model, fallback, options)
     except UserError as error:
         if spec != "auto":
             raise
-        notice(f"{error}. Running on torch instead.")
-        return TorchBackend(model, "auto", "auto", threads, keep, notice)
+        LOGGER.info("%s. Running on torch instead.", error)
+        return TorchBackend(model, "auto", "auto", threads, keep)
 
 
-def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions, notice: Notice) -> "Backend":
+def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
     from ane.backends.onnx.providers import choose_onnx_device
     from ane.backends.onnx.tensorrt import TensorRtEngines
     from ane.backends.packaged.selection import refuse_cpu_precision
 
-    chosen = choose_onnx_device(device, notice)
+    chosen = choose_onnx_device(device)
     onnx = OnnxBackend(model, chosen, fallback, options.precision, options.threads,
                        keep=chosen.memory != "cpu" if options.keep is None else options.keep,
                        budget=None if options.memory is None else round(options.memory * 1e9),
-                       engines=TensorRtEngines(rebuild=options.rebuild_engines), notice=notice)
+                       engines=TensorRtEngines(rebuild=options.rebuild_engines))
     refuse_cpu_precision(onnx.packages, chosen)
     return onnx
 
 
-def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", options: EngineOptions, notice: Notice,
+def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", options: EngineOptions,
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory
 
     units = options.compute_units
-    backend = PackagedBackend(model, package_runtime(kind, device, notice), fallback, options.precision, options.cache,
+    backend = PackagedBackend(model, package_runtime(kind, device), fallback, options.precision, options.cache,
                               dict.fromkeys(model.networks, units) if isinstance(units, str) else units,
-                              on_refusal=notice if automatic else None,
-                              states=state_record if kind == "coreml" else None, notice=notice)
+                              moves_on=automatic, states=state_record if kind == "coreml" else None)
     if kind == "coreml":
-        warn_of_palettes(model, backend.packages, notice)
+        warn_of_palettes(model, backend.packages)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
     backend.keep = usual if options.keep is None else options.keep
     return backend
@@ -170,16 +170,16 @@ def state_record(package: Path, units: str) -> Path:
     return verified_marker(package, this_machine(), f"state-{units}")
 
 
-def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]", notice: Notice) -> None:
-    """A notice for packages in 4 bits that were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
+def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]") -> None:
+    """Log that packages in 4 bits were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
     from ane.backends.coreml.compiled import verified_marker
     from ane.backends.coreml.tools import this_machine
 
     unproven = [name for name, package in packages.items() if package.precision == "4bit"
                 and not verified_marker(model.path / package.path, this_machine()).is_file()]
     if unproven:
-        notice(f"4-bit weights ({', '.join(unproven)}) are reported to fail on some Macs: check them once with "
-               "`ane verify --against coreml`")
+        LOGGER.info("4-bit weights (%s) are reported to fail on some Macs: check them once with "
+                    "`ane verify --against coreml`", ", ".join(unproven))
 
 
 def refuse_backend_options(model: "Model", spec: str, options: EngineOptions) -> None:
@@ -191,7 +191,7 @@ def refuse_backend_options(model: "Model", spec: str, options: EngineOptions) ->
                         name)
 
 
-def package_runtime(kind: str, device: str, notice: Notice) -> "Runtime":
+def package_runtime(kind: str, device: str) -> "Runtime":
     if kind == "mil":
         from ane.backends.mil import Arithmetic, MilRuntime
 
@@ -199,8 +199,8 @@ def package_runtime(kind: str, device: str, notice: Notice) -> "Runtime":
     if kind == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 
-        return CoreAIRuntime(fp16=device == "fp16", notice=notice)
+        return CoreAIRuntime(fp16=device == "fp16")
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
 
-    return CoreMLRuntime(notice=notice, trial=CoreMLTrial())
+    return CoreMLRuntime(trial=CoreMLTrial())

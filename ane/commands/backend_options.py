@@ -8,7 +8,6 @@ from rich.console import Console
 from ane.bundles import Model
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import gigabytes, positive, rare_group
-from ane.commands.messages import notice
 from ane.commands.packages import with_packages
 
 
@@ -45,5 +44,5 @@ def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, k
     model = with_packages(model, args.backend, console)
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units, memory=args.memory,
-                           rebuild_engines=args.rebuild_engines, notice=notice)
+                           rebuild_engines=args.rebuild_engines)
     return model.family.synthesizer(model, backend)

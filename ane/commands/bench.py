@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from ane.bundles import Model, add_model_arguments
 from ane.bundles.opening import VOICE, open_speaking
@@ -142,9 +141,6 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
     """A backend with its device, and the model that it runs. Raises UserError for a model without its packages."""
     from ane.backends import PACKAGED, resolve
 
-    def notice(line: str) -> None:
-        console.print(escape(line), soft_wrap=True)
-
     engine, device = resolve(spec, subject)
     if engine in PACKAGED:
         from ane.backends.packaged.selection import select_packages
@@ -156,12 +152,12 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
         from ane.backends.onnx.providers import choose_onnx_device
         from ane.backends.packaged.selection import refuse_cpu_precision, select_onnx_packages
 
-        chosen = choose_onnx_device(device, notice)
+        chosen = choose_onnx_device(device)
         refuse_cpu_precision(select_onnx_packages(subject, "auto", chosen), chosen)
         return f"onnx:{chosen.name}", subject
     from ane.backends.torch.device import choose_device
 
-    return f"torch:{choose_device(device, notice)}", subject
+    return f"torch:{choose_device(device)}", subject
 
 
 def measure_functions(run: BenchRun) -> "list[Measured]":

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.commands.messages import message_console, output_console, plain_table, report_console
+from ane.commands.messages import output_console, plain_table, report_console
 from ane.system import paths
 from ane.system.staging import leftovers
 
@@ -105,7 +105,7 @@ def clear_command(args: argparse.Namespace) -> int:
             reason = f" ({item.stale})" if item.stale else ""
             output_console().print(f"would delete {item.path}, {_megabytes([item])} MB{reason}")
     else:
-        CompiledCache().remove([item.entry for item in items if item.entry], notice=message_console(args).print)
+        CompiledCache().remove([item.entry for item in items if item.entry])
         for item in items:
             if not item.entry:
                 remove(item.path)

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from ane.bench.reports import FORMAT, Finding, MachineReport, MeasuredParity, MeasuredPlacement
 from ane.bundles.packages import COMPUTE_UNITS
-from ane.commands.messages import notice
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
 from ane.system.errors import UserError
@@ -65,7 +64,7 @@ def parities(model: "Bundle", show: Callable[[str], None]) -> Iterator[MeasuredP
     on_mac = sys.platform == "darwin"
     for units in UNITS if on_mac else ("interpreter",):
         try:
-            runner = package_runner("coreml", compute_units=units, notice=notice) if on_mac else package_runner(
+            runner = package_runner("coreml", compute_units=units) if on_mac else package_runner(
                 "mil:fp16")
             for one in verify(model, choose_packages(model), runner, progress=lambda what: show(f"parity of {what}")):
                 yield MeasuredParity(one.network, one.function, units, one.package.rpartition("-")[2], one.snr,

@@ -47,11 +47,6 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
         LOGGER.setLevel(level)
 
 
-def notice(line: str) -> None:
-    """Log what the user should know: the ``notice`` that ``load_backend`` takes."""
-    LOGGER.info("%s", line)
-
-
 def message_console(args: argparse.Namespace) -> Console:
     """Standard error for progress and closing lines, without markup. It prints nothing with --quiet."""
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False))

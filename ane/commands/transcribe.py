@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import Model, bundle_names, find_bundle, is_path
 from ane.commands import arguments
-from ane.commands.messages import message_console, notice
+from ane.commands.messages import message_console
 from ane.commands.progress import ProgressDisplay
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
@@ -89,7 +89,7 @@ def transcribe(args: argparse.Namespace) -> int:
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
                                    beam_size=args.beam_size, patience=args.patience,
                                    length_penalty=args.length_penalty, word_times=args.word_times, seed=args.seed)
-    transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads, notice=notice))
+    transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads))
     for file, output in zip(args.files, outputs, strict=True):
         audio, rate = read_recording(file)
         with ProgressDisplay(message_console(args), shown=not args.quiet) as display:

@@ -12,7 +12,7 @@ from rich.console import Console
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
-from ane.commands.messages import message_console, notice, output_console, report_console
+from ane.commands.messages import message_console, output_console, report_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
 from ane.commands.verify_report import print_results, print_run, results_json, run_json
@@ -107,7 +107,7 @@ def verify_bundle(args: argparse.Namespace) -> int:
     onnx = args.against in ONNX_RUNNERS
     if onnx and args.repair:
         raise UserError(f"--repair has no effect on --against {args.against}: it is for Core ML packages")
-    runner = runner_named(args.against, args.narrow_norms, args.compute_units, notice)
+    runner = runner_named(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen_functions(model, args)           # raises before any work
@@ -218,7 +218,7 @@ def verify_package(args: argparse.Namespace) -> int:
         raise UserError("--threshold has no effect without --expect")
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
-    runner = package_runner(args.against, args.narrow_norms, args.compute_units, notice)
+    runner = package_runner(args.against, args.narrow_norms, args.compute_units)
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
     if args.output:

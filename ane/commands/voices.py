@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.arguments import natural
-from ane.commands.messages import LOGGER, notice, output_console, report_console
+from ane.commands.messages import LOGGER, output_console, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 
@@ -103,7 +103,7 @@ def add_command(args: argparse.Namespace) -> int:
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
-        voice = encode_clips(voice.read(), load_backend(args.backend, model, notice=notice), model.mel_norms,
+        voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
                              np.random.default_rng(args.seed), name=destination.stem, source=source)
     voice.check_widths(model.widths)
     for note in cloning_notes(model, voice):
@@ -152,7 +152,7 @@ def resolve_for_model(spec: str, model: Model, backend: str = "auto", seed: int 
     from ane.backends import load_backend
     from ane.models.tortoise.voice_resolution import resolve_voice
 
-    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model, notice=notice),
+    return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model),
                          mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,
                          rng=np.random.default_rng(seed), seed=seed)
 

@@ -40,13 +40,13 @@ class JsonHandler(logging.Handler):
 
 @contextlib.contextmanager
 def json_log() -> Iterator[None]:
-    """Within the block, records of the server and of uvicorn are lines of JSON."""
+    """Within the block, records of the server, of backends and of uvicorn are lines of JSON."""
     handler = JsonHandler()
-    loggers = [LOGGER, logging.getLogger("uvicorn.error")]
+    loggers = [LOGGER, logging.getLogger("ane.backends"), logging.getLogger("uvicorn.error")]
     for logger in loggers:
         logger.addHandler(handler)
         logger.propagate = False
-        logger.setLevel(logging.INFO if logger is LOGGER else logging.WARNING)
+        logger.setLevel(logging.WARNING if logger is loggers[-1] else logging.INFO)
     try:
         yield
     finally:

@@ -114,7 +114,7 @@ class ServedModels:
         began = time.monotonic()
         model = open_model(bundle=name)
         backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
-                               None if model.family.stages is None else True, notice=LOGGER.info)
+                               None if model.family.stages is None else True)
         backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
         if model.family.settings is None:
             served = ServedModel(name, Transcriber(model, backend), size)

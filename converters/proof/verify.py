@@ -187,22 +187,19 @@ def onnx_runner(device: OnnxDevice) -> OnnxRunner:
     return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
 
 
-def runner_named(name: str, narrow: bool = False, compute_units: str | None = None,
-                 notice: Callable[[str], None] = lambda line: None) -> Runner:
+def runner_named(name: str, narrow: bool = False, compute_units: str | None = None) -> Runner:
     """``package_runner``, or one of ONNX packages for the name of a backend, such as onnx:cuda. Raises UserError as
     ``package_runner``, and when a provider of ONNX Runtime does not load."""
     if name in RUNNERS:
-        return package_runner(name, narrow, compute_units, notice)
+        return package_runner(name, narrow, compute_units)
     for option, given in (("narrow_norms", narrow), ("compute_units", compute_units)):
         if given:
             raise UserError(f"{option} has no effect on against={name}: it is for Core ML packages", option)
-    return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":"), notice))
+    return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":")))
 
 
-def package_runner(name: str, narrow: bool = False, compute_units: str | None = None,
-                   notice: Callable[[str], None] = lambda line: None) -> PackageRunner:
-    """One of ``RUNNERS``. ``notice`` is called with a line before a long wait. Raises UserError for an option without
-    effect on it, or Core ML outside macOS."""
+def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
+    """One of ``RUNNERS``. Raises UserError for an option without effect on it, or Core ML outside macOS."""
     if narrow and name != "mil:fp16":
         raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16", "narrow_norms")
     if compute_units and name != "coreml":
@@ -215,7 +212,7 @@ def package_runner(name: str, narrow: bool = False, compute_units: str | None = 
         from ane.backends.coreml.trial import CoreMLTrial
         from converters.proof.apple_activations import CoreMLActivations
 
-        return PackageRunner(name, CoreMLRuntime(notice=notice, trial=CoreMLTrial()), CoreMLActivations(),
+        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial()), CoreMLActivations(),
                              compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime

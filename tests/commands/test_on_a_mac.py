@@ -120,18 +120,18 @@ def test_functions_stay_loaded_only_where_the_memory_is_large_enough(installed, 
     assert fits_in_memory(packages, installed) == fits
 
 
-def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small):
+def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small, notices):
     from ane.backends.coreml.compiled import verified_marker
     from ane.backends.coreml.tools import this_machine
     from ane.system.files import write_json
 
-    model, notices = Bundle(small), []
+    model = Bundle(small)
     packages = {"hifigan": next(one for one in model.packages if one.network == "hifigan")}
-    warn_of_palettes(model, packages, notices.append)
+    warn_of_palettes(model, packages)
     assert notices == []
     four = {"hifigan": PackageRecord(**{**vars(packages["hifigan"]), "precision": "4bit"})}
-    warn_of_palettes(model, four, notices.append)
+    warn_of_palettes(model, four)
     assert "ane verify --against coreml" in notices.pop()
     write_json(verified_marker(model.path / four["hifigan"].path, this_machine()), {})
-    warn_of_palettes(model, four, notices.append)
+    warn_of_palettes(model, four)
     assert notices == []

@@ -1,6 +1,5 @@
 """ONNX Runtime on an NVIDIA GPU: results of CUDA and TensorRT equal those of torch on the CPU."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +42,13 @@ def reference(bundle) -> TorchBackend:
 @pytest.fixture
 def load_precision(bundle, onnx_packages, reference):
     """A function from a precision to the backend on CUDA; in fp16 with packages of the denoiser too."""
-    def load(precision: str, notice: Callable[[str], None] = lambda line: None) -> OnnxBackend:
+    def load(precision: str) -> OnnxBackend:
         if precision != "fp16":
-            return load_backend("onnx:cuda", bundle, precision, notice=notice)
+            return load_backend("onnx:cuda", bundle, precision)
         packages = [onnx_packages.package(network, "fp16") for network in ("autoregressive", "clvp", "diffusion")]
         packages += [package for package in bundle.onnx_packages if package.precision == "fp32"]
         model = UnpublishedModel(bundle, onnx_packages.folder, packages, reference)
-        return OnnxBackend(model, DEVICES["cuda"], reference, notice=notice)
+        return OnnxBackend(model, DEVICES["cuda"], reference)
 
     return load
 
@@ -60,10 +59,9 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 
 @on_cuda
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
-def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
-    notices: list[str] = []
+def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision, notices):
     threshold = ONNX_THRESHOLDS[precision]
-    both = reference.decoder(3, 80), load_precision(precision, notices.append).decoder(3, 80)
+    both = reference.decoder(3, 80), load_precision(precision).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
@@ -81,9 +79,8 @@ def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
 
 
 @on_cuda
-def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference):
-    notices: list[str] = []
-    backend = load_backend("onnx:cuda", bundle, "fp32", notice=notices.append)
+def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference, notices):
+    backend = load_backend("onnx:cuda", bundle, "fp32")
     pairs = [(reference.decoder(2, 8), backend.decoder(2, 8)) for _ in range(2)]
     for number, pair in enumerate(pairs):
         for one in pair:
@@ -192,11 +189,10 @@ def test_plain_onnx_uses_cuda(bundle):
 
 
 @on_cuda
-def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
+def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle, notices):
     """The second sentence uses sessions and recordings of the first."""
     settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
-    notices: list[str] = []
-    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32", notice=notices.append))
+    on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32"))
                        for name in ("onnx:cpu", "onnx:cuda"))
     for text in ("Hello.", "Another sentence.", "Hello."):
         expected, actual = (each.speak(text, seed=3, settings=settings) for each in (on_cpu, on_cuda))

@@ -124,10 +124,9 @@ def test_many_predictions_with_pauses_do_not_crash(core_ml, package):
         time.sleep(1.5)
 
 
-def test_a_first_load_is_tried_in_a_child_process_and_remembered(core_ml, package):
-    notices: list[str] = []
+def test_a_first_load_is_tried_in_a_child_process_and_remembered(core_ml, package, notices):
     for _ in range(2):
-        runtime = CoreMLRuntime(core_ml, notice=notices.append, trial=CoreMLTrial())
+        runtime = CoreMLRuntime(core_ml, trial=CoreMLTrial())
         assert runtime.load(package, "plain", "CPU_AND_NE").predict({"x": np.ones(SHAPE, np.float32)})["y"].any()
     assert [line.partition(" ")[0] for line in notices] == ["Compiling", "Loading"]
 

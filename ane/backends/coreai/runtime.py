@@ -4,9 +4,10 @@ Core AI is called from coroutines only, so one thread runs an event loop for all
 """
 
 import asyncio
+import logging
 import shutil
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
+LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
 INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
@@ -100,17 +102,14 @@ class CoreAIRuntime(Runtime):
         cache: of assets, one for each package, which stores each weight once (default: in the user's cache).
         separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
             unloaded, to run a function or two of a package.
-        notice: is called with a line before a long wait.
 
     Raises:
         UserError: Core AI is not installed, or in another version, or is the system's framework.
     """
 
-    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False,
-                 notice: Callable[[str], None] = lambda line: None):
+    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False):
         require_core_ai()
         self.fp16, self.cache, self.separate = fp16, cache or AssetCache(), separate
-        self.notice = notice
         self.name = "coreai:fp16" if fp16 else "coreai"
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
@@ -147,7 +146,7 @@ class CoreAIRuntime(Runtime):
         functions = list(opened.functions)
 
         def write(path: Path) -> None:
-            self.notice(f"Making a Core AI asset of {package.stem}, once: up to some minutes")
+            LOGGER.info("Making a Core AI asset of %s, once: up to some minutes", package.stem)
             write_model(opened, functions, path, self.fp16)
 
         return self.cache.asset(package, functions, self.fp16, COMPILED, write)

@@ -11,6 +11,7 @@ Engine, the slowest part of a first load, under the path of the compiled model.
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -39,7 +40,7 @@ ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an 
 UNUSED_DAYS = 90
 MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"         # in a package
 
-Notice = Callable[[str], None]
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,14 @@ class CompiledCache:
     def __init__(self, folder: Path | None = None):
         self.folder = folder or paths.cache_dir() / "compiled"
 
-    def model(self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None], recompile: bool = False,
-              notice: Notice = lambda line: None) -> tuple[Path, bool]:
+    def model(self, package: Path, machine: MacMachine, compile: Callable[[Path, Path], None],
+              recompile: bool = False) -> tuple[Path, bool]:
         """The path of the compiled model, and whether ``compile(package, destination)`` was called for it.
+
+        Of several processes that ask for the same model, one compiles and the others wait.
 
         Args:
             recompile: replace an existing entry, because it does not load.
-            notice: is called with a line before a long wait. Of several processes that ask for the same model, one
-                compiles and the others wait.
 
         Raises:
             UserError: there is no such package, or the cache cannot be written.
@@ -117,11 +118,11 @@ class CompiledCache:
             return entry / model, False
         if (entry / UNCOMPILED).is_file():
             raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
-        with self._locked(notice):
+        with self._locked():
             if not recompile and self._reuse(entry, package):       # another process has compiled it meanwhile
                 return entry / model, False
             self._remove_unfinished()
-            notice(f"Compiling {package.stem} for {machine.chip}, once for each version of macOS")
+            LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
             refusal = None
             with replacing(entry, directory=True) as staging:
                 try:
@@ -147,11 +148,11 @@ class CompiledCache:
                    for path in folders]
         return sorted(entries, key=lambda entry: -entry.used)
 
-    def remove(self, entries: list[CompiledModelEntry], notice: Notice = lambda line: None) -> None:
+    def remove(self, entries: list[CompiledModelEntry]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
         if not entries:
             return
-        with self._locked(notice):
+        with self._locked():
             for entry in entries:
                 remove(entry.path)
 
@@ -174,7 +175,7 @@ class CompiledCache:
                 shutil.rmtree(path, ignore_errors=True)
 
     @contextmanager
-    def _locked(self, notice: Notice = lambda line: None) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold the lock under which one process at a time compiles or deletes. It is released when a process dies."""
         if sys.platform == "win32":     # no Core ML, so nothing is compiled
             yield
@@ -191,7 +192,7 @@ class CompiledCache:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                notice("Waiting for another process that is compiling models")
+                LOGGER.info("Waiting for another process that is compiling models")
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

@@ -18,6 +18,7 @@ Properties of coremltools 9.0 and its binding (CoreMLPythonArray.mm, CoreMLPytho
   first prediction (apple/coremltools#2758), or not return at all. So first loads are tried in a child process.
 """
 
+import logging
 import time
 import weakref
 from collections import deque
@@ -37,6 +38,8 @@ from ane.backends.mil import Package, TensorType
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
+
+LOGGER = logging.getLogger(__name__)
 
 # dtype of a declared input → dtype in which it is passed to Core ML
 INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
@@ -137,18 +140,16 @@ class CoreMLRuntime(Runtime):
     Args:
         api: access to Core ML (default: coremltools; raises UserError where that does not run).
         cache: of compiled models (default: in the user's cache).
-        notice: is called with a line before a long wait.
         trial: compiles, and loads each function first; None: this process does, which Core ML may then hang or crash.
     """
 
     name, in_place = "coreml", True
 
     def __init__(self, api: CoreMLTools | None = None, cache: CompiledCache | None = None,
-                 notice: Callable[[str], None] = lambda line: None, trial: CoreMLTrial | None = None):
+                 trial: CoreMLTrial | None = None):
         self.api = api or CoreMLTools()
         self.trial = trial
         self.cache = cache or CompiledCache()
-        self.notice = notice
         self.machine = self.api.machine()
         # weak references: a function that the backend drops is freed
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
@@ -232,8 +233,8 @@ class CoreMLRuntime(Runtime):
             if tried.get(key):
                 raise UnansweredError(f"{tried[key]} (as when it was first loaded; `ane cache clear` forgets that)")
             if key not in tried:
-                self.notice(f"Loading {function} on {UNIT_NAMES[compute_units]} for the first time: this can take "
-                            "minutes, once for each version of macOS")
+                LOGGER.info("Loading %s on %s for the first time: this can take minutes, once for each version of "
+                            "macOS", function, UNIT_NAMES[compute_units])
                 inputs = {one: (type.shape, np.dtype(INPUT_DTYPES[type.dtype]).name)
                           for one, type in signature.inputs.items()}
                 try:
@@ -248,7 +249,7 @@ class CoreMLRuntime(Runtime):
         """The compiled model of a package, and whether this process has compiled it."""
         if recompile or package not in self._models:
             compile = self.api.compile if self.trial is None else self.trial.compile
-            self._models[package] = self.cache.model(package, self.machine, compile, recompile, self.notice)
+            self._models[package] = self.cache.model(package, self.machine, compile, recompile)
         return self._models[package]
 
 

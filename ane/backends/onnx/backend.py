@@ -1,6 +1,7 @@
 """The engine on the ONNX packages of a bundle."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from ane.backends.packaged.selection import select_onnx_packages
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
+LOGGER = logging.getLogger(__name__)
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 CUDA_GRAPH = (("enable_cuda_graph", "1"),)
 MAX_RECORDINGS = 64     # CUDA graphs of a session before it is reloaded, which frees them
@@ -41,7 +43,6 @@ class OnnxBackend(PackagedEngine):
         budget: bytes that loaded graphs may take (None: no limit); the least recently used are unloaded first.
         engines: where TensorRT caches the engines it builds.
         load: makes a session (default: ONNX Runtime).
-        notice: called with one line for anything that is not done as requested.
         record: record CUDA graphs; False where values inside a graph are read, which a replay does not compute again.
 
     Raises:
@@ -51,9 +52,8 @@ class OnnxBackend(PackagedEngine):
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, budget: int | None = None,
                  engines: TensorRtEngines | None = None, load: Callable[[SessionKey], Any] | None = None,
-                 notice: Callable[[str], None] = lambda line: None, record: bool = True):
-        super().__init__(model, select_onnx_packages(model, precision, device), f"onnx:{device.name}", fallback, keep,
-                         notice)
+                 record: bool = True):
+        super().__init__(model, select_onnx_packages(model, precision, device), f"onnx:{device.name}", fallback, keep)
         self.device = device
         self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
         self.sessions = SessionCache(load or session_loader(device, threads), budget)
@@ -115,7 +115,7 @@ class OnnxBackend(PackagedEngine):
         if self._recording:
             self._recording = False
             self._unload(self.stages.decoder.network)
-            self.notice(f"Steps are not recorded as CUDA graphs: {error}")
+            LOGGER.info("Steps are not recorded as CUDA graphs: %s", error)
 
     def session_key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
                     options: tuple[tuple[str, str], ...] = (), fixed: bool = False) -> SessionKey:

@@ -4,6 +4,7 @@ ONNX Runtime leaves out a provider whose library does not load, and computes on 
 counts as loaded only when a session that was made with it lists it.
 """
 
+import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from ane.backends.onnx.gpu_libraries import installed_versions, load_libraries, version_problem
 from ane.system.errors import UserError
 
+LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 SILENT = 4              # of ONNX Runtime's severities: only fatal errors are logged
 
@@ -82,12 +84,12 @@ def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[
                                                      providers=list(providers), enable_fallback=0)
 
 
-def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: None,
-                       check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
+def choose_onnx_device(name: str, check: Callable[[OnnxDevice], str] | None = None) -> OnnxDevice:
     """The device of that name; "": the first of ``DEFAULT_DEVICES`` that loads.
 
+    It logs a line when "" falls back to the CPU although there is an NVIDIA GPU or a CUDA provider.
+
     Args:
-        notice: is called with a line when "" falls back to the CPU although there is an NVIDIA GPU or a CUDA provider.
         check: returns why a device does not load (default: ``load_error``).
 
     Raises:
@@ -107,8 +109,8 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
                 raise UserError(f"the provider {device.short_name} is not part of this onnxruntime; it needs "
                                 f"{device.requirements}. Or use backend=onnx:cpu")
             if device.name == "cuda" and shutil.which("nvidia-smi"):
-                notice("There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
-                       f"{device.requirements}. Running on the CPU.")
+                LOGGER.info("There is an NVIDIA GPU, but this onnxruntime is built for the CPU only; CUDA needs "
+                            "%s. Running on the CPU.", device.requirements)
             continue
         reason = check(device)
         if not reason:
@@ -116,8 +118,8 @@ def choose_onnx_device(name: str, notice: Callable[[str], None] = lambda line: N
         if name:
             raise UserError(f"the provider {device.short_name} does not load: {reason}; it needs "
                             f"{device.requirements}. Or use backend=onnx:cpu")
-        notice(f"ONNX Runtime's {device.short_name} provider does not load here: {reason}; it needs "
-               f"{device.requirements}. Running on the CPU.")
+        LOGGER.info("ONNX Runtime's %s provider does not load here: %s; it needs %s. Running on the CPU.",
+                    device.short_name, reason, device.requirements)
     raise UserError("no provider of this onnxruntime loads, not even the CPU's: install onnxruntime again")
 
 

@@ -1,5 +1,6 @@
 """The engine on the fixed-shape Core ML packages of a bundle, which Core ML, Core AI or the interpreter runs."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from ane.system.files import write_json
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
+LOGGER = logging.getLogger(__name__)
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}       # refused compute units → what is tried then
 STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind of function that steps the decoder
@@ -42,9 +44,8 @@ class PackagedBackend(PackagedEngine):
         keep: keep functions of released networks loaded.
         states: (package, compute units) → the file that remembers whether states work on this machine; they are tried
             when there is none. None: "auto" means io.
-        notice: called with a line when states do not work.
-        on_refusal: called with a line when a network cannot run where it should; it then runs on the next of
-            ``NEXT_UNITS``, or on ``fallback``, for as long as the backend exists. None: the error is raised.
+        moves_on: a network that cannot run where it should runs on the next of ``NEXT_UNITS``, or on ``fallback``, for
+            as long as the backend exists. False: the error is raised.
 
     Raises:
         UserError: the bundle has no packages, or none of that precision or cache.
@@ -53,11 +54,10 @@ class PackagedBackend(PackagedEngine):
     def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
                  cache: str = "auto", compute_units: dict[str, str] | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
-                 on_refusal: Callable[[str], None] | None = None, states: Callable[[Path, str], Path] | None = None,
-                 notice: Callable[[str], None] = lambda line: None):
-        super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep, notice)
+                 moves_on: bool = False, states: Callable[[Path, str], Path] | None = None):
+        super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep)
         self.runtime, self.cache, self.only = runtime, cache, only
-        self.on_refusal, self.states = on_refusal, states
+        self.moves_on, self.states = moves_on, states
         self._compute_units = dict(compute_units or {})
         self._functions: dict[str, list[PackageFunction]] = {}
 
@@ -84,7 +84,7 @@ class PackagedBackend(PackagedEngine):
         return FallbackDenoiser(bind, partial(self._move_on, network)) if self._may_move(network) else bind()
 
     def _may_move(self, network: str) -> bool:
-        return network in self.packages and self.on_refusal is not None
+        return network in self.packages and self.moves_on
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> PackagedDecoder:
         network = self.stages.decoder.network
@@ -115,7 +115,7 @@ class PackagedBackend(PackagedEngine):
             del self.packages[network]
         else:
             self._compute_units[network] = further
-        self.on_refusal(f"{str(error).partition('; ')[0]}. Running {network} on {further or 'torch'} instead.")
+        LOGGER.info("%s. Running %s on %s instead.", str(error).partition("; ")[0], network, further or "torch")
 
     def _load(self, network: str) -> None:
         """Check the files alone: which functions are needed depends on the text."""
@@ -160,8 +160,8 @@ class PackagedBackend(PackagedEngine):
                                 shape.memory_length)
             write_json(remembered, {"problem": problem})
             if problem:
-                self.notice(f"{problem.partition('; ')[0]}. The host keeps the cache of {network} instead, which is "
-                            "slower.")
+                LOGGER.info("%s. The host keeps the cache of %s instead, which is slower.", problem.partition("; ")[0],
+                            network)
         return not problem
 
 

@@ -23,14 +23,13 @@ class PackagedEngine(Backend):
         packages: by network. runtime: its name. fallback: also returns attention, which is one pass a chunk or window
             and which no package returns, and the decoder's tables.
         keep: keep what is loaded of released networks.
-        notice: called with one line for anything that is not done as requested.
     """
 
     returns_attention = True
 
     def __init__(self, model: "Bundle", packages: dict[str, PackageRecord], runtime: str, fallback: Backend,
-                 keep: bool, notice: Callable[[str], None]):
-        self.model, self.packages, self.fallback, self.keep, self.notice = model, packages, fallback, keep, notice
+                 keep: bool):
+        self.model, self.packages, self.fallback, self.keep = model, packages, fallback, keep
         self.stages, self.name = model.family.stages, describe_packages(runtime, packages, model)
         self._tables: dict[str, dict[str, np.ndarray]] = {}
         self._checked: set[str] = set()

@@ -1,6 +1,6 @@
 """The reference networks on PyTorch: CPU, CUDA, MPS."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -90,7 +90,7 @@ class TorchBackend(Backend):
 
     Args:
         device, precision: see ``choose_device`` and ``choose_precision``.
-        threads, keep, notice: see ``ane.backends.load_backend``. With ``threads``, the vocoders and the denoiser keep
+        threads, keep: see ``ane.backends.load_backend``. With ``threads``, the vocoders and the denoiser keep
             this number; else all networks use fewer while the machine has other work.
         exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
@@ -98,12 +98,12 @@ class TorchBackend(Backend):
     returns_attention = True
 
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, notice: Callable[[str], None] = lambda line: None, exact: bool = False):
+                 keep: bool | None = None, exact: bool = False):
         if threads is not None:
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
-        self.device = choose_device(device, notice)
+        self.device = choose_device(device)
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")

@@ -5,19 +5,22 @@ in a vocoder; products of matrices are float32. (https://docs.pytorch.org/docs/s
 """
 
 import ctypes
+import logging
 import os
 import platform
 import shutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from ane.system.errors import UserError
+
+LOGGER = logging.getLogger(__name__)
 
 # part of torch's message when CUDA does not start → cause, and what to do
 CUDA_PROBLEMS = {
@@ -66,10 +69,10 @@ def cuda_problem() -> CudaProblem | None:
     return CudaProblem(f"CUDA does not start: {text.strip().partition(chr(10))[0]}", True)
 
 
-def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device of that name; "auto" is CUDA, else MPS, else the CPU.
 
-    ``notice`` is called when "auto" cannot use an NVIDIA GPU that the machine seems to have.
+    It logs a line when "auto" cannot use an NVIDIA GPU that the machine seems to have.
 
     Raises:
         UserError: this machine lacks the device, or torch cannot use it.
@@ -80,7 +83,7 @@ def choose_device(name: str, notice: Callable[[str], None] = lambda line: None) 
     if name == "auto":
         chosen = "cuda" if problem is None else "mps" if mps else "cpu"
         if problem is not None and problem.unexpected:
-            notice(f"using {chosen} instead of CUDA: {problem.message}")
+            LOGGER.info("using %s instead of CUDA: %s", chosen, problem.message)
         return torch.device(chosen)
     others = " or ".join(["torch:mps"] * (mps and kind != "mps") + ["torch:cpu"])
     if kind == "cuda" and problem is not None:

@@ -217,10 +217,9 @@ def test_of_two_processes_at_once_one_compiles_and_both_run(api, package):
     assert leftovers() == []
 
 
-def test_a_notice_precedes_compiling(api, package):
-    notices = []
-    CoreMLRuntime(api, notice=notices.append).load(package, "main", "ALL")
-    CoreMLRuntime(api, notice=notices.append).load(package, "main", "ALL")
+def test_a_notice_precedes_compiling(api, package, notices):
+    for _ in range(2):
+        CoreMLRuntime(api).load(package, "main", "ALL")
     assert notices == ["Compiling model for Apple M2, once for each version of macOS"]
 
 

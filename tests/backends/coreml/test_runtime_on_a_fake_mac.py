@@ -194,14 +194,13 @@ def test_the_machine_is_read_from_macos(mac):
 # --- first loads
 
 
-def runtime_with_trial(notices=None, limit=60.0) -> CoreMLRuntime:
-    return CoreMLRuntime(notice=(notices if notices is not None else []).append, trial=trial.CoreMLTrial(limit))
+def runtime_with_trial(limit=60.0) -> CoreMLRuntime:
+    return CoreMLRuntime(trial=trial.CoreMLTrial(limit))
 
 
-def test_a_first_load_is_announced_and_tried_once(mac, package):
-    notices: list[str] = []
+def test_a_first_load_is_announced_and_tried_once(mac, package, notices):
     for _ in range(2):
-        function = runtime_with_trial(notices).load(package, "main", "CPU_AND_NE")
+        function = runtime_with_trial().load(package, "main", "CPU_AND_NE")
         np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
     assert notices == ["Compiling model for Apple M2, once for each version of macOS",
                        "Loading main on the Neural Engine for the first time: this can take minutes, once for each "

@@ -126,11 +126,10 @@ def test_sessions_with_many_recordings_are_loaded_again(bundle, torch, monkeypat
 
 
 @pytest.mark.parametrize("when", ["loading", "running"])
-def test_a_step_that_cannot_be_recorded_runs_unrecorded_with_one_notice(bundle, torch, when):
-    notices: list[str] = []
+def test_a_step_that_cannot_be_recorded_runs_unrecorded_with_one_notice(bundle, torch, when, notices):
     text = "This session cannot use the graph capture feature as requested by the user"
     load = FakeSessionLoader(Fail(text) if when == "loading" else None)
-    backend = make_backend(bundle, torch, load, notice=notices.append)
+    backend = make_backend(bundle, torch, load)
     if when == "running":
         load.errors.append("CUDA failure 900: operation not permitted when stream is capturing")
     decoders = [backend.decoder(2, 8) for _ in range(2)]
@@ -142,9 +141,8 @@ def test_a_step_that_cannot_be_recorded_runs_unrecorded_with_one_notice(bundle, 
 
 @pytest.mark.parametrize(("error", "expected"), [(RuntimeError("CUDA failure 2: out of memory"), OutOfMemoryError),
                                                (KeyError("a bug"), KeyError)])
-def test_other_errors_while_recording_are_raised(bundle, torch, error, expected):
-    notices: list[str] = []
-    decoder = make_backend(bundle, torch, FakeSessionLoader(error), notice=notices.append).decoder(2, 8)
+def test_other_errors_while_recording_are_raised(bundle, torch, error, expected, notices):
+    decoder = make_backend(bundle, torch, FakeSessionLoader(error)).decoder(2, 8)
     with pytest.raises(expected):
         run_decoder(decoder)
     assert notices == []

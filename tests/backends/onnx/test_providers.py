@@ -37,22 +37,20 @@ def test_plain_onnx_is_cuda_where_it_loads(with_cuda):
     assert choose_onnx_device("", check=failing()).name == "cuda"
 
 
-def test_a_cuda_that_does_not_load_falls_back_to_the_cpu_with_a_notice(with_cuda):
-    notices = []
-    assert choose_onnx_device("", notices.append, failing("cuda")).name == "cpu"
+def test_a_cuda_that_does_not_load_falls_back_to_the_cpu_with_a_notice(with_cuda, notices):
+    assert choose_onnx_device("", failing("cuda")).name == "cpu"
     line, = notices
     assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
     assert "Running on the CPU" in line
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_a_gpu_that_onnxruntime_is_not_built_for_is_reported(monkeypatch, tmp_path, has_gpu):
+def test_a_gpu_that_onnxruntime_is_not_built_for_is_reported(monkeypatch, tmp_path, has_gpu, notices):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\n")
     (tmp_path / "nvidia-smi").chmod(0o755 if has_gpu else 0o644)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(providers.onnxruntime_module(), "get_available_providers", lambda: ["CPUExecutionProvider"])
-    notices = []
-    assert choose_onnx_device("", notices.append).name == "cpu"
+    assert choose_onnx_device("").name == "cpu"
     assert ["this onnxruntime is built for the CPU only" in line for line in notices] == [True] * has_gpu
 
 

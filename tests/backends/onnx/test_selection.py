@@ -28,7 +28,7 @@ def test_options_without_effect_and_missing_precisions_are_refused(bundle, backe
 
 
 def test_int8_is_refused_on_a_gpu_in_one_line_with_what_to_use(decoder_bundle, monkeypatch):
-    monkeypatch.setattr(providers, "choose_onnx_device", lambda name, notice: CUDA)
+    monkeypatch.setattr(providers, "choose_onnx_device", lambda name: CUDA)
     with pytest.raises(UserError, match=r"precision int8 of autoregressive is for CPUs: .* precision=fp16 or int4.* "
                                         r"or backend=onnx:cpu$") as refused:
         load_backend("onnx:cuda", decoder_bundle, "int8")

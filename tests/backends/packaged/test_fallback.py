@@ -25,6 +25,7 @@ from converters.coreml.package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
+from tests.notices import noticed
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "sample": (64,), "steps": (2,),
            "univnet": (14,)}
@@ -51,11 +52,11 @@ def speak(bundle: Path, backend: str = "auto", **options) -> tuple[np.ndarray, l
 
     With a cache on the host, if nothing else is said: states are fp16, and the packages of these tests are not.
     """
-    notices: list[str] = []
     if core_ml_runs():
         options.setdefault("cache", "io")
-    loaded = load_backend(backend, Bundle(bundle), notice=notices.append, **options)
-    audio = Synthesizer(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
+    with noticed() as notices:
+        loaded = load_backend(backend, Bundle(bundle), **options)
+        audio = Synthesizer(Bundle(bundle), loaded).speak("Hi.", "noise", seed=0, settings=settings()).audio
     assert np.isfinite(audio).all()
     assert audio.any()
     return audio, [line for line in notices if not line.startswith(("Compiling", "Loading"))], loaded.name
@@ -193,10 +194,9 @@ def test_two_streams_at_once_sound_as_each_alone(mac, bundle, cache):
         np.testing.assert_array_equal(expected, np.concatenate(pieces))
 
 
-def test_a_stream_goes_on_elsewhere(mac, bundle):
+def test_a_stream_goes_on_elsewhere(mac, bundle, notices):
     mac.order(Order("predict", function="univnet_14_17"))
-    notices: list[str] = []
-    synthesizer = Synthesizer(Bundle(bundle), load_backend("auto", Bundle(bundle), notice=notices.append))
+    synthesizer = Synthesizer(Bundle(bundle), load_backend("auto", Bundle(bundle)))
     with closing(synthesizer.stream("Hi.", "noise", seed=0, settings=settings())) as pieces:
         assert np.concatenate(list(pieces)).any()
     assert notices[-1].endswith("Running univnet on torch instead.")

@@ -68,11 +68,10 @@ def test_cuda_that_does_not_start_is_a_one_line_error_with_advice(machine, capsy
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("spec", ["auto", "torch"])
 def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice(machine, tmp_path, monkeypatch, spec, problem,
-                                                                nvidia_smi):
+                                                                nvidia_smi, notices):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     machine(problem, nvidia_smi)
-    notices: list[str] = []
-    backend = load_backend(spec, RandomModel(), notice=notices.append)
+    backend = load_backend(spec, RandomModel())
     assert backend.device.type == "cpu"
     if problem in WITHOUT_GPU and not nvidia_smi:
         assert notices == []
