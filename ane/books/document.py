@@ -50,14 +50,17 @@ class CoverImage:
 
 @dataclass
 class Document:
-    """A whole text. ``language`` is that of the document; a block may have another."""
+    """A whole text. ``language`` is that of the document; a block may have another.
+
+    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it.
+    """
 
     chapters: list[BookChapter]
     title: str = ""
     author: str = ""
     language: str = ""
     cover: CoverImage | None = None
-
+    omitted: dict[str, int] = field(default_factory=dict)
 
     @property
     def has_text(self) -> bool:

@@ -1,5 +1,6 @@
 """EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -7,7 +8,7 @@ from ane.books.document import HEADING, BookChapter, CoverImage, Document, TextB
 from ane.books.epub_archive import EpubArchive, resolve
 from ane.books.html_reader import AnchorMark, BlockReader
 from ane.books.markup import tokenize
-from ane.books.omissions import FRONT_TITLES, OMISSIONS, Omission
+from ane.books.omissions import FRONT_TITLES, OMISSIONS, Omission, counted_omissions
 from ane.system.errors import UserError
 
 CONTAINER = "META-INF/container.xml"
@@ -60,27 +61,30 @@ def read_epub(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
     for entry in contents(archive, package):
         entries.setdefault(entry.path, []).append(entry)
     chapters = [BookChapter()]
-    done: set[str] = set()
+    done, omitted = set[str](), Counter[str]()
     for identifier, in_main_text in package.spine:
         path = readable_path(package, identifier)
         if path is None or path in done or ("footnotes" in rules and not in_main_text):
             continue
         done.add(path)
         if "front-matter" in rules and path in package.front:
+            omitted["front-matter"] += 1
             continue
         if "navigation" in rules and is_navigation(package, path):
             continue
-        read_part(archive, path, package, rules, entries, chapters)
+        omitted += read_part(archive, path, package, rules, entries, chapters)
     chapters = [chapter for chapter in chapters if chapter.has_text]
     if "front-matter" in rules:
-        chapters = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)]
+        front = [chapter for chapter in chapters if FRONT_TITLES.fullmatch(chapter.title)]
+        chapters = [chapter for chapter in chapters if chapter not in front]
+        omitted["front-matter"] += len(front)
     return Document(chapters, package.title, " & ".join(package.authors), package.language,
-                    cover_of(archive, package))
+                    cover_of(archive, package), counted_omissions(omitted))
 
 
 def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],
-              entries: Mapping[str, list[ContentsEntry]], chapters: list[BookChapter]) -> None:
-    """Add the blocks of a document of the spine to the last chapter, or to new ones that begin in it."""
+              entries: Mapping[str, list[ContentsEntry]], chapters: list[BookChapter]) -> Counter[str]:
+    """Add the blocks of a document of the spine to the last chapter, or to new ones; returns what it left out."""
     starts = {entry.fragment: entry.title for entry in reversed(entries.get(path, []))}
     reader = BlockReader(rules, {fragment for fragment in starts if fragment}, package.language)
     try:
@@ -97,6 +101,7 @@ def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: 
                 chapters.append(BookChapter(starts[item.id]))
         else:
             chapters[-1].blocks.append(item)
+    return reader.omitted
 
 
 def refuse_protected(archive: EpubArchive) -> None:

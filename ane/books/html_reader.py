@@ -17,7 +17,7 @@ from ane.books.document import (
     text_block,
 )
 from ane.books.markup import MarkupToken, tokenize
-from ane.books.omissions import NOTE_MARK, Omission
+from ane.books.omissions import NOTE_MARK, NOTE_MARKS, UNSPEAKABLE, Omission, counted_omissions
 from ane.system.errors import UserError
 from ane.text.lexicon import words
 
@@ -62,6 +62,7 @@ class BlockReader:
     anchors: Collection[str] = ()
     language: str = ""
     items: list[TextBlock | AnchorMark] = field(default_factory=list)
+    omitted: Counter[str] = field(default_factory=Counter)
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)       # of the open elements
@@ -89,7 +90,9 @@ class BlockReader:
         if identifier and identifier in self.anchors:
             self._flush()
             self.items.append(AnchorMark(identifier))
-        skipped = parent.skipped or self._is_skipped(name, attributes)
+        omission = None if parent.skipped else self._omission(name, attributes)
+        self.omitted.update([omission] if omission else ())
+        skipped = parent.skipped or omission is not None
         if name in VOID:
             if not skipped:
                 self._void(name)
@@ -122,6 +125,7 @@ class BlockReader:
             self._text.append(", ")
         elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at:])):
             del self._text[element.text_at:]
+            self.omitted["marks"] += 1
         self._close(depth)
 
     def _close(self, depth: int) -> None:
@@ -139,23 +143,30 @@ class BlockReader:
         if block is not None:
             self.items.append(block)
 
-    def _is_skipped(self, name: str, attributes: Mapping[str, str]) -> bool:
+    def _omission(self, name: str, attributes: Mapping[str, str]) -> str | None:
+        """Why an element is left out: a rule's name, or a kind of ``UNSPEAKABLE``, or ""; None: it is not."""
+        if name in UNSPEAKABLE:
+            return UNSPEAKABLE[name]
         if name in NEVER_SPOKEN or "hidden" in attributes or attributes.get("aria-hidden") == "true":
-            return True
+            return ""
         if re.search(r"(?i)display\s{0,9}:\s{0,9}none", attributes.get("style", "")[:1000]):
-            return True
+            return ""
         types = {*attributes.get("epub:type", "").lower().split(),
                  *(role.removeprefix("doc-") for role in attributes.get("role", "").lower().split())}
         classes = set(attributes.get("class", "").lower().split())
-        return any(name in rule.elements or types & rule.types or classes & rule.classes
-                   for rule in self.rules.values())
+        for rule_name, rule in self.rules.items():
+            if name in rule.elements or types & rule.types or classes & rule.classes:
+                return "marks" if rule_name == "footnotes" and (types | classes) & NOTE_MARKS else rule_name
+        return None
 
 
 def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     """A page of HTML."""
-    blocks = [item for item in BlockReader(rules).read(markup) if isinstance(item, TextBlock)]
+    reader = BlockReader(rules)
+    blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
-    return Document(split_at_headings(blocks), title=page_title(markup) or (titles[0] if len(titles) == 1 else ""))
+    return Document(split_at_headings(blocks), title=page_title(markup) or (titles[0] if len(titles) == 1 else ""),
+                    omitted=counted_omissions(reader.omitted))
 
 
 def page_title(markup: str) -> str:
@@ -186,10 +197,9 @@ def read_markdown(text: str, rules: Mapping[str, Omission]) -> Document:
     if front:
         fields = {name: value.strip("\"'") for name, value in FIELD.findall(front[1])}
         text = text[front.end():]
-    if "footnotes" in rules:
-        text = NOTE_REFERENCE.sub("", NOTE.sub("", text))
-    else:
-        text = NOTE_REFERENCE.sub("", NOTE.sub(r"\2", text))
-    document = read_html(MarkdownIt("commonmark").enable("table").render(text), rules)
+    text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", text)
+    document = read_html(MarkdownIt("commonmark").enable("table").render(NOTE_REFERENCE.sub("", text)), rules)
+    if notes and "footnotes" in rules:
+        document.omitted["footnotes"] = notes
     return replace(document, title=fields.get("title", document.title), author=fields.get("author", ""),
                    language=fields.get("lang", fields.get("language", "")))

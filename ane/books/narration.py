@@ -54,8 +54,13 @@ class Narration:
         """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
         self.store.save(claimed, chunk.audio, rate, seconds, chunk.notes, chunk.words,
                         ChunkSignals.of(claimed.chunk.text, chunk, rate).as_dict())
-        self.spoken, self._characters = self.spoken + 1, self._characters + len(claimed.chunk.text)
+        self.spoken += 1
         done, total, left = self.store.progress()
+        if self.spoken == 1:            # it took the time of loading the networks as well
+            self._began = self._clock()
+            self._progress(done, total, None if left else 0.0)
+            return
+        self._characters += len(claimed.chunk.text)
         self._progress(done, total, left * (self._clock() - self._began) / self._characters)
 
 

@@ -1,6 +1,7 @@
 """What a narrator leaves out of a book, as named rules; each can be turned off."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -56,6 +57,27 @@ BRACKETED_MARK = re.compile(r"(?<=[^\s\[])(?:\[\d{1,4}\])+")
 NOTE_PARAGRAPH = re.compile(r"\[(?:Footnote )?\d{1,4}[\]:].*", re.DOTALL)
 PAGE_NUMBER = re.compile(r"(?i)(?:\[?(?:page|pg\.?|p\.)\s*\d{1,5}(?: (?:of|/) \d{1,5})?\]?|"
                          r"[-–—] ?\d{1,5} ?[-–—]|\{\d{1,5}\})")
+
+
+# What is counted of what was left out: one, several.
+COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
+           "page-numbers": ("page number", "page numbers"), "code": ("listing of code", "listings of code"),
+           "images": ("image", "images"), "formulas": ("formula", "formulas")}
+# Elements that cannot be spoken.
+UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "images", "math": "formulas"}
+NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")        # types and classes of what refers to a note
+
+
+def omitted_text(omitted: Mapping[str, int]) -> str:
+    """"31 footnotes, 1 listing of code"; "" where nothing was left out."""
+    return ", ".join(f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items()
+                     if omitted.get(kind))
+
+
+def counted_omissions(found: Counter[str]) -> dict[str, int]:
+    """The kinds of ``COUNTED``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
+    notes = {"footnotes": max(found["footnotes"], found["marks"])}
+    return {kind: count for kind, count in {**found, **notes}.items() if kind in COUNTED and count}
 
 
 def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:

@@ -8,7 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,20 +104,24 @@ class OutputOptions:
         clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         clean = clean.strip(" .") or "untitled"
         name = self.template
-        for field, value in (("book", self.path.stem), ("number", f"{number:0{max(2, len(str(count)))}}"),
+        for part, value in (("book", self.path.stem), ("number", f"{number:0{max(2, len(str(count)))}}"),
                              ("title", " ".join(clean.split()))):
-            name = name.replace(f"{{{field}}}", value)
+            name = name.replace(f"{{{part}}}", value)
         return self.path.parent / f"{name}{self.path.suffix}"
 
 
 @dataclass(frozen=True)
 class WrittenBook:
-    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding."""
+    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding.
+
+    ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
+    """
 
     files: list[str]
     seconds: float
     loudness: float | None = None
     true_peak: float | None = None
+    former: list[str] = field(default_factory=list)
 
 
 def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], sources: Sequence[Path],
@@ -128,6 +132,7 @@ def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str
     own = {os.path.abspath(file) for file in [*files, *(store.fact("outputs") or [])]}
     beside = options.beside(titles)
     for path in [*options.paths(titles), *beside]:
+        check_output_file(path)
         if any(os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source)
                for source in sources):
             raise UserError(f"{path} is what is read: choose another output")
@@ -149,18 +154,28 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
             time.sleep(POLL)
         chunks = store.chunks()
         timeline = time_book(chunks, store.fact("chapters"))
+        titles = [chapter.title for chapter in timeline.chapters]
+        written = store.fact("written") or {}
+        before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
+        options = with_former_companions(options, titles, before)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
                             {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())}])
-        written = store.fact("written") or {}
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
-        titles = [chapter.title for chapter in timeline.chapters]
         store.set_fact("outputs", [os.path.abspath(path) for path in options.beside(titles)])
         book = _write(store, timeline, options)
+        book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)])
         store.prune()
         store.set_fact("written", {"digest": wanted, "book": asdict(book),
                                    "files": [[file, os.path.getsize(file)] for file in book.files]})
         return book
+
+
+def with_former_companions(options: OutputOptions, titles: Sequence[str], before: Sequence[str]) -> OutputOptions:
+    """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound."""
+    kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles)
+            if str(file) in before and file.exists()]
+    return replace(options, **{file.suffix[1:]: True for file in kept})
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Plain text and subtitles to blocks: what a blank line, a short line in capitals or a row of stars means."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 from ane.books.document import (
@@ -14,7 +15,7 @@ from ane.books.document import (
     split_at_headings,
     text_block,
 )
-from ane.books.omissions import BRACKETED_MARK, FRONT_TITLES, NOTE_PARAGRAPH, PAGE_NUMBER, Omission
+from ane.books.omissions import BRACKETED_MARK, FRONT_TITLES, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions
 from ane.system.errors import UserError
 
 # What Project Gutenberg puts around a text.
@@ -44,12 +45,15 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
+    omitted = Counter[str]()
     for part in parts:
-        blocks += _blocks(part, rules)
+        blocks += _blocks(part, rules, omitted)
     chapters = split_at_headings(blocks)
     if "front-matter" in rules:
-        chapters = without_contents(chapters) or chapters
-    return Document(chapters)
+        kept = without_contents(chapters) or chapters
+        omitted["front-matter"] += len(chapters) - len(kept)
+        chapters = kept
+    return Document(chapters, omitted=counted_omissions(omitted))
 
 
 def without_contents(chapters: list[BookChapter]) -> list[BookChapter]:
@@ -67,12 +71,19 @@ def without_boilerplate(text: str) -> str:
     return text[start:end] if start < end else text
 
 
-def _blocks(part: str, rules: Mapping[str, Omission]) -> list[TextBlock]:
+def _blocks(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> list[TextBlock]:
     """The blocks of a paragraph of the source: one, or an item for each line of a list."""
     lines = [line for line in part.split("\n") if line.strip()]
     if "page-numbers" in rules:
-        lines = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
-    if not lines or ("footnotes" in rules and NOTE_PARAGRAPH.fullmatch(lines[0].strip())):
+        kept = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
+        omitted["page-numbers"] += len(lines) - len(kept)
+        lines = kept
+    if lines and "footnotes" in rules:
+        if NOTE_PARAGRAPH.fullmatch(lines[0].strip()):
+            omitted["footnotes"] += 1
+            return []
+        omitted["marks"] += sum(len(BRACKETED_MARK.findall(line)) for line in lines)
+    if not lines:
         return []
     if all(DIVIDER.fullmatch(line) for line in lines):
         return [block for block in [text_block(PARAGRAPH, lines[0])] if block]

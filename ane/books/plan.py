@@ -41,7 +41,8 @@ class Silences:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not (math.isfinite(value) and 0 <= value <= MAX_SILENCE):
-                raise UserError(f"{name}_silence must be from 0 to {MAX_SILENCE:g} seconds, got {value:g}")
+                raise UserError(f"{name}_silence must be from 0 to {MAX_SILENCE:g} seconds, got {value:g}",
+                                f"{name}_silence")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.progress import ProgressDisplay
-from ane.commands.read_report import print_book_report, print_status, time_left
+from ane.commands.read_report import print_book_report, print_contents, print_status, time_left
 from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
@@ -47,6 +47,7 @@ examples:
   ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
   ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
   ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
+  ane read --list book.epub                         chapters, lengths, what is left out
   ane read --status book.m4b                        how far it is
 """
 
@@ -67,6 +68,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--lexicon", metavar="FILE", help="respell words, as in `ane say`")
     parser.add_argument("--status", metavar="JOB", type=arguments.path,
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
+    parser.add_argument("--list", action="store_true",
+                        help="print the chapters of BOOK, their lengths and what is left out, and exit")
     parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
                         help="speak these chunks again, with another seed; --status and --times number them")
     parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
@@ -126,6 +129,9 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("--recogniser has no effect without --check")
     if args.workers and args.ray is None:
         raise UserError("--workers has no effect without --ray")
+    if args.list and args.book is not None:
+        print_contents(output_console(), read_document(args.book, args.keep))
+        return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
@@ -146,6 +152,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     """Speak what is missing, write the files and report."""
     from ane.books.checking.retries import check_book
     from ane.books.narration import narrate
+    from ane.books.omissions import omitted_text
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
@@ -167,6 +174,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
                        "and repeat the earlier options", ", ".join(changed))
     store.set_fact("identity", now)
     record_backend(store, speaker.synthesizer.backend.name)
+    if document.omitted:
+        LOGGER.info("left out: %s; see --keep", omitted_text(document.omitted))
     store.redo(args.redo)
     warn_of_languages(plan)
     console = message_console(args)

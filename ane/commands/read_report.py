@@ -4,16 +4,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ane.commands.messages import LOGGER
 from ane.text import shorten
 
 if TYPE_CHECKING:
+    from ane.books.document import Document
     from ane.books.output import WrittenBook
     from ane.books.store import JobStore, StoredChunk
 
 SHOWN_NOTES = 5
+CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute, with pauses
 
 
 def duration(seconds: float) -> str:
@@ -33,6 +36,8 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     print_notes(chunks)
     print_doubtful(console, chunks, store.fact("chapters"))
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
+    if written.former:
+        LOGGER.warning("written by an earlier run, and not part of the book any more: %s", ", ".join(written.former))
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
@@ -89,4 +94,24 @@ def print_status(console: Console, store: "JobStore") -> None:
 
 
 def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
-    return sum((chunk.samples or 0) / (chunk.rate or 1) for chunk in chunks)
+    """Of sound in the file, with the silence after each chunk."""
+    from ane.books.narration import EDGE
+
+    return sum(chunk.samples / (chunk.rate or 1) + max(0.0, chunk.chunk.silence - 2 * EDGE)
+               for chunk in chunks if chunk.samples)
+
+
+def print_contents(console: Console, document: "Document") -> None:
+    """Chapters with their lengths, and what is left out."""
+    from ane.books.omissions import omitted_text
+    from ane.books.plan import title_of
+
+    table = Table("", "chapter", "characters", "about")
+    lengths = [sum(len(block.text) for block in chapter.blocks) for chapter in document.chapters]
+    for number, (chapter, length) in enumerate(zip(document.chapters, lengths, strict=True), 1):
+        table.add_row(str(number), escape(title_of(chapter, document, number)), f"{length:,}",
+                      duration(length / CHARACTERS_A_SECOND))
+    console.print(table)
+    left_out = omitted_text(document.omitted)
+    console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
+                  + (f"; left out: {left_out}" if left_out else "; nothing is left out"))

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from contextlib import closing
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -239,6 +240,22 @@ def test_a_file_that_the_job_did_not_write_is_not_replaced(job, tmp_path):
     write_book_files(jobs, options)
     check_replaced(jobs, options, ["A"], [], force=False)
     jobs.close()
+
+
+def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_named(job, tmp_path):
+    assert write(job, tmp_path / "book.wav", srt=True).former == []
+    (tmp_path / "book.srt").write_text("old")
+    book = write(job, tmp_path / "book.wav", title="Another")
+    assert (tmp_path / "book.srt").read_text() != "old"
+    assert str(tmp_path / "book.srt") in book.files
+    chapters = write(job, tmp_path / "book.wav", per_chapter=True)
+    assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
+
+
+def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
+    options = OutputOptions(tmp_path / f"{'b' * 150}.wav", per_chapter=True)
+    with closing(JobStore(job)) as store, pytest.raises(UserError, match="File name too long"):
+        check_replaced(store, options, ["t" * 120], [], False)
 
 
 def test_an_unknown_suffix_is_refused(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, Document
+from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from tests.books.epub_files import write_book
@@ -104,6 +105,22 @@ def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path
     assert [block.text for block in document.chapters[1].blocks] == ["Inner", "102 steps & on."]
     second = document.chapters[2].blocks
     assert [(block.kind, block.language) for block in second[1:3]] == [(QUOTATION, "fr"), (SCENE_BREAK, "")]
+
+
+@pytest.mark.parametrize(("name", "content", "omitted"), [
+    ("a.md", "# A\n\nOne.[^1] Two.\n\n    code\n\n![A cat](cat.png)\n\n[^1]: A note.\n",
+     "1 footnote, 1 listing of code, 1 image"),
+    ("a.txt", "One.[1]\n\n[1] A note.\n\n- 12 -\n\nTwo.[2]\n\n[2] Another.\n", "2 footnotes, 1 page number"),
+    ("a.html", "<p>One<sup><a href='#a'>1</a></sup> <svg><path/></svg><math>x</math></p>",
+     "1 footnote, 1 image, 1 formula"),
+    ("a.txt", "One. Two.", "")])
+def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
+    assert omitted_text(read(tmp_path, name, content).omitted) == omitted
+
+
+def test_what_is_left_out_of_an_epub_is_counted(tmp_path):
+    omitted = read_document(write_book(tmp_path / "book.epub", DOCUMENTS)).omitted
+    assert omitted_text(omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
 
 
 @pytest.mark.parametrize(("rule", "text"), [

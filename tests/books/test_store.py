@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ane.books.assembly import time_book
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.job_database import FILE
+from ane.books.narration import narrate
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
+from ane.commands.read_report import seconds_of
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
 from tests.books.campaign import RESULTS, in_child, kill_at_random, state, whole_run
-from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
+from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds
 
 CHUNKS = 42
 
@@ -28,6 +31,21 @@ CHUNKS = 42
 def test_a_finished_job_speaks_nothing_again(tmp_path):
     assert run_job(tmp_path / "job", book()) == CHUNKS
     assert run_job(tmp_path / "job", book()) == 0
+
+
+def test_the_time_of_loading_does_not_count_in_the_time_left(tmp_path):
+    """The first chunk takes 100 seconds, the others one each."""
+    now, left = [0.0], []
+    speaker = StandInSpeaker(before=lambda text: now.__setitem__(0, now[0] + (1 if now[0] else 100)))
+    with closing(JobStore(tmp_path / "job")) as store:
+        plan = plan_for(speaker, book(), store.seed(7))
+        store.adopt(plan)
+        narrate(store, plan, speaker, lambda done, total, seconds: left.append(seconds), lambda: now[0])
+        assert left[0] is None
+        assert left[1] == pytest.approx(len(plan.chunks) - 2, rel=0.2)
+        chunks, silence = store.chunks(), sum(chunk.silence for chunk in plan.chunks)
+        assert seconds_of(chunks) == pytest.approx(time_book(chunks, plan.chapters).samples / RATE, abs=0.05)
+        assert seconds_of(chunks) > silence / 2
 
 
 def test_a_changed_paragraph_alone_is_spoken_again(tmp_path):

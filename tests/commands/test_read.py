@@ -46,6 +46,16 @@ def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workpla
     assert "Two" in printed
 
 
+def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplace, capsys):
+    (workplace / "book.md").write_text(f"{TEXT}\n    code\n\n![x](x.png)\n" + "# [red]Three\n\n" + "Words. " * 500)
+    assert main(["read", "--list", "book.md"]) == 0
+    printed = capsys.readouterr().out
+    assert "[red]Three" in printed
+    assert "4 min" in printed
+    assert "left out: 1 listing of code, 1 image" in printed
+    assert not list(workplace.glob("*.job"))
+
+
 def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workplace):
     """The chunks of both have the same codes."""
     text = "# One\n\nThe boy looked at three thousand brushes at the village.\n"
