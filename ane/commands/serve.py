@@ -39,6 +39,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="address to listen on (default: 127.0.0.1, this machine only)")
     parser.add_argument("--port", type=natural, default=8880, metavar="N", help="0: any free one (default: 8880)")
     parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
+    parser.add_argument("--wyoming-host", default="", metavar="H",
+                        help="address for Wyoming, which has no token (default: that of --host)")
     parser.add_argument("--models", type=comma_separated, default=["demo"], metavar="A,B",
                         help="bundles to speak with; the first is the one for OpenAI's model names (default: demo)")
     parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
@@ -126,8 +128,8 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
                        for name, value in given.items()})
     return ServerSettings(
         models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,
-        wyoming_port=args.wyoming_port, backend=args.backend, precision=args.precision, threads=args.threads,
-        calls=args.calls, lanes=args.lanes, preload=tuple(args.preload),
+        wyoming_port=args.wyoming_port, wyoming_host=args.wyoming_host, backend=args.backend,
+        precision=args.precision, threads=args.threads, calls=args.calls, lanes=args.lanes, preload=tuple(args.preload),
         memory=None if args.memory is None else round(args.memory * 1e9), idle_release=args.idle_release,
         voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions, token=args.token,
         origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)

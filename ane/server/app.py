@@ -12,6 +12,7 @@ from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
+from ane.server.connections import Connections
 from ane.server.docs_page import docs_page
 from ane.server.encoders import FORMATS, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
@@ -28,8 +29,12 @@ from ane.system.version import version
 SSE = "text/event-stream"
 
 
-def make_app(service: Service) -> FastAPI:
-    """The application. Its ``state.guard`` refuses new requests when ``stopping`` is set."""
+def make_app(service: Service, connections: Connections | None = None) -> FastAPI:
+    """The application. Its ``state.guard`` refuses new requests when ``stopping`` is set.
+
+    Args:
+        connections: of the server, if it counts them; when they are crowded, new requests are refused.
+    """
     settings = service.settings
     app = FastAPI(title="ane serve", version=version(), docs_url=None, redoc_url=None,
                   description="Text to speech as OpenAI's API offers it.")
@@ -42,7 +47,7 @@ def make_app(service: Service) -> FastAPI:
     without_422(app)
 
     def guarded(inner: Any, **_: Any) -> Guard:
-        app.state.guard = Guard(inner, settings)
+        app.state.guard = Guard(inner, settings, lambda: connections is not None and connections.crowded)
         return app.state.guard
 
     app.add_middleware(guarded)

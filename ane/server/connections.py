@@ -1,12 +1,80 @@
-"""HTTP connections with limits of time: uvicorn waits for ever for headers, and for a client that does not read."""
+"""Connections with limits: of time, because uvicorn waits for ever for headers and for a client that does not read, and
+of number, because a server without free descriptors can neither answer nor log."""
 
 import asyncio
+import logging
+import resource
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+RESERVE = 128           # descriptors for everything but open connections: files, logs, connections about to be closed
+BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
+LOGGER = logging.getLogger("ane.server")
 
 
-def limited_protocol(seconds: float) -> type[H11Protocol]:
+def affordable_connections(wanted: int) -> int:
+    """How many connections the limit of descriptors allows, which is raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted + RESERVE:
+        raised = wanted + RESERVE if hard == resource.RLIM_INFINITY else max(soft, min(hard, wanted + RESERVE))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+        except (OSError, ValueError):
+            pass
+        wanted = min(wanted, max(1, soft - RESERVE))
+    return wanted
+
+
+class Connections:
+    """The open connections of all protocols, by their transports.
+
+    When there is no room for another, the one that has waited longest for its client to ask for something is closed.
+
+    Attributes:
+        most: that are open at a time.
+    """
+
+    def __init__(self, most: int):
+        self.most = most
+        self._open: set[Any] = set()
+        self._waiting: dict[Any, Callable[[], None]] = {}       # in the order in which they began to wait
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so many are being answered that the rest is kept for what watches over the server."""
+        return len(self._open) - len(self._waiting) > self.most * 7 // 8
+
+    def add(self, key: Any, close: Callable[[], None]) -> None:
+        """A new connection, which waits for its client; it is closed if all others are being answered."""
+        if len(self._open) >= self.most:
+            if not self._waiting:
+                close()
+                return
+            oldest = next(iter(self._waiting))
+            self._waiting.pop(oldest)()
+            self._open.remove(oldest)
+        self._open.add(key)
+        self._waiting[key] = close
+
+    def answers(self, key: Any) -> None:
+        """Its client has asked for something."""
+        self._waiting.pop(key, None)
+
+    def waits(self, key: Any, close: Callable[[], None]) -> None:
+        """Its client has its answer."""
+        if key in self._open:
+            self._waiting[key] = close
+
+    def remove(self, key: Any) -> None:
+        self._open.discard(key)
+        self._waiting.pop(key, None)
+
+
+def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
     """uvicorn's protocol for connections that are closed when, for ``seconds``, a client sends no complete headers, or
     takes nothing of what is sent."""
 
@@ -15,25 +83,31 @@ def limited_protocol(seconds: float) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            connections.add(transport, transport.abort)
             self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            connections.remove(self.transport)
             super().connection_lost(exc)
 
         def handle_events(self) -> None:
             super().handle_events()
             # the headers are complete; the guard watches over the body
-            if self._answering and not self.flow.write_paused:
-                self._stop_timer()
+            if self._answering:
+                connections.answers(self.transport)
+                if not self.flow.write_paused:
+                    self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:
             self._stop_timer()
+            connections.answers(self.transport)
             super().handle_websocket_upgrade(event)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if not self._answering and not self.transport.is_closing():
+                connections.waits(self.transport, self.transport.abort)
                 self._start_timer()
 
         def pause_writing(self) -> None:
@@ -60,3 +134,19 @@ def limited_protocol(seconds: float) -> type[H11Protocol]:
                 self._timer = None
 
     return LimitedProtocol
+
+
+def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
+    """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing."""
+
+    class LimitedWebSocket(WebSocketsSansIOProtocol):
+        def connection_lost(self, exc: Exception | None) -> None:
+            connections.remove(self.transport)
+            super().connection_lost(exc)
+
+        def handle_ping(self) -> None:
+            answer = b"".join(self.conn.data_to_send())     # RFC 6455 5.5.3: the latest ping alone may be answered
+            if self.writable.is_set():
+                self.transport.write(answer)
+
+    return LimitedWebSocket

@@ -3,18 +3,23 @@
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
+from ane.server.engine import BusyError
 from ane.server.errors import RefusedError, error_response
 from ane.server.settings import ServerSettings
+from ane.system.errors import UserError
 
 # without a token: for what watches over the server, and the page, which asks for the token
 OPEN_PATHS = ("/health", "/ready", "/")
+FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
 HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
 
@@ -30,25 +35,45 @@ class Guard:
         stopping: whether new requests are refused because the server drains.
     """
 
-    def __init__(self, app: Any, settings: ServerSettings):
-        self.app, self.settings = app, settings
+    def __init__(self, app: Any, settings: ServerSettings, crowded: Callable[[], bool] = lambda: False):
+        self.app, self.settings, self._crowded = app, settings, crowded
         self.stopping = False
+        self._files = self._file_bytes = 0      # requests with files that are held now, and what they may take
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        try:
-            self._check(scope)
-        except RefusedError as error:
+        with ExitStack() as stack:
+            try:
+                self._check(scope)
+                stack.enter_context(self._room_for_files(scope))
+            except UserError as error:
+                if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+                    await error_response(error)(scope, receive, send)
+                else:
+                    await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:120]})
+                return
             if scope["type"] == "http":
-                await error_response(error)(scope, receive, send)
-            else:
-                await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:120]})
+                limits = self.settings.limits
+                receive = LimitedBody(receive, self._most_bytes(scope), limits.idle, limits.seconds)
+            await self.app(scope, receive, send)
+
+    @contextmanager
+    def _room_for_files(self, scope: Message) -> Iterator[None]:
+        """Before the body of a request with files is read. Raises BusyError when those that are held take too much."""
+        if not has_files(scope):
+            yield
             return
-        if scope["type"] == "http":
-            receive = LimitedBody(receive, self._most_bytes(scope), self.settings.limits.idle)
-        await self.app(scope, receive, send)
+        limits, length = self.settings.limits, Headers(scope=scope).get("content-length", "")
+        size = int(length) if length.isdigit() else limits.upload
+        if self._file_bytes + size > limits.files or self._files >= 2 * limits.uploads:
+            raise BusyError(max(1, round(limits.idle / 10)))
+        self._files, self._file_bytes = self._files + 1, self._file_bytes + size
+        try:
+            yield
+        finally:
+            self._files, self._file_bytes = self._files - 1, self._file_bytes - size
 
     def _check(self, scope: Message) -> None:
         headers = Headers(scope=scope)
@@ -65,34 +90,41 @@ class Guard:
                                code="invalid_api_key")
         if self.stopping:
             raise RefusedError("the server is about to stop", 503, code="stopping")
+        if self._crowded():
+            raise RefusedError("too many clients: try again later", 503, code="server_busy")
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._most_bytes(scope):
             raise too_large(self._most_bytes(scope))
 
     def _most_bytes(self, scope: Message) -> int:
-        multipart = Headers(scope=scope).get("content-type", "").startswith("multipart/")
-        return self.settings.limits.upload if multipart else self.settings.limits.body
+        return self.settings.limits.upload if has_files(scope) else self.settings.limits.body
 
 
 class LimitedBody:
     """``receive`` of a request whose body has a limit, and whose parts must not be long in coming."""
 
-    def __init__(self, receive: Receive, most: int, seconds: float):
+    def __init__(self, receive: Receive, most: int, seconds: float, in_all: float):
         self._receive, self._left, self._most, self._seconds = receive, most, most, seconds
-        self._complete = False
+        self._complete, self._until = False, time.monotonic() + in_all
 
     async def __call__(self) -> Message:
         if self._complete:              # what follows is that the client goes, whenever it likes
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._receive(), self._seconds)
+            message = await asyncio.wait_for(self._receive(), min(self._seconds, self._until - time.monotonic()))
         except TimeoutError:
-            raise HTTPException(408, f"the body did not arrive within {self._seconds:g} s") from None
+            raise HTTPException(408, "the body did not arrive in time") from None
         self._left -= len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._left < 0:
             raise HTTPException(413, str(too_large(self._most)))        # any other, FastAPI would turn into 400
         return message
+
+
+def has_files(scope: Message) -> bool:
+    """Whether a request may be as large as files are; any other multipart body is as limited as JSON."""
+    content = Headers(scope=scope).get("content-type", "").partition(";")[0].strip().lower()
+    return scope["type"] == "http" and scope["path"] in FILE_PATHS and content == "multipart/form-data"
 
 
 def too_large(most: int) -> RefusedError:

@@ -9,12 +9,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from ane.server.app import make_app
-from ane.server.connections import limited_protocol
+from ane.server.connections import BACKLOG, Connections, affordable_connections, limited_protocol, limited_websocket
+from ane.server.guard import is_loopback
 from ane.server.settings import ServerSettings
 from ane.server.speech_service import Service
 from ane.system.errors import UserError
@@ -24,16 +25,41 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("ane.server")
 MAX_HEADERS = 32 << 10
+QUEUE = 1024            # connections that wait to be accepted
+REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
+INTERVAL = 60.0
 
 
 class JsonHandler(logging.Handler):
-    """Writes each record as a line of JSON to standard error."""
+    """Writes records as lines of JSON to standard error; of many warnings and errors of a kind the first only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, int, str], int] = {}
+        self._since = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING and not self._few(record):
+            return
         content = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
                    "level": record.levelname.lower(), "message": record.getMessage(), **getattr(record, "fields", {})}
         if record.exc_info:
             content["traceback"] = logging.Formatter().formatException(record.exc_info)
+        self._write(content)
+
+    def _few(self, record: logging.LogRecord) -> bool:
+        """Whether there are few records of this kind now; those left out before are reported when an interval ends."""
+        if record.created > self._since + INTERVAL:
+            for (_, _, message), count in self._seen.items():
+                if count > REPEATS:
+                    self._write({"level": "warning", "message": f"{count - REPEATS} more of: {message}"})
+            self._seen, self._since = {}, record.created
+        kind = (record.name, record.lineno, str(record.msg)[:60])
+        self._seen[kind] = self._seen.get(kind, 0) + 1
+        return self._seen[kind] <= REPEATS
+
+    @staticmethod
+    def _write(content: dict[str, Any]) -> None:
         sys.stderr.write(json.dumps(content, ensure_ascii=False) + "\n")
         sys.stderr.flush()
 
@@ -42,11 +68,11 @@ class JsonHandler(logging.Handler):
 def json_log() -> Iterator[None]:
     """Within the block, records of the server, of backends and of uvicorn are lines of JSON."""
     handler = JsonHandler()
-    loggers = [LOGGER, logging.getLogger("ane.backends"), logging.getLogger("uvicorn.error")]
+    loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "uvicorn.error", "asyncio"))]
     for logger in loggers:
         logger.addHandler(handler)
         logger.propagate = False
-        logger.setLevel(logging.WARNING if logger is loggers[-1] else logging.INFO)
+        logger.setLevel(logging.WARNING if logger in loggers[2:] else logging.INFO)
     try:
         yield
     finally:
@@ -76,12 +102,16 @@ def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> Non
 async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
     opened = open_port(settings.host, settings.port)        # first: if it fails, no thread was started
     service = Service(settings)
-    app = make_app(service)
     limits = settings.limits
+    connections = Connections(affordable_connections(limits.connections))
+    if connections.most < limits.connections:
+        LOGGER.warning(f"{connections.most} connections at a time, not {limits.connections}: the limit of descriptors "
+                       "(ulimit -n) allows no more")
+    app = make_app(service, connections)
     server = QuietServer(uvicorn.Config(
-        app, http=limited_protocol(limits.idle), ws="websockets-sansio", ws_max_size=limits.body, lifespan="off",
-        log_config=None, access_log=False, server_header=False, limit_concurrency=limits.connections,
-        h11_max_incomplete_event_size=MAX_HEADERS, timeout_keep_alive=round(limits.idle),
+        app, http=limited_protocol(limits.idle, connections), ws=limited_websocket(connections),
+        ws_max_size=limits.body, lifespan="off", log_config=None, access_log=False, server_header=False,
+        backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEADERS, timeout_keep_alive=round(limits.idle),
         timeout_graceful_shutdown=round(limits.drain)))
 
     def stop() -> None:
@@ -101,14 +131,20 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
         if settings.wyoming_port is not None:
             from ane.server import wyoming_protocol
 
-            wyoming = wyoming_protocol.WyomingServer(service)
-            await wyoming.start(settings.host, settings.wyoming_port)
+            wyoming = wyoming_protocol.WyomingServer(service, connections)
+            host = settings.wyoming_host or settings.host
+            await wyoming.start(host, settings.wyoming_port)
+            if not is_loopback(host):
+                LOGGER.warning(f"whoever reaches {host} may speak: Wyoming has no token")
             stack.push_async_callback(wyoming.close, limits.drain)
             LOGGER.info("listening", extra={"fields": {"wyoming_port": wyoming.port}})
         address = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}"
         on_start(f"{address}:{opened.getsockname()[1]}")
         loading = asyncio.ensure_future(service.preload())
         serving = asyncio.ensure_future(server.serve([opened]))
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        opened.listen(QUEUE)        # the system may hold more than are accepted at a time
         await asyncio.wait([loading, serving], return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and loading.exception() is not None:
             server.should_exit = True
@@ -129,5 +165,5 @@ def open_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         opened.close()
         raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
-    opened.listen(1024)
+    opened.listen(QUEUE)
     return opened

@@ -65,6 +65,7 @@ class ServerSettings:
         preload: names of models that are loaded at the start. memory: bytes that loaded bundles may have on disk
             together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
         voices: voice names of clients → voices. ignore_instructions: whether ``instructions`` are ignored, not refused.
+        wyoming_host: "": that of ``host``.
         token: what clients must send as a bearer token; "": nothing. origins: of web pages that may use the server.
         add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
     """
@@ -74,6 +75,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8880
     wyoming_port: int | None = None
+    wyoming_host: str = ""
     backend: str = "auto"
     precision: str = "auto"
     threads: int | None = None

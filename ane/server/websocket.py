@@ -20,6 +20,8 @@ from ane.server.speech import ServedRequest, read_client_lexicon, words_event
 from ane.server.speech_service import Service, Utterance
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
+FAILED = 1011           # because of a fault of the server
+MAX_REASON = 123        # bytes of a reason for closing
 OPENAI_PROTOCOL = "realtime"        # the name under which the token's protocol is offered
 
 Message = TypeVar("Message", StreamStart, StreamText)
@@ -34,14 +36,14 @@ def websocket_routes(service: Service) -> APIRouter:
         await socket.accept(OPENAI_PROTOCOL if OPENAI_PROTOCOL in offered else None)
         utterance = None
         try:
-            start = await receive(socket, service, StreamStart)
+            start = await receive(socket, StreamStart, service.settings.limits.idle)
             name = service.catalogue.model(start.model)
             utterance = service.speak(ServedRequest(
                 name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
                 read_client_lexicon(start.lexicon), start.word_times), "stream")
             await converse(socket, service, utterance, start.response_format)
             await socket.close()
-        except (WebSocketDisconnect, RuntimeError):         # Starlette raises the latter when it sends to one that left
+        except WebSocketDisconnect:
             pass
         except Exception as error:
             await refuse(socket, error)
@@ -57,7 +59,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
     received: list[int] = [0]
 
     async def read_texts() -> None:
-        while (message := await receive(socket, service, StreamText)).type == "text":
+        while (message := await receive(socket, StreamText, service.settings.limits.seconds)).type == "text":
             received[0] += service.check_text(message.text, utterance.request.lexicon)
             service.check_stream(received[0])
             utterance.send_text(message.text)
@@ -72,7 +74,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
             await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
         if encoder is not None:
             await send_within(socket, await asyncio.to_thread(encoder.finish), service)
-        await socket.send_json({"type": "done", "usage": utterance.usage(received[0])})
+        await send_within(socket, {"type": "done", "usage": utterance.usage(received[0])}, service)
 
     reading, sending = asyncio.ensure_future(read_texts()), asyncio.ensure_future(send_sound())
     leaving = asyncio.ensure_future(until_left(reading, socket))
@@ -103,14 +105,14 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
         try:
             sending = socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data)
             await asyncio.wait_for(sending, service.settings.limits.idle)
-        except TimeoutError:
+        except (TimeoutError, RuntimeError):        # Starlette raises the latter when the client has left
             raise WebSocketDisconnect(1006) from None
 
 
-async def receive(socket: WebSocket, service: Service, kind: type[Message]) -> Message:
-    """The next message. Raises RefusedError for one that is not of this kind, or none within the limit."""
+async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Message:
+    """The next message. Raises RefusedError for one that is not of this kind, or none within ``seconds``."""
     try:
-        text = await asyncio.wait_for(socket.receive_text(), service.settings.limits.seconds)
+        text = await asyncio.wait_for(socket.receive_text(), seconds)
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None
@@ -122,8 +124,11 @@ async def receive(socket: WebSocket, service: Service, kind: type[Message]) -> M
 
 
 async def refuse(socket: WebSocket, error: Exception) -> None:
+    """Tell the client of an error, and close with its reason; the server's own faults are logged."""
+    status, content = error_content(error)
+    reason = content["error"]["message"].encode()[:MAX_REASON].decode(errors="ignore")
     try:
-        await socket.send_text(json.dumps({"type": "error", **error_content(error)[1]}))
-        await socket.close(REFUSED)
+        await socket.send_text(json.dumps({"type": "error", **content}))
+        await socket.close(REFUSED if status < 500 else FAILED, reason)
     except (RuntimeError, WebSocketDisconnect):
         pass

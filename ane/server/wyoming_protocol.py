@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -15,6 +15,7 @@ from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
 
 from ane.audio.writer import pcm16
+from ane.server.connections import BACKLOG, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service, Utterance
@@ -29,15 +30,19 @@ CHUNK = 4096            # samples of an event, at most
 class LimitedReader:
     """A stream reader for ``async_read_event`` that waits for the parts of an event for some time only.
 
+    Attributes:
+        patience: seconds that a client may be silent between two events.
+
     Raises:
-        ValueError: a part is longer than ``most`` bytes. TimeoutError: a part was begun and did not come.
+        ValueError: a part is longer than ``most`` bytes. TimeoutError: a part did not come.
     """
 
     def __init__(self, reader: asyncio.StreamReader, most: int, seconds: float):
         self._reader, self._most, self._seconds = reader, most, seconds
+        self.patience = seconds
 
     async def readline(self) -> bytes:
-        begun = await self._reader.read(1)          # between events a client may be silent
+        begun = await asyncio.wait_for(self._reader.read(1), self.patience)
         line = begun and begun + await asyncio.wait_for(self._reader.readline(), self._seconds)     # 64 KiB at most
         if line and not isinstance(json.loads(line), dict):
             raise ValueError("a header must be an object")
@@ -52,15 +57,15 @@ class LimitedReader:
 class WyomingServer:
     """Serves Wyoming on a port of its own."""
 
-    def __init__(self, service: Service):
-        self.service = service
+    def __init__(self, service: Service, connections: Connections):
+        self.service, self._connections = service, connections
         self._server: asyncio.Server | None = None
         self._clients: dict[asyncio.Task, WyomingClient] = {}
 
     async def start(self, host: str, port: int) -> None:
         """Raises UserError when the port cannot be opened."""
         try:
-            self._server = await asyncio.start_server(self._accept, host, port)
+            self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
         except OSError as error:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
 
@@ -88,19 +93,19 @@ class WyomingServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limits = self.service.settings.limits
-        if len(self._clients) >= limits.connections:
-            writer.transport.abort()
-            return
         task = asyncio.current_task()
         assert task is not None
         client = WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle), writer)
         self._clients[task] = client
+        self._connections.add(task, writer.transport.abort)
         try:
-            await client.serve()
+            await client.serve(lambda: self._connections.answers(task),
+                               lambda: self._connections.waits(task, writer.transport.abort))
         except (OSError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
             pass
         finally:
             del self._clients[task]
+            self._connections.remove(task)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
 
@@ -115,9 +120,11 @@ class WyomingClient:
         self.service, self.reader, self.writer = service, reader, writer
         self.answering = self.stopping = False
 
-    async def serve(self) -> None:
+    async def serve(self, answers: Callable[[], None], waits: Callable[[], None]) -> None:
+        """``answers`` and ``waits`` are called before and after each answer."""
         while not self.stopping and (event := await self.read()) is not None:
             self.answering = True
+            answers()
             try:
                 await self.answer(event)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -126,6 +133,7 @@ class WyomingClient:
                 content = error_content(error)[1]["error"]
                 await self.write(Error(content["message"], content["code"]).event())
             self.answering = False
+            waits()
 
     async def read(self) -> Event | None:
         """The next event; None: the client has gone, or sent what is none."""
@@ -183,6 +191,7 @@ class WyomingClient:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
         servers without chunks."""
         utterance = self.service.speak(request, "wyoming")
+        self.reader.patience = self.service.settings.limits.seconds     # the text is being written
         reading = asyncio.ensure_future(self.pass_chunks_on(utterance))
         try:
             await until_first_error(self.send(utterance), reading)
@@ -191,6 +200,7 @@ class WyomingClient:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+            self.reader.patience = self.service.settings.limits.idle
             utterance.close()
 
     async def pass_chunks_on(self, utterance: Utterance) -> None:

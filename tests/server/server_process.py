@@ -28,19 +28,24 @@ def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
 class ServerProcess:
     """A server on free ports of this machine, which has its own data directory; use it as a context manager.
 
+    Args:
+        descriptors: that it may have open; None: as many as this process.
+
     Attributes:
         address: such as http://127.0.0.1:8880.
         log_file: its log, a line of JSON for each record.
     """
 
-    def __init__(self, *arguments: str, home: Path | None = None):
+    def __init__(self, *arguments: str, home: Path | None = None, descriptors: int | None = None):
         self._folder = tempfile.TemporaryDirectory()
         self.home = home or Path(self._folder.name)
         self.log_file = Path(self._folder.name) / "log"
+        limited = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh"] if descriptors else []
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ane", "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=log,
-                text=True, env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"})
+                [*limited, sys.executable, "-m", "ane", "serve", "--port", "0", *arguments],
+                stdout=subprocess.PIPE, stderr=log, text=True,
+                env={**os.environ, "ANE_HOME": str(self.home), "OMP_NUM_THREADS": "1"})
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.search(r"http://[^/ ]+", line)

@@ -187,7 +187,7 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
     assert json.loads(done)["type"] == "done"
     assert json.loads(done)["usage"]["input_tokens"] == 48
     assert len(sound) + sum(map(len, pieces)) > 2 * 24000 * 2
-    with pytest.raises(Exception, match="403"), client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream"):
+    with pytest.raises(Exception, match="401"), client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream"):
         pass
 
 

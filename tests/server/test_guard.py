@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,9 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra server")
 
 from ane.server.guard import Guard
-from ane.server.settings import ServerSettings
+from ane.server.lifecycle import REPEATS, JsonHandler
+from ane.server.settings import Limits, ServerSettings
+from ane.server.websocket import websocket_routes
 
 
 def answer(settings: ServerSettings, *headers: tuple[str, bytes]) -> tuple[int, dict[str, Any]]:
@@ -42,3 +46,72 @@ def test_a_token_outside_ascii_is_compared_as_the_bytes_that_were_sent():
     assert answer(settings, ("authorization", b"Bearer schlussel"))[0] == 401
     protocols = "realtime, openai-insecure-api-key.schlüssel"
     assert answer(settings, ("sec-websocket-protocol", protocols.encode()))[0] == 200
+
+
+def file_request(length: int, kind: str = "multipart/form-data; boundary=x",
+                 path: str = "/v1/audio/voices") -> dict[str, Any]:
+    return {"type": "http", "method": "POST", "path": path, "headers": [
+        (b"content-type", kind.encode()), (b"content-length", str(length).encode())]}
+
+
+async def statuses(guard: Guard, *scopes: dict[str, Any]) -> list[int]:
+    """The statuses of requests at a time."""
+    sent: list[int] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message.get("status", 0))
+
+    await asyncio.gather(*(guard(scope, None, send) for scope in scopes))
+    return [status for status in sent if status]
+
+
+@pytest.mark.parametrize("scope", [
+    file_request(26 << 20, "multipart/x"), file_request(26 << 20, "multipart/form-data", "/v1/audio/speech"),
+    file_request(27 << 20)])
+def test_a_body_is_large_only_where_files_are_taken(scope):
+    assert asyncio.run(statuses(Guard(None, ServerSettings()), scope)) == [413]
+
+
+def test_files_are_refused_before_they_are_read_when_others_take_their_room():
+    read: list[int] = []
+
+    async def hold(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        read.append(1)
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.start", "status": 200})
+
+    guard = Guard(hold, ServerSettings(limits=Limits(files=100 << 20)))
+    many = asyncio.run(statuses(guard, *[file_request(25 << 20)] * 60))
+    assert (many.count(200), many.count(429), len(read)) == (4, 56, 4)
+    assert asyncio.run(statuses(guard, *[file_request(100)] * 60)).count(200) == 2 * Limits().uploads
+
+
+def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
+    testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
+    fastapi = pytest.importorskip("fastapi")
+
+    def broken(name: str) -> str:
+        raise RuntimeError("the model is broken")
+
+    app = fastapi.FastAPI()
+    app.include_router(websocket_routes(SimpleNamespace(
+        settings=ServerSettings(), catalogue=SimpleNamespace(model=broken))))
+    with testclient.TestClient(app).websocket_connect("/v1/audio/stream") as socket:
+        socket.send_json({"type": "start", "model": "demo"})
+        assert socket.receive_json()["error"]["type"] == "server_error"
+        closed = socket.receive()
+    assert (closed["code"], "its log says why" in closed["reason"]) == (1011, True)
+    assert "the model is broken" in caplog.text
+
+
+def test_the_log_counts_what_it_repeats(capsys):
+    handler = JsonHandler()
+    for number in range(1000):
+        record = logging.LogRecord("asyncio", logging.ERROR, "", 1, "no descriptor is free", (), None)
+        record.created = 1000.0 + number * 0.01
+        handler.emit(record)
+    record.created += 100
+    handler.emit(record)
+    lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) == REPEATS + 2
+    assert f"{1000 - REPEATS} more of: no descriptor is free" in lines

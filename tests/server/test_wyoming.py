@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 
@@ -67,12 +68,28 @@ def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, event)
 
 @pytest.fixture(scope="module")
 def small_server():
-    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0") as server:
+    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", descriptors=256) as server:
         server.wait_until_ready()
         yield server
 
 
-def test_a_header_that_was_begun_and_does_not_end_is_not_awaited():
+def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
+    """More of them than the server may have descriptors, on both ports."""
+    ports = (small_server.wyoming_port, small_server.port)
+    silent = [socket.create_connection(("127.0.0.1", port), PATIENCE) for port in ports for _ in range(200)]
+    for _ in range(5):
+        with urllib.request.urlopen(f"{small_server.address}/health", timeout=5) as response:
+            assert response.status == 200
+    assert small_server.status()["files"] < 256
+    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(b'{"type": "ping"}\n')
+        receive_until(connection, b"pong")
+    for connection in silent:
+        connection.close()
+    assert small_server.log_file.stat().st_size < 10_000
+
+
+def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
     async def read() -> None:
         stream, ended = asyncio.StreamReader(), asyncio.StreamReader()
         ended.feed_eof()
@@ -80,8 +97,9 @@ def test_a_header_that_was_begun_and_does_not_end_is_not_awaited():
         assert await LimitedReader(ended, 1000, 0.1).readline() == b""
         stream.feed_data(b'{"type": "ping"}\n{"ty')
         assert await reader.readline() == b'{"type": "ping"}\n'
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.readline(), PATIENCE)
+        for silent in (reader, LimitedReader(asyncio.StreamReader(), 1000, 0.1)):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(silent.readline(), PATIENCE)
 
     began = time.monotonic()
     asyncio.run(read())
