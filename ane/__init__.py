@@ -11,7 +11,16 @@ from typing import Any
 
 from ane.system.errors import UserError
 
-__all__ = ["UserError", "load"]
+__all__ = ["UserError", "__version__", "load"]
+
+
+def __getattr__(name: str) -> str:
+    """``__version__``, which is read from the installed package when it is asked for."""
+    if name == "__version__":
+        from ane.system.version import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
@@ -36,10 +45,9 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     from ane.backends import load_backend
     from ane.bundles import open_model
     from ane.bundles.family import recognised_family
-    from ane.bundles.opening import open_speaking
 
     path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
     checkpoints = path is not None and not os.path.exists(path / "bundle.json") and (
         os.path.isfile(path) or recognised_family(path) is not None)
-    model = open_model(checkpoints=path) if checkpoints else open_speaking(bundle_or_checkpoints)
+    model = open_model(None if checkpoints else bundle_or_checkpoints, path if checkpoints else None)
     return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

@@ -87,14 +87,16 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
         plain = isinstance(error, KeyboardInterrupt | SystemExit)
         cause = "" if plain else f" ({type(error).__name__}: {error})"
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
+    if isinstance(error.__cause__ or error, BrokenPipeError) and getattr(error, "filename", None) is None and (
+            isinstance(error, OSError) or "standard output" in str(error)):
+        return 1, ""            # whoever reads it, as `head` does, has enough
     if isinstance(error, UserError):
         message = with_flags(error, args.parser)
     elif isinstance(error, OSError):
-        if error.filename is None and error.errno == errno.EPIPE:
-            return 1, ""
         message = system_message(error)
     else:
         raise error
+    message = message.replace(os.strerror(errno.ENOSPC), "the disk is full")
     return 1, f"[bold red]ane: error:[/] {escape(message)}"
 
 

@@ -42,9 +42,9 @@ def is_path(text: str | Path) -> bool:
 
 
 def find_bundle(bundle: str | Path | None) -> Path:
-    """The directory of a bundle given by path or by name; None is the demo. Raises UserError when there is none."""
+    """The directory of a bundle given by path or by name; None: ``VOICE``. Raises UserError when there is none."""
     if bundle is None or str(bundle) in EMBEDDED:
-        return demo_bundle(str(bundle or DEMO))
+        return demo_bundle(str(bundle or VOICE))
     if isinstance(bundle, Path) or is_path(bundle):
         return Path(os.path.expanduser(bundle))
     names = bundle_names()
@@ -61,7 +61,7 @@ def find_bundle(bundle: str | Path | None) -> Path:
 
 def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
                config: Path | None = None) -> Model:
-    """Open a bundle (by name or path; the demo when nothing is given) or official checkpoints: a directory, or a file.
+    """Open a bundle (by name or path; ``VOICE`` when nothing is given) or official checkpoints: a directory, or a file.
 
     ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
     All keys and shapes are compared with the configs here, so a model that opens is complete; weights are read later.
@@ -96,16 +96,11 @@ def read_constructor_arguments(path: Path) -> dict[str, Any]:
     return arguments
 
 
-def open_speaking(bundle: str | Path | None, checkpoints: str | Path | None = None) -> Model:
-    """``open_model``, but ``VOICE`` when nothing is given."""
-    return open_model(VOICE if bundle is None and checkpoints is None else bundle, checkpoints)
-
-
-def add_model_arguments(parser: argparse.ArgumentParser, default: str = DEMO) -> None:
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--bundle`` and ``--checkpoints``, whose values ``open_model`` takes under the same names."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--bundle", metavar="NAME|PATH",
-                       help=f"bundle to use: a name (as in `ane import`) or a directory (default: {default}, embedded)")
+                       help=f"bundle to use: a name (as in `ane import`) or a directory (default: {VOICE}, embedded)")
     group.add_argument("--checkpoints", metavar="PATH", type=Path,
                        help="official checkpoints to use without importing: Tortoise's directory of .pth files, a "
                             "FastSpeech .pt file or a KittenTTS folder")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ane.bundles import Model, add_model_arguments
-from ane.bundles.opening import VOICE, open_speaking
+from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.arguments import comma_separated, counts, path, positive
 from ane.commands.messages import output_console, plain_table, print_rows
 from ane.commands.packages import with_packages
@@ -38,7 +37,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
     parser = commands.add_parser("bench", help="measure this machine and print the fastest settings",
                                  description=DESCRIPTION)
-    add_model_arguments(parser, VOICE)
+    add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=comma_separated, metavar="NAME,…",
         help=f"backends, of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where there are packages)")
@@ -121,7 +120,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     """Open the model for each backend. Raises UserError for an unknown backend or network."""
     from ane.models.tortoise.settings import default_preset
 
-    model = open_speaking(args.bundle, args.checkpoints)
+    model = open_model(args.bundle, args.checkpoints)
     for name in ("preset", "voice"):
         if getattr(args, name):
             check_option(model, name)

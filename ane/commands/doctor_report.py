@@ -25,9 +25,9 @@ BENCH_FLAGS = ("--runs", "10")
 def measure_report(bundle: str | None, findings: Sequence[Finding], console: Console) -> MachineReport:
     """Measure everything; what fails is a problem or a note of the report. Raises UserError for an unknown bundle."""
     from ane.bench.machine import describe_machine
-    from ane.bundles import open_model
+    from ane.bundles.opening import DEMO, open_model
 
-    model: Any = with_packages(open_model(bundle), "coreml" if sys.platform == "darwin" else "mil", console)
+    model: Any = with_packages(open_model(bundle or DEMO), "coreml" if sys.platform == "darwin" else "mil", console)
     notes: list[str] = []
     placement: list[MeasuredPlacement] = []
     if sys.platform == "darwin":

@@ -49,10 +49,13 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
     Raises:
         UserError: the model does not read text with the English normaliser, or what ``speak`` raises for the text.
     """
+    from ane.models.hibari.chunks import split_into_phonemes
+    from ane.models.hibari.settings import HibariSettings
+    from ane.models.hibari.synthesizer import MOST_IDS
     from ane.models.tortoise.chunks import split_into_chunks
 
-    normaliser = getattr(settings, "normaliser", None)
-    if normaliser != "english":
+    normaliser, cased = getattr(settings, "normaliser", None), isinstance(settings, HibariSettings)
+    if normaliser != "english" and not cased:
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
         raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
                         f"--bundle {DEMO} has it")
@@ -60,11 +63,12 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
     steps: list[ReadingStep] = []
     if lexicon:
         steps = [step for passage in read_passages(text, ssml=ssml) for step in respelled(passage.text, lexicon)]
-    chunks = []
-    for chunk in split_into_chunks(read_passages(text, lexicon, ssml, speed), model, settings):
-        normalised, own = explain_english(chunk.text)
-        delivery = chunk.delivery
-        chunks.append({"text": chunk.text, "normalised": normalised, "tokens": chunk.tokens[:-1],
+    chunks, passages = [], read_passages(text, lexicon, ssml, speed)
+    for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
+                  else split_into_chunks(passages, model, settings)):
+        normalised, own = explain_english(chunk.text, cased)
+        delivery, tokens = chunk.delivery, chunk.ids.tolist() if cased else chunk.tokens[:-1]
+        chunks.append({"text": chunk.text, "normalised": normalised, "tokens": tokens,
                        "speed": delivery.speed, "gain": delivery.gain, "silence_before": delivery.before,
                        "silence_after": delivery.after, "steps": [asdict(step) for step in own]})
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

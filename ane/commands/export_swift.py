@@ -21,7 +21,7 @@ its voices, a runtime in Swift, and tests that compare it with this program. It 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("export-swift", help="write a Swift package for apps", description=DESCRIPTION)
-    parser.add_argument("--bundle", metavar="NAME|PATH",
+    parser.add_argument("--bundle", metavar="NAME|PATH", required=True,
                         help="a bundle with Core ML packages, as `ane convert --to coreml` writes it")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", type=arguments.path,
                         help="directory of the Swift package")

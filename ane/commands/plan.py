@@ -79,7 +79,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     """The package, or those that a bundle states, each with its compute units. Raises UserError when there are none."""
     from ane.bundles import open_model
     from ane.bundles.manifest import read_manifest
-    from ane.bundles.opening import find_bundle, is_embedded
+    from ane.bundles.opening import DEMO, find_bundle, is_embedded
     from ane.bundles.packages import missing_packages, read_section
     from ane.commands.packages import with_packages
 
@@ -87,7 +87,7 @@ def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
         if (args.package / "bundle.json").is_file():
             raise UserError(f"{args.package} is a bundle, not a package: give it with --bundle")
         return [(args.package, DEFAULT_UNITS)]
-    found = find_bundle(args.bundle)
+    found = find_bundle(args.bundle or DEMO)
     if is_embedded(found):
         found = with_packages(open_model(found), "mil", message_console(args)).path
     manifest = read_manifest(found)

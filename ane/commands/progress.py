@@ -9,8 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-UNITS = {"decode": "candidates", "rank": "ranked", "diffuse": "diffusion steps", "vocode": "vocoded chunks",
-         "text": "encoded chunks", "mel": "chunks with a mel"}
+UNITS = {"decode": "versions spoken", "rank": "versions compared", "diffuse": "refining steps",
+         "vocode": "parts turned to sound", "text": "parts read", "mel": "parts timed"}
 INTERVAL = 5.0      # seconds between two plain lines
 
 
@@ -18,7 +18,7 @@ class ProgressDisplay:
     """Shows the progress of synthesis on a console; ``update`` is what ``Synthesizer.speak`` calls."""
 
     def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
-        self.progress = Progress(TextColumn("{task.description:<15}"), BarColumn(), MofNCompleteColumn(),
+        self.progress = Progress(TextColumn("{task.description:<21}"), BarColumn(), MofNCompleteColumn(),
                                  TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console,
                                  transient=True, disable=not (shown and console.is_terminal))
         self.tasks: dict[str, TaskID] = {}

@@ -10,13 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import add_model_arguments
-from ane.bundles.opening import VOICE, open_speaking
+from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.progress import ProgressDisplay
-from ane.commands.read_report import print_book_report, print_contents, print_status, time_left
+from ane.commands.read_report import check_text, print_book_report, print_contents, print_status, time_left
 from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
@@ -91,7 +90,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     parser.add_argument("--force", action="store_true",
                         help="replace what was spoken of another text into OUT, and files beside OUT of other origin")
-    add_model_arguments(parser, VOICE)
+    add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
     add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
@@ -156,10 +155,13 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
-    checker = open_checker(args)
+    checker, model = open_checker(args), speaker.synthesizer.model
+    if args.redo and not model.is_random:
+        raise UserError(f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
+                        "words with --lexicon", "redo")
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
-    check_text(store, plan, args.force)
+    check_text(store, plan, args.force, "or add force=True")
     titles = [plan.chapters[number] for number in dict.fromkeys(chunk.chapter for chunk in plan.chunks)]
     check_replaced(store, options, titles, [Path(file) for file in (args.book, args.lexicon, args.cover) if file],
                    args.force)
@@ -194,23 +196,6 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     written = write_book_files(store, options)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
-
-
-def check_text(store: "JobStore", plan: "BookPlan", force: bool) -> None:
-    """Warn of chunks that were spoken and are no part of the text any more.
-
-    Raises:
-        UserError: more than half are not, so the job is of another text, unless ``force``.
-    """
-    missing, spoken = store.missing_texts(plan)
-    if 2 * missing > spoken and not force:
-        title = store.fact("title")
-        raise UserError(f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
-                        f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, or "
-                        "add force=True to replace what was spoken")
-    if missing:
-        LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
-                       "is written", missing, spoken)
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
@@ -285,7 +270,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate", "best")
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
-    model = open_speaking(args.bundle, args.checkpoints)
+    model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
     if model.family.name == "tortoise":

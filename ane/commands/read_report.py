@@ -8,11 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from ane.commands.messages import LOGGER
+from ane.system.errors import UserError
 from ane.text import shorten
 
 if TYPE_CHECKING:
     from ane.books.document import Document
     from ane.books.output import WrittenBook
+    from ane.books.plan import BookPlan
     from ane.books.store import JobStore, StoredChunk
 
 SHOWN_NOTES = 5
@@ -42,6 +44,23 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
                   f"seed {store.fact('seed')}; the job is kept in {store.path})")
+
+
+def check_text(store: "JobStore", plan: "BookPlan", force: bool = False, advice: str = "or delete it") -> None:
+    """Warn of chunks that were spoken and are no part of the text any more.
+
+    Raises:
+        UserError: more than half are not, so the job is of another text, unless ``force``; with ``advice``.
+    """
+    missing, spoken = store.missing_texts(plan)
+    if 2 * missing > spoken and not force:
+        title = store.fact("title")
+        raise UserError(f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
+                        f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, "
+                        f"{advice} to replace what was spoken")
+    if missing:
+        LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
+                       "is written", missing, spoken)
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:

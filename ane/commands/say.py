@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from ane.bundles import add_model_arguments, open_model
-from ane.bundles.opening import DEMO, VOICE, open_speaking
+from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
@@ -24,11 +24,12 @@ from ane.commands.speech_options import (
     speak_arguments,
     speed_from_words_per_minute,
 )
-from ane.commands.text_input import arriving_text, read_text, reads_standard_input
+from ane.commands.text_input import arriving_text, has_words, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
+from ane.text import nothing_to_say_error
 from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
-    add_model_arguments(parser, VOICE)
+    add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
     arguments.rare_group(parser, "timing").add_argument(
@@ -93,8 +94,6 @@ def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
     speed_from_words_per_minute(args)
-    if "?" in (args.voice, args.preset) and not (args.bundle or args.checkpoints):
-        message_console(args).print(f"of --bundle {DEMO}; {VOICE}, the default, has one voice and no presets")
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
@@ -105,9 +104,11 @@ def say(args: argparse.Namespace) -> int:
     piped = args.follow or reads_standard_input(args)
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
     text = None if piped and not args.explain else read_text(args)
+    if text is not None and not has_words(text):
+        raise nothing_to_say_error(text)
     if not args.explain:
         check_outputs(args)
-    model = open_speaking(args.bundle, args.checkpoints)
+    model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     LOGGER.debug("model %s: %s", model.name, settings)
     if args.explain:
@@ -150,7 +151,7 @@ def list_presets(args: argparse.Namespace) -> int:
 
     model = open_model(args.bundle, args.checkpoints)
     if not model.presets:
-        raise model.lacks("presets")
+        raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
     default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
         table = Table(title, "work for each chunk")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ane.commands.progress import ProgressDisplay
+from ane.commands.read_report import check_text
 from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
@@ -87,7 +88,9 @@ def job_lines(args: argparse.Namespace, synthesizer: Any, lines: Sequence[str],
             yield from synthesizer.speak_all(group, **request)
             request["timeline"] = Timeline()        # of the next group
 
-        yield from spoken_lines(store, plan_lines(lines, identity, speaker.respell), speak)
+        plan = plan_lines(lines, identity, speaker.respell)
+        check_text(store, plan)
+        yield from spoken_lines(store, plan, speak)
     finally:
         store.close()
 

@@ -27,12 +27,12 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
         return
     for note in speech.notes:
         LOGGER.warning("%s", note)
-    phases = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items())
-    first = f"; first audio after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
+    LOGGER.debug("%s", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
+    first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    summary = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "speed") if name in speech.facts)
-    console.print(f"{speech.seconds:.2f} s of audio{files}  ({phases}{first}; real-time factor "
-                  f"{speech.real_time_factor:.2f}; {summary}{synthesizer.backend.name})")
+    seed = f"seed {speech.facts['seed']}; " if "seed" in speech.facts else ""
+    console.print(f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {seed}"
+                  f"{synthesizer.backend.name})")
 
 
 def print_kept_line(args: argparse.Namespace, line: "SpokenLine", outputs: list[Path], job: Path,
@@ -42,7 +42,7 @@ def print_kept_line(args: argparse.Namespace, line: "SpokenLine", outputs: list[
         print(json.dumps({"files": [str(path) for path in outputs], "seconds": line.seconds,
                           "sample_rate": line.sample_rate, "spoken_before": True}))
         return
-    console.print(f"{line.seconds:.2f} s of audio → {', '.join(map(str, outputs))}  (spoken before; kept in {job})")
+    console.print(f"{line.seconds:.2f} s of speech → {', '.join(map(str, outputs))}  (spoken before; kept in {job})")
 
 
 def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream",

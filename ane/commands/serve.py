@@ -6,7 +6,8 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ane.commands.arguments import comma_separated, gigabytes, natural, positive, rare_group, seconds
+from ane.bundles.opening import VOICE
+from ane.commands.arguments import FullHelpAction, comma_separated, gigabytes, natural, positive, rare_group, seconds
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ EXAMPLES = """
 examples:
   ane serve                                    speak with the embedded voice, on this machine only
   ane serve --models demo-fast,demo --preload demo-fast
-  ane serve --map-voice alloy=rms --wyoming-port 10200
+  ane serve --models demo --map-voice alloy=rms --wyoming-port 10200
   ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
 """
 INSTALL = "ane serve needs more packages: pip install 'tortoise-ane[server]'"
@@ -41,8 +42,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
     parser.add_argument("--wyoming-host", default="", metavar="H",
                         help="address for Wyoming, which has no token (default: that of --host)")
-    parser.add_argument("--models", type=comma_separated, default=["demo"], metavar="A,B",
-                        help="bundles to speak with; the first is the one for OpenAI's model names (default: demo)")
+    parser.add_argument("--models", type=comma_separated, default=[VOICE], metavar="A,B",
+                        help=f"bundles to speak with; the first is the one for OpenAI's model names (default: {VOICE})")
     parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
     parser.add_argument("--map-voice", action="append", default=[], type=voice_mapping, metavar="NAME=VOICE",
                         help="what a client's voice name means, such as alloy=rms; may be repeated")
@@ -69,6 +70,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help="size of loaded bundles at most; the least recently used is released (default: no limit)")
     add("--idle-release", type=seconds, metavar="S", help="release a model that was not used for S seconds")
     add_limits(parser)
+    parser.add_argument("--help-all", action=FullHelpAction, help="show all options, by group, and exit")
     parser.set_defaults(handler=serve, kernels=KERNELS)
 
 

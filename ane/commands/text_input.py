@@ -5,6 +5,7 @@ import codecs
 import io
 import re
 import sys
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +59,11 @@ def read_text(args: argparse.Namespace) -> str:
     if not content and args.file is None:
         raise UserError(NO_TEXT)
     return decoded(content, where)
+
+
+def has_words(text: str) -> bool:
+    """Whether there is a letter, a digit or a sign in it that may be spoken."""
+    return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
 
 
 def decoded(content: bytes, where: str) -> str:

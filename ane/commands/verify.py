@@ -124,12 +124,12 @@ def verify_bundle(args: argparse.Namespace) -> int:
 
 def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
     """A bundle by name or path. The Core ML packages of the embedded one are in its cached copy."""
-    from ane.bundles.opening import find_bundle, is_embedded, open_model
+    from ane.bundles.opening import DEMO, find_bundle, is_embedded, open_model
     from converters.proof.verify import UnverifiedBundle
 
-    found = find_bundle(args.bundle)
+    found = find_bundle(args.bundle or DEMO)
     if is_embedded(found) and args.against in CORE_ML_RUNNERS:
-        found = with_packages(open_model(args.bundle), "mil", console).path
+        found = with_packages(open_model(args.bundle or DEMO), "mil", console).path
     return UnverifiedBundle(found)
 
 

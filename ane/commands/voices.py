@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ane.bundles import Model, add_model_arguments, open_model
+from ane.bundles import Model, add_model_arguments, is_path, open_model
+from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
 from ane.commands.messages import LOGGER, output_console, report_console
 from ane.system import paths
 from ane.system.errors import UserError
+from ane.system.files import check_output_file
 
 if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
-
-from ane.bundles import is_path
-from ane.system.files import check_output_file
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -77,7 +76,8 @@ def list_command(args: argparse.Namespace) -> int:
                                else ", ".join(names))
         return 0
     if not model.has_latents:
-        raise model.lacks("voices")
+        LOGGER.info("%s speaks with a voice of its own; these are for Tortoise models, such as --bundle %s", model.name,
+                    DEMO)
     voices = list_voices(_folders(model)).values()
     if args.json:
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
@@ -98,7 +98,7 @@ def add_command(args: argparse.Namespace) -> int:
     from ane.models.tortoise.voice_resolution import cloning_notes
     from ane.voices import Voice
 
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
@@ -135,10 +135,19 @@ def show_command(args: argparse.Namespace) -> int:
 
 def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite, args.stored)
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
+
+
+def open_tortoise(args: argparse.Namespace) -> Model:
+    """The model that a voice is made for. Raises UserError when it takes no such voices."""
+    model = open_model(args.bundle, args.checkpoints)
+    if not model.has_latents:
+        raise UserError(f"{model.name} speaks with a voice of its own and takes no other: add --bundle with a Tortoise "
+                        f"model, such as {DEMO}")
+    return model
 
 
 def _folders(model: Model) -> list[Path]:

@@ -82,7 +82,8 @@ class Guard:
             raise RefusedError(f"the server listens on this machine alone, and is not called {host}", 403)
         origin = headers.get("origin")
         if origin is not None and origin not in self.settings.origins and split_url(origin).netloc != host:
-            raise RefusedError("web pages of other origins may not use this server", 403)
+            raise RefusedError("web pages of other origins may not use this server; `ane serve --cors "
+                               f"{origin}` allows those of this one", 403)
         if scope["path"] in OPEN_PATHS:
             return
         if self.settings.token and not hmac.compare_digest(given_token(headers), self.settings.token.encode()):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import PositiveFloat, PositiveInt
 
+from ane.bundles.opening import VOICE
 from ane.speech.budget import Budget
 from ane.system.checked import checked
 from ane.system.errors import UserError
@@ -70,7 +71,7 @@ class ServerSettings:
         add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
     """
 
-    models: tuple[str, ...] = ("demo",)
+    models: tuple[str, ...] = (VOICE,)
     transcriber: str = ""
     host: str = "127.0.0.1"
     port: int = 8880

@@ -105,8 +105,8 @@ class Catalogue:
         known = self.voices(model)
         if name in known or name == DEFAULT_VOICE:
             return name
-        why = (f"no voice is set for OpenAI's name {name!r}" if name in OPENAI_VOICES else
-               f"{model} has no voice {name!r}")
+        why = (f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
+               if name in OPENAI_VOICES else f"{model} has no voice {name!r}")
         raise RefusedError(f"{why}; the voices are {', '.join([DEFAULT_VOICE, *known][:20])}", 400, "voice",
                            "voice_not_found")
 

@@ -64,7 +64,7 @@ def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure(
 
 
 def test_a_text_of_some_chunks_is_spoken_in_so_many(random_bundle):
-    for model in (open_model(random_bundle), open_model()):
+    for model in (open_model(random_bundle), open_model("demo")):
         for count in (1, 4, len(SENTENCES) + 1):
             assert len(split_into_chunks(text_of_chunks(count), model, Settings.of(model=model.settings))) == count
 

@@ -1,13 +1,17 @@
 """Help in two lengths, the flags of every command, types of values."""
 
 import argparse
+import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
-from ane.cli import main, parser, with_flags
+from ane.cli import describe_error, main, parser, with_flags
 from ane.commands.arguments import counts, natural, pair, positive
 from ane.system.errors import UserError
+from ane.system.interruption import Interruptions
 
 
 def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -70,6 +74,15 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
         parser.add_argument(flag)
     parser.add_argument("--force", dest="overwrite", action="store_true")
     assert with_flags(UserError(message, parameter), parser) == line
+
+
+def test_a_reader_that_has_enough_is_no_error_and_a_full_disk_is_called_full(tmp_path):
+    enough = f"{sys.executable} -m ane say 'One is enough. Two are too many.' -o - | head -c 100 >{tmp_path}/wav"
+    assert not subprocess.run(["sh", "-c", enough], capture_output=True, check=True).stderr
+    args = parser().parse_args(["doctor"])
+    for error in (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.wav"),
+                  UserError(f"cannot write a.wav: {os.strerror(errno.ENOSPC)}")):
+        assert describe_error(error, Interruptions(), args)[1].endswith("a.wav: the disk is full")
 
 
 def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):

@@ -124,7 +124,7 @@ def test_lines_share_passes(bundle, files, monkeypatch):
 def test_stream_to_a_file(bundle, files, capsys):
     text = "This sentence is one of several. " * 6
     assert main(["say", text, "--stream", "--bundle", "./bundle", "--speed", "1.5", "-o", "x.wav"]) == 0
-    assert "first audio after" in capsys.readouterr().err
+    assert "the first sound after" in capsys.readouterr().err
     whole = ane.load(bundle).speak(text, speed=1.5)
     assert soundfile.info(files / "x.wav").frames == len(whole.audio)
 
@@ -189,8 +189,7 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     (("import", "none.pt", "-o", "./b"), "neither a directory, a file nor a repository"),
     (("import", "owner/name", "--vocoder", "generator.pth", "-o", "./b"), "--vocoder has no effect on Tortoise"),
     (("say", "x", "--precision", "int8", "--bundle", "./bundle", "-o", "x.wav"), "precision int8 packs the layers"),
-    (("bench", "--bundle", "./bundle"), "measures Tortoise models"),
-    (("say", "--preset", "?", "--bundle", "./bundle"), "which has no presets"),
+    (("say", "--preset", "?", "--bundle", "./bundle"), "has no presets: add --bundle with a Tortoise model"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
     (("say", "x", "--backend", "mil", "--bundle", "./bundle", "-o", "x.wav"), "`ane convert bundle --to coreml"),
     (("verify", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),

@@ -37,7 +37,7 @@ def test_import_states_the_hashes(tmp_path: Path) -> None:
 
 def test_say_writes_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["say", "Hello. Is it you?", "--bundle", bundle, "-v", "Bella", "--speed", "1.2", "-o", "a.wav"]) == 0
-    assert "s of audio → a.wav" in capsys.readouterr().err
+    assert "s of speech → a.wav" in capsys.readouterr().err
     assert soundfile.info("a.wav").samplerate == 24000
 
 
@@ -132,7 +132,8 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("flags", "message"), [
     (("--seed", "1"), "--seed has no effect on KittenTTS models, and kitty is one"),
-    (("--threads", "1"), "--threads has no effect on KittenTTS models"), (("--preset", "?"), "which has no presets"),
+    (("--threads", "1"), "--threads has no effect on KittenTTS models"),
+    (("--preset", "?"), "has no presets: add --bundle"),
     (("--backend", "torch"), "--backend must be onnx:cpu for KittenTTS models, got 'torch'"),
     (("--speed", "0"), "--speed must be from 0.1 to 10"),
     (("-v", "Luna"), "no voice is named 'Luna'"), (("--steps", "4"), "--steps has no effect"),

@@ -56,6 +56,12 @@ def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplac
     assert not list(workplace.glob("*.job"))
 
 
+def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
+    monkeypatch.setattr("ane.bundles.model.Model.is_random", False)
+    assert main(["read", "book.md", "-o", "book.wav", "--redo", "1"]) == 1
+    assert "--redo has no effect on demo-fast" in capsys.readouterr().err
+
+
 def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workplace):
     """The chunks of both have the same codes."""
     text = "# One\n\nThe boy looked at three thousand brushes at the village.\n"

@@ -48,6 +48,20 @@ def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workp
     assert first["tokens"] == plain["tokens"]
 
 
+def test_the_default_voice_explains_too_with_its_capitals(capsys):
+    assert main(["say", "--explain", "--json", "Dr. Smith paid $5 to the FBI."]) == 0
+    [chunk] = json.loads(capsys.readouterr().out)["chunks"]
+    assert chunk["normalised"] == "doctor Smith paid five dollars to the FBI."
+    assert {step["spoken"].lower() for step in chunk["steps"]} >= {"doctor", "five dollars"}
+    assert len(chunk["tokens"]) > 20
+
+
+@pytest.mark.parametrize("text", ["", "  ", "…", "?!"])
+def test_a_text_without_words_is_named_before_a_missing_sound_device(capsys, text):
+    assert main(["say", text]) == 1
+    assert "nothing to say" in capsys.readouterr().err
+
+
 def test_long_texts_are_explained_by_chunk(capsys):
     chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")["chunks"]
     assert [chunk["normalised"] for chunk in chunks] == ["the turtle was first.", "the rabbit came second."]
@@ -63,6 +77,7 @@ def test_long_texts_are_explained_by_chunk(capsys):
     (("-r", "400", "-o", "x.wav"), "-r must be from 75 to 300, got 400"),
     (("-r", "200", "--speed", "2", "-o", "x.wav"), "-r and --speed cannot be combined"),
     (("--ssml", "-o", "x.wav"), "SSML, line 1: not well-formed XML"),
+    (("--precision", "8bit", "-o", "x.wav"), "--precision must be auto, fp32, bf16, fp16, int8 on torch, got '8bit'"),
     (("[[rate", "200]]", "-o", "x.wav"), "line 1: [[rate 200]] is a command of macOS"),
 ])
 def test_what_has_no_effect_or_cannot_be_done_is_refused(capsys, flags, why):

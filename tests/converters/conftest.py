@@ -20,7 +20,7 @@ def converted(folder: Path, precision: str, caches: tuple[str, ...]) -> Bundle:
     path = folder / f"demo-{precision}"
     with FileLock(f"{path}.lock"):
         if not path.exists():
-            convert(open_model(), path, [CoreMLOptions(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
+            convert(open_model("demo"), path, [CoreMLOptions(precision, lanes=(1, 8), caches=caches, buckets=BUCKETS)])
     return Bundle(path)
 
 

@@ -92,7 +92,7 @@ def test_functions_reach_their_thresholds(fp16_bundle, fp32_bundle):
 
 def test_the_embedded_decoder_reaches_its_threshold_in_8_bits(tmp_path):
     options = CoreMLOptions("8bit", caches=("io",), buckets={"prefill": (64,)})       # parity is lowest at 16 lanes
-    package, = convert(open_model(), tmp_path / "out", [options], ["autoregressive"]).packages
+    package, = convert(open_model("demo"), tmp_path / "out", [options], ["autoregressive"]).packages
     parity = {name: function.parity[MATHS] for name, function in package.functions.items()}
     assert min(parity["prefill_64"], parity["step_1_512"]) >= 34
     assert min(parity.values()) >= 33.5
@@ -194,7 +194,7 @@ def test_a_package_states_its_source(fp16_bundle):
 def test_the_bundle_is_complete(fp16_bundle):
     fp16_bundle.verify()
     assert sorted(path.stem for path in fp16_bundle.voices.iterdir()) == ["rms", "slt"]
-    assert fp16_bundle.settings == open_model().settings
+    assert fp16_bundle.settings == open_model("demo").settings
 
 
 # Interruptions and errors

@@ -106,7 +106,7 @@ def test_only_matrices_of_the_networks_that_are_compressed_are_in_blocks(files, 
 
 def test_a_row_that_is_not_a_multiple_of_32_stays_f16(tmp_path):
     """The embedded diffusion network is 80 channels wide."""
-    write_gguf(open_model(), tmp_path / "out.gguf", "q4_0", ["diffusion"])
+    write_gguf(open_model("demo"), tmp_path / "out.gguf", "q4_0", ["diffusion"])
     types = {tensor.name: tensor.tensor_type for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
     assert types["diffusion.layers.0.attn.qkv.weight"] == Type.F16
     assert types["diffusion.integrating_conv.weight"] == Type.Q4_0     # 160 wide

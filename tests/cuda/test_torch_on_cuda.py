@@ -198,7 +198,7 @@ def test_two_decoders_in_turn_are_independent():
 
 @pytest.mark.parametrize("lanes", [1, 3, 8])
 def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
-    model = open_model()
+    model = open_model("demo")
     config = model.config("autoregressive")
 
     def sample(device: str) -> list[list[int]]:
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
 
 def test_each_sentence_has_the_codes_of_the_cpu():
     """The second sentence replays CUDA graphs that the first one recorded, and uses networks that were kept."""
-    model = open_model()
+    model = open_model("demo")
     settings = Settings.of("fastest", model.settings)
     on_cpu, on_cuda = (Synthesizer(model, TorchBackend(model, device, "fp32")) for device in ("cpu", DEVICE))
     for text in ("Hello there.", "And this is another sentence, which is longer.", "Hello there."):
@@ -225,7 +225,7 @@ def test_each_sentence_has_the_codes_of_the_cpu():
 
 @pytest.mark.parametrize("precision", [each for each in precisions() if each != "fp32"])
 def test_half_precision_speaks(precision):
-    model = open_model()
+    model = open_model("demo")
     synthesizer = Synthesizer(model, TorchBackend(model, DEVICE, precision))
     for _ in range(2):
         spoken = synthesizer.speak("Hello there.", seed=1, settings=Settings.of("fastest", model.settings))

@@ -21,7 +21,7 @@ NOISE_MULTIPLE = 10     # of upstream's own float32 noise
 
 @pytest.fixture(scope="module")
 def backend() -> TorchBackend:
-    return TorchBackend(open_model(), "cpu", "fp32", keep=True)
+    return TorchBackend(open_model("demo"), "cpu", "fp32", keep=True)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def inputs(golden) -> dict[str, np.ndarray]:
 
 
 def latents(backend: TorchBackend, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    config, codes = open_model().config("autoregressive"), inputs["codes"][0]
+    config, codes = open_model("demo").config("autoregressive"), inputs["codes"][0]
     tables = Embeddings(**backend.embeddings())
     decoder = backend.decoder(1, len(codes))
     first, _ = decoder.prefill(tables.prefix(inputs["ar_latent"], inputs["tokens"][0], config))
@@ -72,7 +72,7 @@ OUTPUTS = {
 def test_the_golden_file_was_made_from_the_embedded_bundle():
     with safe_open(GOLDEN, framework="np") as file:
         made_from = json.loads(file.metadata()["weights"])
-    manifest = open_model().manifest
+    manifest = open_model("demo").manifest
     assert made_from == {name: network.weights.sha256 for name, network in manifest.networks.items()}, \
         "run tests/parity/upstream_demo.py again: the bundle has changed"
 

@@ -32,7 +32,7 @@ class WithoutKeys:
 
 @pytest.fixture(scope="module")
 def model():
-    return open_model()
+    return open_model("demo")
 
 
 def test_a_prefill_that_stores_wrong_keys_is_noticed(model):
