@@ -30,8 +30,9 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
     LOGGER.debug("%s", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
     first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
-    seed = f"seed {speech.facts['seed']}; " if "seed" in speech.facts else ""
-    console.print(f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {seed}"
+    stated = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "speed")
+                     if name in speech.facts and (name, speech.facts[name]) != ("speed", 1.0))
+    console.print(f"{speech.seconds:.2f} s of speech{files}  (made in {speech.elapsed:.2f} s{first}; {stated}"
                   f"{synthesizer.backend.name})")
 
 
