@@ -149,7 +149,7 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
 
 def write_transcript(transcript: "Transcript", form: str, output: Path | None, title: str) -> None:
     """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON."""
-    from ane.models.whisper.formats import FORMATS as WRITERS
+    from ane.models.whisper.transcript import FORMATS as WRITERS
 
     text = WRITERS[form](transcript)
     if form == "json" and title:

@@ -17,8 +17,7 @@ from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from ane.models.whisper.features import RATE
-from ane.models.whisper.formats import as_srt, as_vtt
-from ane.models.whisper.transcript import Transcript
+from ane.models.whisper.transcript import Transcript, as_srt, as_vtt
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.server.engine import BusyError
 from ane.server.errors import RefusedError

@@ -27,7 +27,7 @@ class KittenFamily(StyleFamily):
     def recognises(self, path: Path) -> bool:
         return is_kitten_folder(path)
 
-    def open_checkpoints(self, path: Path) -> KittenModel:
+    def open_checkpoints(self, path: Path) -> KittenModel:     # type: ignore[override]
         return read_model_files(path)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:

@@ -34,7 +34,7 @@ class KokoroFamily(StyleFamily):
             return path.suffix == ".onnx"
         return bool(graphs_in(path)) and any(voices_in(path))
 
-    def open_checkpoints(self, path: Path, voices: Path | None = None) -> KokoroModel:
+    def open_checkpoints(self, path: Path, voices: Path | None = None) -> KokoroModel:     # type: ignore[override]
         return find_model(path, voices)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:

@@ -1,5 +1,8 @@
-"""The result of a transcription: segments of text with their times."""
+"""The result of a transcription: segments of text with their times, as plain text, JSON, and the subtitles of SubRip
+(.srt) and WebVTT (.vtt)."""
 
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -61,3 +64,70 @@ class Transcript:
             if segment["words"] is None:
                 del segment["words"]
         return content
+
+
+def as_text(transcript: Transcript) -> str:
+    """A line for each segment."""
+    return "".join(f"{segment.text.strip()}\n" for segment in transcript.segments)
+
+
+def as_json(transcript: Transcript) -> str:
+    """One object with every field, in one line."""
+    return json.dumps(transcript.as_dict(), ensure_ascii=False) + "\n"
+
+
+def as_srt(transcript: Transcript) -> str:
+    """Numbered subtitles; times as 00:00:00,000."""
+    return "\n".join(f"{number}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
+                     for number, cue in enumerate(cues(transcript, lambda text: text.replace("-->", "->")), 1))
+
+
+def as_vtt(transcript: Transcript) -> str:
+    """Subtitles for web players; times as 00:00:00.000, and &, < and > escaped."""
+    return "WEBVTT\n" + "".join(f"\n{clock(cue.start, '.')} --> {clock(cue.end, '.')}\n{cue.text}\n"
+                                for cue in cues(transcript, escaped))
+
+
+FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_json, "srt": as_srt, "vtt": as_vtt}
+
+
+@dataclass(frozen=True)
+class Cue:
+    """A subtitle and when it is shown, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def cues(transcript: Transcript, escape: Callable[[str], str]) -> Iterator[Cue]:
+    """A subtitle for each segment. Where words are timed, one for each word, which is underlined in the segment's
+    text, and one for each pause between words, as openai-whisper's ``--highlight_words`` makes them."""
+    for segment in transcript.segments:
+        if not segment.words:
+            yield Cue(segment.start, segment.end, escape(segment.text.strip()))
+            continue
+        parts = [escape(word.word) for word in segment.words]
+        shown = segment.start
+        for index, word in enumerate(segment.words):
+            if word.start > shown:
+                yield Cue(shown, word.start, "".join(parts).strip())
+            yield Cue(word.start, word.end, "".join((*parts[:index], underlined(parts[index]),
+                                                     *parts[index + 1:])).strip())
+            shown = word.end
+
+
+def underlined(word: str) -> str:
+    """The word in <u>, without the space before it."""
+    text = word.lstrip()
+    return f"{word[:len(word) - len(text)]}<u>{text}</u>"
+
+
+def clock(seconds: float, separator: str) -> str:
+    """3723.5 → "01:02:03" + separator + "500"."""
+    whole, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{separator}{milliseconds:03}"
+
+
+def escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -13,8 +13,13 @@ from ane.backends.base import Backend
 from ane.bundles.model import Model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
-from ane.models.whisper.segments import ends_with_single_timestamp, split_segments
-from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer, suppressed_tokens
+from ane.models.whisper.tokens import (
+    SpecialTokens,
+    WhisperTokenizer,
+    ends_with_single_timestamp,
+    split_segments,
+    suppressed_tokens,
+)
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
 from ane.models.whisper.words import WordAligner, add_words
 from ane.system.errors import UserError

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.whisper.alignment import token_times
+from ane.models.warping import warping_path
 from ane.models.whisper.alignment_heads import alignment_heads
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, WhisperTokenizer
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
 from ane.system.errors import UserError
 
+MEDIAN_WIDTH = 7        # positions of the median filter along time
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})     # languages without spaces between words
 PREPENDED = "\"'“¿([{-"                     # punctuation that belongs to the next word
 APPENDED = "\"'.。,，!！?？:：”)]}、"         # punctuation that belongs to the word before it
@@ -209,3 +210,35 @@ def limit_segment_ends(segment: TranscriptSegment, median: float, last_speech: f
         end = last.end
     return replace(segment, start=round(start, 2), end=round(end, 2), words=tuple(
         replace(word, start=round(word.start, 2), end=round(word.end, 2)) for word in words))
+
+
+def token_times(scores: np.ndarray, first: int) -> np.ndarray:
+    """Positions in the memory at which tokens begin: (T − first − 1,) int64, never decreasing.
+
+    The attention of a few heads moves along the sound as the text goes on. The path through it that is attended to most
+    gives each token the time at which it begins.
+
+    Args:
+        scores: (heads, T, N) float32, cross-attention before the softmax; only the positions of sound.
+        first: index of the token that stands for the beginning; the last token is the end token, which is left out.
+    """
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    deviation = weights.std(axis=1, keepdims=True)
+    weights = (weights - weights.mean(axis=1, keepdims=True)) / np.where(deviation == 0, np.float32(1), deviation)
+    matrix = np.mean([median_filter(head, MEDIAN_WIDTH) for head in weights], axis=0)
+    rows, positions = warping_path(-matrix[first:-1].astype(np.float64))
+    return positions[np.diff(rows, prepend=-1) > 0]
+
+
+def median_filter(x: np.ndarray, width: int) -> np.ndarray:
+    """The median of ``width`` (odd) neighbours along the last axis of x (…, N), its ends mirrored.
+
+    As in openai-whisper, x is returned as it is when it is too short to be mirrored.
+    """
+    half = width // 2
+    if x.shape[-1] <= half:
+        return x
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, width, axis=-1)
+    return np.sort(windows, axis=-1)[..., half]

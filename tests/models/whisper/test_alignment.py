@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ane.models.whisper.alignment import median_filter, token_times
+from ane.models.whisper.words import median_filter, token_times
 
 
 @pytest.mark.parametrize(("width", "length"), list(product((1, 3, 7), (4, 5, 8, 30))))

@@ -52,7 +52,7 @@ def test_heads_that_the_decoder_lacks_are_refused(tmp_path, heads):
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
     with pytest.raises(UserError, match=r"generation_config.json: alignment_heads must be a list of \[layer, head\]"):
         WhisperCheckpoint(folder)
-    with pytest.raises(UserError, match="alignment_heads must be a list"):
+    with pytest.raises(UserError, match="alignment_heads must be"):
         write_damaged_bundle(tmp_path, heads)
 
 

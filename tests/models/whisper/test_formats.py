@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ane.models.whisper.formats import FORMATS, clock
-from ane.models.whisper.transcript import Transcript, TranscriptSegment, TranscriptWord
+from ane.models.whisper.transcript import FORMATS, Transcript, TranscriptSegment, TranscriptWord, clock
 
 
 def segment(start: float, end: float, text: str) -> TranscriptSegment:

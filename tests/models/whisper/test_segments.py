@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.models.whisper.segments import split_segments
+from ane.models.whisper.tokens import split_segments
 
 FIRST, TEXT = 50364, 7
 
