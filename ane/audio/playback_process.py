@@ -14,7 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-COMMAND = (sys.executable, "-m", "ane.audio.playback_process")
+from ane.system.child_process import ChildProcess
+
+MODULE = "ane.audio.playback_process"
 
 
 class PlayerProcess:
@@ -22,12 +24,12 @@ class PlayerProcess:
 
     Args:
         expected: estimate of the seconds of sound in all, or None.
-        command: starts the child, which gets the rate and ``expected`` as arguments.
+        program: of the child (``ChildProcess``), which gets the rate and ``expected`` as arguments.
     """
 
-    def __init__(self, sample_rate: int, expected: float | None, command: Sequence[str] = COMMAND):
+    def __init__(self, sample_rate: int, expected: float | None, program: str | Sequence[str] = MODULE):
         arguments = [str(sample_rate), *([] if expected is None else [str(expected)])]
-        self._process = subprocess.Popen([*command, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = ChildProcess(program, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
         """Append audio (n,) float32; returns when the child has room for it. PlayerError when the device failed."""

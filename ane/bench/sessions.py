@@ -1,6 +1,5 @@
 """Measuring in processes of their own: the rows of functions, and of a sentence spoken with a tuning."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -21,7 +20,7 @@ class WorkerProcess(JsonProcess):
 
     def __init__(self, threads: int | None = None):
         environment = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        super().__init__([sys.executable, "-m", "ane.bench.worker"], environment)
+        super().__init__("ane.bench.worker", environment)
 
 
 def function_rows(model: WorkerModel, request: FunctionRequest) -> Iterator[BenchRow]:

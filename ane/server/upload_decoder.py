@@ -1,13 +1,12 @@
 """The process that decodes an uploaded sound file, so that a malicious one harms nothing else.
 
-    python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE CPU_SECONDS MEMORY
+    python -m ane.server.upload_decoder FILE MAX_SECONDS MAX_RATE
 
 writes one line of JSON, {"rate": …} or {"error": …}, and then the samples, float32, mono. Sound of
 a higher rate is resampled to MAX_RATE.
 """
 
 import json
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,7 @@ CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3
 
 
 def main(arguments: list[str]) -> int:
-    file, seconds, max_rate, cpu_seconds, memory = Path(arguments[0]), *map(float, arguments[1:])
-    limit_process(round(cpu_seconds), round(memory))
+    file, seconds, max_rate = Path(arguments[0]), *map(float, arguments[1:])
     try:
         audio, found = read_upload(file, seconds)
         if found > max_rate:
@@ -39,15 +37,6 @@ def main(arguments: list[str]) -> int:
     answer({"rate": found})
     sys.stdout.buffer.write(np.ascontiguousarray(audio, np.float32).tobytes())
     return 0
-
-
-def limit_process(cpu_seconds: int, memory: int) -> None:
-    """Limit what this process may use. macOS does not enforce the limit of memory."""
-    for kind, most in ((resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, 0),
-                       (resource.RLIMIT_CORE, 0)):
-        _, hard = resource.getrlimit(kind)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
 
 
 def read_upload(file: Path, seconds: float) -> tuple[np.ndarray, int]:

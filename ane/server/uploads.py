@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import os
-import sys
+import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -26,6 +25,7 @@ from ane.server.schemas import NewVoice
 from ane.server.settings import Limits
 from ane.server.speech_service import Service, while_connected
 from ane.system import paths
+from ane.system.child_process import ChildProcess
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
@@ -178,20 +178,19 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
         while data := await file.read(1 << 20):
             stored.write(data)
         stored.flush()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "ane.server.upload_decoder", stored.name, str(seconds), str(rate),
-            str(limits.decoder_seconds), str(limits.decoder_memory), stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL, stdin=asyncio.subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+        process = ChildProcess(
+            "ane.server.upload_decoder", (stored.name, str(seconds), str(rate)), stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            memory=limits.decoder_memory, cpu_seconds=round(limits.decoder_seconds), file_bytes=0)
+        reading = asyncio.ensure_future(asyncio.to_thread(process.communicate))
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), limits.decoder_seconds)
+            output, _ = await asyncio.wait_for(asyncio.shield(reading), limits.decoder_seconds)
         except TimeoutError:
             raise RefusedError(f"the file takes more than {limits.decoder_seconds:g} s to decode", 400,
                                "file") from None
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            process.kill()          # has no effect when it has ended
+            await reading
     line, _, samples = output.partition(b"\n")
     answer = json.loads(line) if process.returncode == 0 else {"error": "the file cannot be decoded within the limits"}
     if "error" in answer:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.machine import peak_memory_bytes
 
@@ -57,7 +58,8 @@ class JsonProcess:
     Use it as a context manager. Leaving it closes the program's input and waits for its end.
 
     Args:
-        command: the program and its arguments. environment: variables to add. advice: what to do when it cannot be run.
+        command: a module of this program, or the words of another (``ChildProcess``). environment: variables to add.
+        advice: what to do when it cannot be run.
         limit: seconds until it must be ready; None: no limit.
 
     Attributes:
@@ -69,16 +71,18 @@ class JsonProcess:
         ProcessTimeoutError: it is not ready in time.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None, advice: str = "",
+    def __init__(self, command: str | Sequence[str], environment: Mapping[str, str] | None = None, advice: str = "",
                  limit: float | None = None):
-        self.name, self.peak_bytes, started = " ".join(command[:3]), None, time.perf_counter()
+        self.name = command if isinstance(command, str) else " ".join(command[:3])
+        self.peak_bytes, started = None, time.perf_counter()
         self._errors = tempfile.TemporaryFile("w+")      # noqa: SIM115  (close() closes it)
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                             stderr=self._errors, env={**os.environ, **(environment or {})})
+            self._process = ChildProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                         stderr=self._errors, environment=environment)
         except OSError as error:
             self._errors.close()
-            raise UserError(f"cannot run {command[0]}: {error.strerror or error}{advice and '; '}{advice}") from error
+            reason = f"{error.strerror or error}{advice and '; '}{advice}"
+            raise UserError(f"cannot run {self.name.split()[0]}: {reason}") from error
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

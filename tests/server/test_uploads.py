@@ -5,7 +5,6 @@ import io
 import json
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -33,6 +32,7 @@ from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech import read_client_lexicon  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
 from ane.server.uploads import UploadSlots  # noqa: E402
+from ane.system.child_process import ChildProcess  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
 
@@ -149,9 +149,8 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
 
 def decoded(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
     """What the process that decodes uploads answers."""
-    command = [sys.executable, "-m", "ane.server.upload_decoder", str(file), "60", str(rate), "60", str(2 << 30)]
-    found = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=PATIENCE)
-    line, _, samples = found.stdout.partition(b"\n")
+    process = ChildProcess("ane.server.upload_decoder", (str(file), "60", str(rate)), stdout=subprocess.PIPE)
+    line, _, samples = process.communicate(timeout=PATIENCE)[0].partition(b"\n")
     return json.loads(line), np.frombuffer(samples, np.float32)
 
 

@@ -10,8 +10,7 @@ Engine under the path of the compiled model, so that this process then loads it 
 {"compile": [package, destination]}, {"load": [compiled model, function, compute units, {input: [shape, dtype]}]}.
 """
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ class CoreMLTrial:
         limit: seconds that an answer may take.
     """
 
-    command = (sys.executable, "-m", "ane.backends.coreml.trial")
+    command: str | Sequence[str] = "ane.backends.coreml.trial"
 
     def __init__(self, limit: float = LIMIT):
         self.limit = limit

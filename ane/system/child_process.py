@@ -1,0 +1,134 @@
+"""A child process: the one place where the program starts one of its own modules in another process.
+
+The child imports what this process imports, whatever lies in the working directory; its environment has no secrets; it
+ends when this process does; and it may be given limits.
+
+``python -P child_process.py OPTIONS MODULE ARGUMENTS…`` is what it runs; OPTIONS are JSON.
+"""
+
+import importlib.util
+import json
+import os
+import resource
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = str(Path(__file__).resolve().parents[2])
+# Variables that a child gets: everything else, such as tokens and keys, stays here.
+NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "TERM",
+         "NO_COLOR", "VIRTUAL_ENV", "DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "LRU_CACHE_CAPACITY",
+         "PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONHASHSEED", "PYTHONDONTWRITEBYTECODE"}
+PREFIXES = ("ANE_", "LC_", "XDG_", "PULSE_", "PIPEWIRE_", "ALSA_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_",
+            "ONEDNN_", "DNNL_", "CUDA_", "NVIDIA_", "TORCH_", "PYTORCH_", "MTL_", "LD_", "DYLD_", "MALLOC_", "GLIBC_",
+            "COV_", "COVERAGE_")
+SECRETS = ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")
+
+
+class ChildProcess(subprocess.Popen):
+    """A running module of this program, or another program.
+
+    Args:
+        program: the name of a module, which is run as ``python -m`` runs it; or the words of another program, which
+            gets the same environment and nothing else of what is said here.
+        arguments: further words. environment: variables to add.
+        memory, cpu_seconds, file_bytes: what it may use; None: no limit. macOS does not enforce the first.
+        streams: ``stdin``, ``stdout``, ``stderr`` and ``text`` of ``subprocess.Popen``; without them standard input is
+            closed and the others are those of this process.
+    """
+
+    def __init__(self, program: str | Sequence[str], arguments: Iterable[str] = (), *,
+                 environment: Mapping[str, str] | None = None, memory: int | None = None,
+                 cpu_seconds: int | None = None, file_bytes: int | None = None, **streams: Any):
+        streams = {"stdin": subprocess.DEVNULL, **streams}
+        given = clean_environment(os.environ)
+        self._lifeline: int | None = None
+        if not isinstance(program, str):
+            super().__init__([*program, *arguments], env={**given, **(environment or {})}, **streams)
+            return
+        ending, self._lifeline = os.pipe()      # the child reads its end when this process has gone, however it ended
+        options = {"lifeline": ending, "memory": memory, "cpu_seconds": cpu_seconds, "file_bytes": file_bytes}
+        command = [sys.executable, "-P", __file__, json.dumps(options), program, *arguments]
+        given |= {"PYTHONPATH": os.pathsep.join(import_paths()), **(environment or {})}
+        try:
+            super().__init__(command, env=given, pass_fds=[ending], **streams)
+        except BaseException:
+            self._let_go()
+            raise
+        finally:
+            os.close(ending)
+
+    def wait(self, timeout: float | None = None) -> int:
+        status = super().wait(timeout)
+        self._let_go()
+        return status
+
+    def __del__(self, *arguments: Any) -> None:
+        self._let_go()
+        super().__del__(*arguments)
+
+    def _let_go(self) -> None:
+        lifeline, self._lifeline = getattr(self, "_lifeline", None), None
+        if lifeline is not None:
+            os.close(lifeline)
+
+
+def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of the variables that a child may have."""
+    return {name: value for name, value in variables.items() if (name in NAMES or name.startswith(PREFIXES))
+            and not any(word in name.upper() for word in SECRETS)}
+
+
+def import_paths() -> list[str]:
+    """Where this process imports from, without the working directory; this program's folder comes last, because it may
+    be that."""
+    here = os.path.realpath(os.curdir)
+    paths = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) not in (here, ROOT)]
+    return [*dict.fromkeys(paths), ROOT]
+
+
+def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int | None) -> None:
+    """Limit what this process may use; with any limit it leaves no core file."""
+    wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
+    limits = {kind: most for kind, most in wanted.items() if most is not None}
+    for kind, most in (limits | {resource.RLIMIT_CORE: 0} if limits else {}).items():
+        _, hard = resource.getrlimit(kind)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def end_with_parent(lifeline: int) -> None:
+    """End this process when the other end of the pipe is closed."""
+    def watch() -> None:
+        os.read(lifeline, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+def load_program() -> None:
+    """Import the package of this file, whichever others are found before it."""
+    package = Path(ROOT) / "ane"
+    spec = importlib.util.spec_from_file_location("ane", package / "__init__.py",
+                                                  submodule_search_locations=[str(package)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["ane"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["ane"])
+
+
+def main() -> None:
+    options, module = json.loads(sys.argv[1]), sys.argv[2]
+    end_with_parent(options.pop("lifeline"))
+    limit_process(**options)
+    sys.argv[1:3] = []
+    load_program()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

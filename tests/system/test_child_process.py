@@ -1,0 +1,85 @@
+"""Child processes run the program's own modules: nothing of the working directory, no secrets, and not for longer."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ane.system.child_process import ChildProcess, clean_environment
+
+HOSTILE = "from pathlib import Path\nPath({mark!r}).touch()\nraise SystemExit(7)\n"
+PROBE = "import json, os, resource, sys\n"
+
+
+def printed(program: Path, code: str, **options) -> str:
+    """What a module of ours prints that lies in a folder of ``sys.path``."""
+    (program / "probe_module.py").write_text(PROBE + code)
+    process = ChildProcess("probe_module", ("a", "b"), stdout=subprocess.PIPE, text=True, **options)
+    return process.communicate(timeout=60)[0]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(modules)])
+    return modules
+
+
+def test_a_module_of_the_working_directory_is_never_run(folder, tmp_path, monkeypatch):
+    """A module that lies beside the user's files, as under the name of a library: for every module that is started."""
+    here, mark = tmp_path / "here", tmp_path / "ran"
+    here.mkdir()
+    for name in ("soundfile", "numpy", "json", "runpy", "coremltools", "sounddevice"):
+        (here / f"{name}.py").write_text(HOSTILE.format(mark=str(mark)))
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", ["", str(here), *sys.path])
+    assert printed(folder, "import numpy, soundfile\nprint(sys.argv[1:])") == "['a', 'b']\n"
+    (here / "clip.wav").write_bytes(b"no sound")
+    decoder = ChildProcess("ane.server.upload_decoder", ("clip.wav", "9", "16000"), stdout=subprocess.PIPE)
+    assert "not sound" in json.loads(decoder.communicate(timeout=60)[0])["error"]
+    for module in ("ane.audio.playback_process", "ane.bench.worker", "ane.backends.coreml.trial"):
+        ChildProcess(module, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).wait(120)
+    assert not mark.exists()
+
+
+def test_secrets_stay_in_this_process(folder, monkeypatch):
+    for name in ("ANE_TOKEN", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "ANE_HOME", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "7")
+    names = set(json.loads(printed(folder, "print(json.dumps(list(os.environ)))", environment={"GIVEN": "1"})))
+    assert {"ANE_HOME", "OMP_NUM_THREADS", "GIVEN", "PATH"} <= names
+    assert not names & {"ANE_TOKEN", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL"}
+    assert clean_environment({"LC_ALL": "C", "OMP_TOKEN": "x", "EDITOR": "vi"}) == {"LC_ALL": "C"}
+
+
+def test_limits_hold_and_standard_input_is_closed(folder):
+    code = ("print(sys.stdin.read(), [resource.getrlimit(kind)[0] for kind in "
+            "(resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE)])")
+    assert printed(folder, code, memory=1 << 33, cpu_seconds=9, file_bytes=5) == f" [{1 << 33}, 9, 5, 0]\n"
+
+
+def test_a_child_ends_when_its_parent_is_killed(folder):
+    (folder / "probe_module.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(300)\n")
+    code = (f"import sys; sys.path += {sys.path!r}\nfrom ane.system.child_process import ChildProcess\n"
+            "ChildProcess('probe_module').wait()")
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    until = time.monotonic() + 60
+    while time.monotonic() < until and Path(f"/proc/{child}").exists():
+        time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_child_that_has_ended_keeps_no_descriptor(folder):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        printed(folder, "")
+    assert len(os.listdir("/proc/self/fd")) == before
