@@ -9,6 +9,7 @@ import argparse
 import gzip
 import json
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,10 @@ def int8_weights(path: Path) -> dict[str, np.ndarray]:
 def write_tables(assets: Path, folder: Path) -> None:
     """The dictionaries, the tagger and the network for unknown words, from the assets of hibari-tts."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("gold", "silver"):
+    for kind, region in product(("gold", "silver"), ("us", "gb")):
+        name = kind if region == "us" else f"{kind}_gb"
         write_table(folder / f"{name}.tsv.gz", {word: entry_line(entry) for word, entry in
-                                                read_json(assets / f"lexicon_us_{name}.json.gz").items()})
+                                                read_json(assets / f"lexicon_{region}_{kind}.json.gz").items()})
     tagger = read_json(assets / "tagger.json.gz")
     tagger["weights"]["b"] = dict.fromkeys(tagger["tags"], 0.0) | tagger["weights"]["b"]
     write_table(folder / "tags.tsv.gz", tagger["tagdict"])

@@ -29,13 +29,32 @@ SENTENCES = {
 }
 
 
-def phonemes(text):
-    return "".join(word.phonemes + " " * word.spaced for word in phonemise(text)).strip()
+BRITISH = {
+    "The weather is going to be warm and sunny this weekend.":
+        "ðə wˈɛðə ɪz ɡˈQɪŋ tə biː wˈɔːm and sˈʌni ðɪs wˌiːkˈɛnd.",
+    "He wanted to stop running, tying and hopping.": "hˌiː wˈɒntɪd tə stˈɒp ɹˈʌnɪŋ, tˈIɪŋ and hˈɒpɪŋ.",
+    "The children's toys, the dogs' house and the witches weren't there.":
+        "ðə ʧˈɪldɹᵊnz tˈYz, ðə dˈɒɡz hˈWs and ðə wˈɪʧɪz wˌɜːnt ðˈɛː.",
+    "Better water in the bath at home.": "bˈɛtə wˈɔːtə ɪn ðə bˈɑːθ at hˈQm.",
+}
+
+
+def phonemes(text, british=False):
+    return "".join(word.phonemes + " " * word.spaced for word in phonemise(text, british)).strip()
 
 
 @pytest.mark.parametrize(("text", "expected"), [item for item in SENTENCES.items() if item[1]])
 def test_sentences_have_the_phonemes_of_hibari(text, expected):
     assert phonemes(text) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), BRITISH.items())
+def test_british_sentences_have_the_phonemes_of_hibari(text, expected):
+    assert phonemes(text, british=True) == expected
+
+
+def test_a_british_word_without_a_dictionary_has_british_vowels():
+    assert phonemes("frobnicated", british=True) == phonemes("frobnicated").replace("ᵻ", "ɪ")
 
 
 @pytest.mark.parametrize("text", ["", " ", "…", "-", "'", "❤"])

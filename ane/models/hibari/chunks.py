@@ -26,19 +26,19 @@ class PhonemeChunk(Chunk):
 
 
 def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None,
-                        most: int, known: Mapping[str, int] = IDS) -> list[PhonemeChunk]:
+                        most: int, known: Mapping[str, int] = IDS, british: bool = False) -> list[PhonemeChunk]:
     """The chunks of passages, without those of which nothing can be spoken.
 
     Args:
         lengths: desired and maximum characters of a chunk; None: one chunk.
-        most: the most ids of a chunk. known: the ids of phonemes.
+        most: the most ids of a chunk. known: the ids of phonemes. british: how words are pronounced.
 
     Raises:
         UserError: nothing to say, or a chunk that is too long and cannot be split or must not be.
     """
     def chunks_of(text: str) -> list[PhonemeChunk]:
         pieces = [text] if lengths is None else split(text, *lengths)
-        return [chunk for piece in pieces for chunk in fitting(piece, lengths, most, known)]
+        return [chunk for piece in pieces for chunk in fitting(piece, lengths, most, known, british)]
 
     chunks = with_deliveries(passages, chunks_of)
     if not chunks:
@@ -46,9 +46,10 @@ def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | 
     return [replace(chunk, delivery=delivery) for chunk, delivery in chunks]
 
 
-def fitting(text: str, lengths: tuple[int, int] | None, most: int, known: Mapping[str, int]) -> list[PhonemeChunk]:
+def fitting(text: str, lengths: tuple[int, int] | None, most: int, known: Mapping[str, int],
+            british: bool) -> list[PhonemeChunk]:
     """The chunk of ``text``, or those of its parts when it has more than ``most`` ids."""
-    ids, spans = symbol_ids(phonemise(text), known)
+    ids, spans = symbol_ids(phonemise(text, british), known)
     if not spans:
         return []
     if len(ids) <= most:
@@ -58,4 +59,4 @@ def fitting(text: str, lengths: tuple[int, int] | None, most: int, known: Mappin
     if len(parts) < 2:
         raise UserError(f"{shorten(text)!r} is {len(ids)} phonemes long, and one pass takes at most {most}: "
                         + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
-    return [chunk for part in parts for chunk in fitting(part, lengths, most, known)]
+    return [chunk for part in parts for chunk in fitting(part, lengths, most, known, british)]

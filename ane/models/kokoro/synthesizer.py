@@ -13,6 +13,7 @@ from ane.speech.request import Run, SpeechRequest
 from ane.text import shorten
 from ane.text.english import normalise_cased
 
+BRITISH = "bf_", "bm_"                      # how names of British voices begin
 MOST_IDS = 510 + 2                          # of one pass, with the pads
 PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
 FRAME, HOP = 2048, 512                      # samples of a frame, and between two, when silence is looked for
@@ -20,7 +21,7 @@ SILENCE = 1e-6                              # of the loudest frame's power, −6
 
 
 class KokoroSynthesizer(StyleSpeaker):
-    """A Kokoro model: English. The same text and voice give the same sound.
+    """A Kokoro model: English, American or British as the voice is. The same text and voice give the same sound.
 
     Args: ``StyleSpeaker``.
     """
@@ -34,7 +35,7 @@ class KokoroSynthesizer(StyleSpeaker):
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
         with run.timeline.record("phonemes"):
             found = split_into_phonemes(run.passages(request), request.settings.split, MOST_IDS,
-                                        self.model.vocabulary)
+                                        self.model.vocabulary, request.voice.startswith(BRITISH))
             return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}", request,
                                pause_after(chunk.text) if number < len(found) else 0.0)
                     for number, chunk in enumerate(found, 1)]

@@ -17,9 +17,9 @@ from ane.text.phonemes.dictionary import (
     PRIMARY,
     VOWELS,
     WEAKER,
+    Dictionary,
     Following,
     stressed,
-    word_phonemes,
 )
 from ane.text.phonemes.tagger import part_of_speech
 from ane.text.phonemes.unknown_words import spoken_letters
@@ -31,6 +31,7 @@ PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Z
 PAUSES = frozenset(";:,.!?—…")
 MARKS = PAUSES | frozenset("()")
 LONG_SOUNDS = frozenset("AIOQWYʤʧ")
+BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})         # American sounds → British ones
 
 
 @dataclass
@@ -49,8 +50,13 @@ class Part:
     phonemes: str | None = None
 
 
-def phonemise(text: str) -> list[PhonemeWord]:
-    """The words and marks of ``text``, with their phonemes; none if nothing in it can be spoken."""
+def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
+    """The words and marks of ``text``, with their phonemes; none if nothing in it can be spoken.
+
+    Args:
+        british: as in Britain. The network for words that no dictionary has speaks American; its vowels are replaced.
+    """
+    dictionary = Dictionary(british)
     pieces = [(piece, index == len(word) - 1) for word in map(PIECE.findall, normalise_cased(text).split())
               for index, piece in enumerate(word)]
     tags = part_of_speech([piece for piece, _ in pieces])
@@ -69,7 +75,7 @@ def phonemise(text: str) -> list[PhonemeWord]:
     following = END
     for parts, spaced in reversed(groups):
         if parts[0].phonemes is None:
-            following = pronounce(parts, following)
+            following = pronounce(parts, following, dictionary)
         elif parts[0].text[0] in PAUSES:
             following = END
         phonemes = "".join(part.phonemes or "" for part in parts).replace("ɾ", "T").replace("ʔ", "t")
@@ -77,11 +83,11 @@ def phonemise(text: str) -> list[PhonemeWord]:
     return words[::-1]
 
 
-def pronounce(parts: Sequence[Part], following: Following) -> Following:
+def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
     """Give the parts of a word their phonemes, the longest known runs first. Returns what follows the word before."""
     right = len(parts)
     while right:
-        left = next((left for left in range(right) if look_up_run(parts, left, right, following)), None)
+        left = next((left for left in range(right) if look_up_run(parts, left, right, following, dictionary)), None)
         if left is not None:
             following = before(parts[left], following)
             right = left
@@ -91,6 +97,8 @@ def pronounce(parts: Sequence[Part], following: Following) -> Following:
         else:                                   # a part is unknown: all of the word is read by its letters
             letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
             parts[0].phonemes = " ".join(map(spoken_letters, letters.split()))
+            if dictionary.british:
+                parts[0].phonemes = parts[0].phonemes.translate(BRITISH)
             for part in parts[1:]:
                 part.phonemes = ""
             return before(parts[0], following)
@@ -98,11 +106,11 @@ def pronounce(parts: Sequence[Part], following: Following) -> Following:
     return following
 
 
-def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following) -> bool:
+def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:
     """Whether the parts from ``left`` to ``right`` are a known word together; the first of them gets its phonemes."""
     run = parts[left:right]
     tag = max(run, key=lambda part: sum(1 if letter == letter.lower() else 2 for letter in part.text)).tag
-    found = word_phonemes("".join(part.text for part in run), tag, following)
+    found = dictionary.word_phonemes("".join(part.text for part in run), tag, following)
     if found is None:
         return False
     run[0].phonemes = found

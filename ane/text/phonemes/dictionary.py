@@ -1,7 +1,8 @@
 """Phonemes of one English word: from misaki's dictionaries, by its rules (misaki 0.9.4, hexgrad, Apache-2.0).
 
 Phonemes are Kokoro's: IPA with ``A I O W Y`` for the diphthongs of "day, my, go, now, boy", ``ᵊ`` and ``ᵻ`` for weak
-vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel.
+vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel; in British English ``Q`` for the diphthong
+of "go".
 """
 
 import re
@@ -30,165 +31,164 @@ class Following:
 END = Following()
 
 
-def word_phonemes(word: str, tag: str, following: Following) -> str | None:
-    """The phonemes of a word with this part of speech; None if no dictionary has it, or a word it is made from."""
-    stress = None if word == word.lower() else CAPITALS if word == word.upper() else CAPITALISED
-    found = function_word(word, tag, stress, following)
-    if found is not None:
-        return found
-    if written_in_capitals(word, tag, stress, following):
-        word = word.lower()
-    for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
-        if known and is_known(known):
-            return look_up(known, tag, stress, following)
-    return (plural(word, tag, stress, following) or past(word, tag, stress, following)
-            or participle(word, tag, CAPITALISED if stress is None else stress, following))
+class Dictionary:
+    """The dictionaries of American or British English, and the rules for words that are made from theirs."""
 
+    def __init__(self, british: bool = False):
+        self.british, self.region = british, "_gb" if british else ""
+        self.weak = "ɪ" if british else "ᵻ"         # the vowel of -es and -ed
 
-def function_word(word: str, tag: str, stress: float | None, following: Following) -> str | None:
-    """The phonemes of words that depend on their neighbours, and of letters with periods, which are spelled."""
-    lower = word.lower()
-    if "." in word and word.replace(".", "").isalpha():
-        return spelled(word)
-    if lower == "a" and len(word) == 1:
-        return "ɐ" if tag == "DT" else "ˈA"
-    if lower == "am":
-        if tag.startswith("NN"):
-            return spelled(word)
-        return entry("am", tag) if following.vowel is None or word != "am" or (stress or 0) > 0 else "ɐm"
-    if lower == "an":
-        return spelled(word) if word == "AN" and tag.startswith("NN") else "ɐn"
-    if word == "I" and tag == "PRP":
-        return f"{SECONDARY}I"
-    if lower == "by" and tag.startswith(("ADV", "RB")):
-        return "bˈI"
-    if word in ("to", "To") or (word == "TO" and tag in ("TO", "IN")):
-        return entry("to", tag) if following.vowel is None else "tʊ" if following.vowel else "tə"
-    if word in ("in", "In") or (word == "IN" and tag != "NNP"):
-        return f"{PRIMARY if following.vowel is None or tag != 'IN' else ''}ɪn"
-    if word in ("the", "The") or (word == "THE" and tag == "DT"):
-        return "ði" if following.vowel else "ðə"
-    if lower == "used" and word in ("used", "Used", "USED"):
-        return entry("used", "VBD" if tag in ("VBD", "JJ") and following.to else "DEFAULT")
-    return None
+    def word_phonemes(self, word: str, tag: str, following: Following) -> str | None:
+        """The phonemes of a word with this part of speech; None if no dictionary has it, or a word it is made from."""
+        stress = None if word == word.lower() else CAPITALS if word == word.upper() else CAPITALISED
+        found = self.function_word(word, tag, stress, following)
+        if found is not None:
+            return found
+        if self.written_in_capitals(word, tag, stress, following):
+            word = word.lower()
+        for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
+            if known and self.is_known(known):
+                return self.look_up(known, tag, stress, following)
+        return (self.plural(word, tag, stress, following) or self.past(word, tag, stress, following)
+                or self.participle(word, tag, CAPITALISED if stress is None else stress, following))
 
-
-def written_in_capitals(word: str, tag: str, stress: float | None, following: Following) -> bool:
-    """Whether a word is the one without capitals: "The" or "THE", and a name only if it is long."""
-    if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
-        return False
-    if (tag == "NNP" and len(word) <= 7) or gold(word) is not None or silver(word) is not None:
-        return False
-    lower = word.lower()
-    return (word == word.upper() or word[1:] == word[1:].lower()) and (
-        gold(lower) is not None or silver(lower) is not None
-        or any(ending(lower, tag, stress, following) for ending in (plural, past, participle)))
-
-
-def is_known(word: str) -> bool:
-    if gold(word) is not None or silver(word) is not None:
-        return True
-    if not word.isascii() or not word.isalpha():
-        return False
-    return len(word) == 1 or word[1:] == word[1:].upper() or (word == word.upper() and gold(word.lower()) is not None)
-
-
-def look_up(word: str, tag: str, stress: float | None, following: Following) -> str | None:
-    """The entry of a known word; a name in capitals, and any other unknown word, is spelled."""
-    name = False
-    if word == word.upper() and gold(word) is None:
-        word, name = word.lower(), tag == "NNP"
-    found = entry(word, tag, following.vowel is None, golden=name)
-    if found is None or (name and PRIMARY not in found):
-        return spelled(word) or stressed(found, stress)
-    return stressed(found, stress)
-
-
-def entry(word: str, tag: str, at_end: bool = False, golden: bool = False) -> str | None:
-    """The phonemes in the dictionaries, for the part of speech where they differ by it.
-
-    Args:
-        at_end: whether a pause follows. golden: only in the dictionary that was checked by hand.
-    """
-    value = gold(word)
-    if value is None and not golden:
-        value = silver(word)
-    if value is None or "=" not in value:
-        return value
-    readings = dict(reading.split("=") for reading in value.split("\t"))
-    classes = ("VERB",) * tag.startswith("VB") + ("NOUN",) * tag.startswith("NN") + (
-        ("ADV",) * tag.startswith(("ADV", "RB")) + ("ADJ",) * tag.startswith(("ADJ", "JJ")))
-    keys = ("None",) if at_end and "None" in readings else (tag,) if tag in readings else classes
-    return next((readings[key] for key in keys if key in readings), readings["DEFAULT"]) or None
-
-
-def gold(word: str) -> str | None:
-    return with_either_capital("gold", word)
-
-
-def silver(word: str) -> str | None:
-    return with_either_capital("silver", word)
-
-
-def with_either_capital(name: str, word: str) -> str | None:
-    """An entry; one in lower case is also that of its capitalised form, and the other way about."""
-    found = table(name).get(word)
-    if found is not None or len(word) < 2:
-        return found
-    if word == word.lower():
-        return table(name).get(word.capitalize()) if word.capitalize() != word else None
-    return table(name).get(word.lower()) if word == word.capitalize() else None
-
-
-def spelled(word: str) -> str | None:
-    """The names of the letters, the last of them stressed most."""
-    letters = [gold(letter.upper()) for letter in word if letter.isalpha()]
-    if not letters or None in letters:
+    def function_word(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
+        """The phonemes of words that depend on their neighbours, and of letters with periods, which are spelled."""
+        lower = word.lower()
+        if "." in word and word.replace(".", "").isalpha():
+            return self.spelled(word)
+        if lower == "a" and len(word) == 1:
+            return "ɐ" if tag == "DT" else "ˈA"
+        if lower == "am":
+            if tag.startswith("NN"):
+                return self.spelled(word)
+            return self.entry("am", tag) if following.vowel is None or word != "am" or (stress or 0) > 0 else "ɐm"
+        if lower == "an":
+            return self.spelled(word) if word == "AN" and tag.startswith("NN") else "ɐn"
+        if word == "I" and tag == "PRP":
+            return f"{SECONDARY}I"
+        if lower == "by" and tag.startswith(("ADV", "RB")):
+            return "bˈI"
+        if word in ("to", "To") or (word == "TO" and tag in ("TO", "IN")):
+            return self.entry("to", tag) if following.vowel is None else "tʊ" if following.vowel else "tə"
+        if word in ("in", "In") or (word == "IN" and tag != "NNP"):
+            return f"{PRIMARY if following.vowel is None or tag != 'IN' else ''}ɪn"
+        if word in ("the", "The") or (word == "THE" and tag == "DT"):
+            return "ði" if following.vowel else "ðə"
+        if lower == "used" and word in ("used", "Used", "USED"):
+            return self.entry("used", "VBD" if tag in ("VBD", "JJ") and following.to else "DEFAULT")
         return None
-    return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))       # type: ignore[arg-type]
 
+    def written_in_capitals(self, word: str, tag: str, stress: float | None, following: Following) -> bool:
+        """Whether a word is the one without capitals: "The" or "THE", and a name only if it is long."""
+        if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
+            return False
+        if (tag == "NNP" and len(word) <= 7) or self.gold(word) is not None or self.silver(word) is not None:
+            return False
+        lower = word.lower()
+        return (word == word.upper() or word[1:] == word[1:].lower()) and (
+            self.gold(lower) is not None or self.silver(lower) is not None
+            or any(ending(lower, tag, stress, following) for ending in (self.plural, self.past, self.participle)))
 
-def plural(word: str, tag: str, stress: float | None, following: Following) -> str | None:
-    """A word with -s, -es, -ies or 's, from the word without it."""
-    if len(word) < 3 or not word.endswith("s"):
-        return None
-    longer = len(word) > 4
-    stems = (word[:-1] if not word.endswith("ss") else "",
-             word[:-2] if word.endswith("'s") or (longer and word.endswith("es") and not word.endswith("ies")) else "",
-             f"{word[:-3]}y" if longer and word.endswith("ies") else "")
-    stem = stem_phonemes(stems, tag, stress, following)
-    return stem and stem + ("s" if stem[-1] in "ptkfθ" else "ᵻz" if stem[-1] in "szʃʒʧʤ" else "z")
+    def is_known(self, word: str) -> bool:
+        if self.gold(word) is not None or self.silver(word) is not None:
+            return True
+        if not word.isascii() or not word.isalpha():
+            return False
+        return len(word) == 1 or word[1:] == word[1:].upper() or (
+            word == word.upper() and self.gold(word.lower()) is not None)
 
+    def look_up(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
+        """The entry of a known word; a name in capitals, and any other unknown word, is spelled."""
+        name = False
+        if word == word.upper() and self.gold(word) is None:
+            word, name = word.lower(), tag == "NNP"
+        found = self.entry(word, tag, following.vowel is None, golden=name)
+        if found is None or (name and PRIMARY not in found):
+            return self.spelled(word) or stressed(found, stress)
+        return stressed(found, stress)
 
-def past(word: str, tag: str, stress: float | None, following: Following) -> str | None:
-    """A word with -d or -ed."""
-    if len(word) < 4 or not word.endswith("d"):
-        return None
-    stems = (word[:-1] if not word.endswith("dd") else "",
-             word[:-2] if len(word) > 4 and word.endswith("ed") and not word.endswith("eed") else "")
-    stem = stem_phonemes(stems, tag, stress, following)
-    if not stem:
-        return None
-    if stem[-1] == "t":
-        return f"{stem[:-1]}ɾᵻd" if stem[-2:-1] in FLAPPING else f"{stem}{'ᵻ' if len(stem) > 1 else 'ɪ'}d"
-    return stem + ("t" if stem[-1] in "pkfθʃsʧ" else "ᵻd" if stem[-1] == "d" else "d")
+    def entry(self, word: str, tag: str, at_end: bool = False, golden: bool = False) -> str | None:
+        """The phonemes in the dictionaries, for the part of speech where they differ by it.
 
+        Args:
+            at_end: whether a pause follows. golden: only in the dictionary that was checked by hand.
+        """
+        value = self.gold(word)
+        if value is None and not golden:
+            value = self.silver(word)
+        if value is None or "=" not in value:
+            return value
+        readings = dict(reading.split("=") for reading in value.split("\t"))
+        classes = ("VERB",) * tag.startswith("VB") + ("NOUN",) * tag.startswith("NN") + (
+            ("ADV",) * tag.startswith(("ADV", "RB")) + ("ADJ",) * tag.startswith(("ADJ", "JJ")))
+        keys = ("None",) if at_end and "None" in readings else (tag,) if tag in readings else classes
+        return next((readings[key] for key in keys if key in readings), readings["DEFAULT"]) or None
 
-def participle(word: str, tag: str, stress: float | None, following: Following) -> str | None:
-    """A word with -ing, with or without an e or a doubled letter before it."""
-    if len(word) < 5 or not word.endswith("ing"):
-        return None
-    stems = (word[:-3] if len(word) > 5 else "", f"{word[:-3]}e",
-             word[:-4] if len(word) > 5 and DOUBLED.search(word) else "")
-    stem = stem_phonemes(stems, tag, stress, following)
-    if stem and len(stem) > 1 and stem[-1] == "t" and stem[-2] in FLAPPING:
-        return f"{stem[:-1]}ɾɪŋ"
-    return stem and f"{stem}ɪŋ"
+    def gold(self, word: str) -> str | None:
+        return self.with_either_capital(f"gold{self.region}", word)
 
+    def silver(self, word: str) -> str | None:
+        return self.with_either_capital(f"silver{self.region}", word)
 
-def stem_phonemes(stems: tuple[str, ...], tag: str, stress: float | None, following: Following) -> str | None:
-    """The phonemes of the first stem that is known."""
-    return next((look_up(stem, tag, stress, following) for stem in stems if stem and is_known(stem)), None)
+    def with_either_capital(self, name: str, word: str) -> str | None:
+        """An entry; one in lower case is also that of its capitalised form, and the other way about."""
+        found = table(name).get(word)
+        if found is not None or len(word) < 2:
+            return found
+        if word == word.lower():
+            return table(name).get(word.capitalize()) if word.capitalize() != word else None
+        return table(name).get(word.lower()) if word == word.capitalize() else None
+
+    def spelled(self, word: str) -> str | None:
+        """The names of the letters, the last of them stressed most."""
+        letters = [self.gold(letter.upper()) for letter in word if letter.isalpha()]
+        if not letters or None in letters:
+            return None
+        return PRIMARY.join(stressed("".join(letters), 0.0).rsplit(SECONDARY, 1))       # type: ignore[arg-type]
+
+    def plural(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
+        """A word with -s, -es, -ies or 's, from the word without it."""
+        if len(word) < 3 or not word.endswith("s"):
+            return None
+        longer = len(word) > 4
+        stems = (word[:-1] if not word.endswith("ss") else "",
+                 word[:-2] if word.endswith("'s") or (longer and word.endswith("es")
+                                                      and not word.endswith("ies")) else "",
+                 f"{word[:-3]}y" if longer and word.endswith("ies") else "")
+        stem = self.stem_phonemes(stems, tag, stress, following)
+        return stem and stem + ("s" if stem[-1] in "ptkfθ" else f"{self.weak}z" if stem[-1] in "szʃʒʧʤ" else "z")
+
+    def past(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
+        """A word with -d or -ed."""
+        if len(word) < 4 or not word.endswith("d"):
+            return None
+        stems = (word[:-1] if not word.endswith("dd") else "",
+                 word[:-2] if len(word) > 4 and word.endswith("ed") and not word.endswith("eed") else "")
+        stem = self.stem_phonemes(stems, tag, stress, following)
+        if not stem:
+            return None
+        if stem[-1] == "t" and not self.british:
+            return f"{stem[:-1]}ɾᵻd" if stem[-2:-1] in FLAPPING else f"{stem}{'ᵻ' if len(stem) > 1 else 'ɪ'}d"
+        return stem + ("t" if stem[-1] in "pkfθʃsʧ" else f"{self.weak}d" if stem[-1] in "td" else "d")
+
+    def participle(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
+        """A word with -ing, with or without an e or a doubled letter before it."""
+        if len(word) < 5 or not word.endswith("ing"):
+            return None
+        stems = (word[:-3] if len(word) > 5 else "", f"{word[:-3]}e",
+                 word[:-4] if len(word) > 5 and DOUBLED.search(word) else "")
+        stem = self.stem_phonemes(stems, tag, stress, following)
+        if self.british:
+            return None if stem and stem[-1] in "əː" else stem and f"{stem}ɪŋ"
+        if stem and len(stem) > 1 and stem[-1] == "t" and stem[-2] in FLAPPING:
+            return f"{stem[:-1]}ɾɪŋ"
+        return stem and f"{stem}ɪŋ"
+
+    def stem_phonemes(self, stems: tuple[str, ...], tag: str, stress: float | None, following: Following) -> str | None:
+        """The phonemes of the first stem that is known."""
+        return next((self.look_up(stem, tag, stress, following) for stem in stems if stem and self.is_known(stem)),
+                    None)
 
 
 def stressed(phonemes: str | None, stress: float | None) -> str | None:

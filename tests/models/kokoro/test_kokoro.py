@@ -77,6 +77,15 @@ def test_the_style_of_n_phonemes_is_row_n_minus_one_or_the_last(folder: Path) ->
     assert rows == [len(phonemes_of("Hello.")) - 1, 15]
 
 
+def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path) -> None:
+    tables = dict(np.load(folder / "voices-v1.0.bin"))
+    np.savez(tmp_path / "voices.npz", **tables, bm_fable=tables["af_heart"])
+    model = find_model(folder / "model.onnx", tmp_path / "voices.npz")
+    own = KokoroSynthesizer(model, StyleBackend(model))
+    ids = [own.chunks(own.request("Go home.", voice), Run())[0].input_ids for voice in ("af_heart", "bm_fable")]
+    assert [(VOCABULARY["O"] in one, VOCABULARY["Q"] in one) for one in ids] == [(True, False), (False, True)]
+
+
 def test_silence_at_both_ends_is_removed(folder: Path) -> None:
     wave = np.concatenate((np.zeros(5000), np.full(4000, 0.5), np.full(9000, 1e-4))).astype(np.float32)
     trimmed, begin = speaker(folder).trimmed(wave, KokoroSettings())
