@@ -9,8 +9,8 @@ from ane.bundles import Model
 from ane.bundles.opening import DEMO
 from ane.commands.messages import output_console, plain_table
 from ane.system.errors import UserError
+from ane.text import read_passages
 from ane.text.explanation import ReadingStep, explain_english, respelled
-from ane.text.passages import read_passages
 from ane.text.user_lexicon import Lexicon
 
 

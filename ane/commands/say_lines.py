@@ -13,8 +13,7 @@ from ane.commands.read_report import check_text
 from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import nothing_to_say_error
-from ane.text.passages import read_passages
+from ane.text import nothing_to_say_error, read_passages
 
 if TYPE_CHECKING:
     from ane.books.lines import SpokenLine

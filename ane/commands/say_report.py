@@ -26,7 +26,8 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
         print(json.dumps(facts(args, synthesizer, speech, outputs)))
         return
     for note in speech.notes:
-        LOGGER.warning("%s", note)
+        if note not in synthesizer.warned:
+            LOGGER.warning("%s", note)
     LOGGER.debug("%s", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
     first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""

@@ -13,9 +13,9 @@ from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, NothingToSayError, nothing_to_say_error
+from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import ClauseReader
-from ane.text.passages import is_ssml, read_pauses
+from ane.text.passages import read_pauses
 
 END = object()
 COUNTED = ("codes", "frames", "tokens")       # facts that are sums

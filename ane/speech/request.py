@@ -1,5 +1,6 @@
 """A request for speech, what accompanies its work, and the sound that a model makes for it, piece by piece."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,11 +12,14 @@ from ane.speech.budget import Spending
 from ane.speech.lanes import Lanes
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
+from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import Lexicon
-from ane.text.passages import PLAIN, Delivery, Passage, read_passages
+from ane.text import Lexicon, read_passages
+from ane.text.passages import PLAIN, Delivery, Passage
 
 Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
+# phonemes in braces, of which one is a vowel with its stress
+ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
 Markup = Literal["auto", "ssml", "none"]
 
 
@@ -72,9 +76,17 @@ class Run:
     whole: bool = False
     spending: Spending = field(default_factory=Spending)
 
-    def passages(self, request: SpeechRequest, speed: float = 1.0) -> list[Passage]:
-        """``read_passages`` of the request's text. Raises UserError also when it costs more than it may."""
+    def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
+        """``read_passages`` of the request's text.
+
+        Raises:
+            UserError: as well when it costs more than it may, or has phonemes in braces without ``arpabet``.
+        """
         passages = read_passages(request.text, request.lexicon, request.ssml, speed)
+        found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
+        if found:
+            raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "
+                            "or a respelling")
         self.spending.add(request.text, passages)
         return passages
 

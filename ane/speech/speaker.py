@@ -1,5 +1,6 @@
 """A model that speaks: text to chunks to sound, the same way for every kind of model, at once or as a stream."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,10 @@ from ane.speech.stream import Speech, Stream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, NothingToSayError
+from ane.text import Lexicon, NothingToSayError, normalise_basic
+from ane.text.unicode_to_ascii import foreign_scripts
+
+LOGGER = logging.getLogger("ane.speech")
 
 
 class Speaker(AsyncSpeaking):
@@ -31,6 +35,7 @@ class Speaker(AsyncSpeaking):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
+        self.warned: set[str] = set()       # notes that were logged
 
     # Of a kind of model
 
@@ -126,12 +131,12 @@ class Speaker(AsyncSpeaking):
     def _spoken(self, requests: Sequence[SpeechRequest], run: Run) -> Iterator[Speech]:
         """The speech of requests that differ in their texts only."""
         chunks, request = self._begin(requests, run)
-        facts = self.facts(request)
+        facts, notes = self.facts(request), [self._scripts(each) for each in requests]
         pieces = delivered(self.render([chunk for own in chunks for chunk in own], request, run), self.sample_rate)
         with closing_source(pieces):
             began = run.timeline.text_ready
-            for own in chunks:
-                stream = Stream(up_to_final(pieces), [chunk.text for chunk in own], facts, self.sample_rate, run)
+            for own, noted in zip(chunks, notes, strict=True):
+                stream = Stream(up_to_final(pieces), [chunk.text for chunk in own], facts, self.sample_rate, run, noted)
                 stream.began = began
                 yield stream.collect()
                 began = run.timeline.now()
@@ -161,7 +166,8 @@ class Speaker(AsyncSpeaking):
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
         [chunks], request = self._begin([request], run)
         pieces = delivered(self.render(chunks, request, run), self.sample_rate)
-        return Stream(pieces, [chunk.text for chunk in chunks], self.facts(request), self.sample_rate, run)
+        return Stream(pieces, [chunk.text for chunk in chunks], self.facts(request), self.sample_rate, run,
+                      self._scripts(request))
 
     def feed(self, texts: Iterable[str], voice: Any = None, preset: str | None = None, *,
              progress: Progress = report_nothing, timeline: Timeline | None = None, **arguments: Any) -> FedStream:
@@ -210,6 +216,17 @@ class Speaker(AsyncSpeaking):
         chunks = [with_final(self.chunks(request, own)) for request, own in zip(requests, runs, strict=True)]
         self._require(requests[0])
         return chunks, self.with_voice(requests[0], run)
+
+    def _scripts(self, request: SpeechRequest) -> list[str]:
+        """A note on letters for which the model has no sounds, which is logged once before they are spoken."""
+        names = foreign_scripts(request.text)
+        if not names or self.normaliser(request.settings) is normalise_basic:      # its tokenizer may know any
+            return []
+        note = f"{' and '.join(names)} letters are read as the English ones nearest to them: the voice speaks English"
+        if note not in self.warned:
+            self.warned.add(note)
+            LOGGER.warning("%s", note)
+        return [note]
 
     def _require(self, request: SpeechRequest) -> None:
         """Raise UserError when the model lacks a network that speaking with these settings needs."""

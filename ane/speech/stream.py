@@ -17,10 +17,10 @@ from ane.system.timeline import Timeline
 class Facts:
     """What is known of sound from the pieces of it that have been made: words, warnings, counts."""
 
-    def __init__(self, stated: Mapping[str, Any]):
-        """``stated``: facts that were known before, such as the seed."""
+    def __init__(self, stated: Mapping[str, Any], notes: Sequence[str] = ()):
+        """``stated``: facts that were known before, such as the seed; as ``notes`` are."""
         self._stated, self._counts = dict(stated), dict[str, int]()
-        self._notes: dict[str, list[int]] = {}          # each with the numbers of the chunks that have it
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with its chunks
         self._ended = 0
         self.chunks: list[str] = []                     # those that have begun
         self.words: list[SpokenWord] = []
@@ -149,10 +149,10 @@ class Stream(SoundStream):
     """
 
     def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
-                 sample_rate: int, run: Run):
+                 sample_rate: int, run: Run, notes: Sequence[str] = ()):
         """``pieces``: up to the last of the text, as they are to be heard."""
         self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
-        self._pieces, self._found, self._whole = pieces, Facts(stated), run.whole
+        self._pieces, self._found, self._whole = pieces, Facts(stated, notes), run.whole
         self.began = run.timeline.text_ready
         self._tracked = self._tracking()
         self._sound = stepped(self.items(), self.timeline)

@@ -1,12 +1,45 @@
-"""The text front end: normalises text, splits it into chunks, converts it to token ids."""
+"""The text front end: reads markup, normalises text, splits it into chunks, converts it to token ids."""
+
+import re
+from dataclasses import replace
 
 from ane.text.english import normalise_english
+from ane.text.passages import Passage, read_pauses
 from ane.text.splitter import split
 from ane.text.tokenizer import NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
 from ane.text.upstream import normalise_basic, normalise_upstream
 from ane.text.user_lexicon import Lexicon, LexiconEntry, read_lexicon
 
 __all__ = [
-    "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "normalise_basic", "normalise_english",
-    "normalise_upstream", "nothing_to_say_error", "read_lexicon", "shorten", "split",
+    "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "is_ssml", "normalise_basic",
+    "normalise_english", "normalise_upstream", "nothing_to_say_error", "read_lexicon", "read_passages", "shorten",
+    "split",
 ]
+
+
+def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
+                  speed: float = 1.0) -> list[Passage]:
+    """The passages of a text, at least one, with the words of the lexicon respelled.
+
+    Args:
+        speed: of all of the text; that of a passage is multiplied by it.
+        ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
+            [[slnc 500]].
+
+    Raises:
+        UserError: markup that is faulty, or asks for something that cannot be done; with its line.
+    """
+    if ssml is None:
+        ssml = is_ssml(text)
+    if ssml:
+        from ane.text.ssml import read_ssml
+
+        passages = read_ssml(text)
+    else:
+        passages = read_pauses(text)
+    return [replace(passage, text=lexicon(passage.text) if lexicon else passage.text, speed=passage.speed * speed)
+            for passage in passages]
+
+
+def is_ssml(text: str) -> bool:
+    return re.match(r"\s*(<\?xml[^>]{0,200}\?>\s*)?<speak[\s>/]", text) is not None

@@ -35,7 +35,7 @@ WEB_RULES = (
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
     rule("HTML tag", HTML_TAG, " "),
     rule("<name>", PLACEHOLDER, r" \1 "),
-    rule("e-mail", r"(?<![\w.+-])(?:mailto:)?([\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5})\b",
+    rule("e-mail", r"(?<![\w.+-])(?:mailto:)?(\w[\w.+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5})\b",
          lambda match: expand_address(match[1])),
     rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.)(?P<address>[^\s<>\"]+)", expand_url),
     rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
@@ -43,6 +43,7 @@ WEB_RULES = (
     rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",
          lambda match: f"{match[1]} dot {' '.join(match[2].lower())}"),
     rule("@name", r"(?<!\w)@(?=\w)", "at "),
+    rule("#A-1029", r"(?<![\w&])#(?=[A-Z]{1,4}-\d)", "number "),
     rule("#word", r"(?<![\w&])#([A-Za-z]\w*)",
          lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])),
 )

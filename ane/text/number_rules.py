@@ -144,10 +144,12 @@ def expand_fraction(match: re.Match) -> str:
 
 def expand_power(match: re.Match) -> str:
     """x^2 → "x squared", 10^-6 → "10 to the power of minus six"."""
-    exponent = match[1].lstrip("-")
+    exponent, end = match[1].lstrip("-"), " " * match.string[match.end():match.end() + 1].isalpha()
+    if exponent == "n":
+        return f" to the power of {match[1].replace('-', 'minus ')}{end}"
     if match[1] in ("2", "3"):
-        return " squared" if exponent == "2" else " cubed"
-    return f" to the power of {'minus ' if match[1] != exponent else ''}{number_words.number(exponent)}"
+        return (" squared" if exponent == "2" else " cubed") + end
+    return f" to the power of {'minus ' if match[1] != exponent else ''}{number_words.number(exponent)}{end}"
 
 
 def expand_year(match: re.Match) -> str:
@@ -189,7 +191,7 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])",
          lambda match: match[0].replace(" ", "")),
     rule("24/7", r"(?<![\w/])(?:24/7|9/11)(?![\w/])", lambda match: match[0].replace("/", " ")),
-    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?\d+)", expand_power),
+    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
     rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),

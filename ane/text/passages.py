@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ane.system.errors import UserError
-from ane.text.user_lexicon import Lexicon
+from ane.text.splitter import split
+from ane.text.tokenizer import nothing_to_say_error, shorten
 
 MAX_PAUSE = 60.0        # seconds
 SPEEDS = (0.5, 2.0)     # of a passage, relative to the rest of the speech
@@ -18,7 +19,7 @@ COMMAND = re.compile(
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
-Chunk = TypeVar("Chunk")
+Encoded = TypeVar("Encoded")
 
 
 @dataclass(frozen=True)
@@ -49,34 +50,6 @@ class Delivery:
 
 
 PLAIN = Delivery()
-
-
-def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
-                  speed: float = 1.0) -> list[Passage]:
-    """The passages of a text, at least one, with the words of the lexicon respelled.
-
-    Args:
-        speed: of all of the text; that of a passage is multiplied by it.
-        ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
-            [[slnc 500]].
-
-    Raises:
-        UserError: markup that is faulty, or asks for something that cannot be done; with its line.
-    """
-    if ssml is None:
-        ssml = is_ssml(text)
-    if ssml:
-        from ane.text.ssml import read_ssml
-
-        passages = read_ssml(text)
-    else:
-        passages = read_pauses(text)
-    return [replace(passage, text=lexicon(passage.text) if lexicon else passage.text, speed=passage.speed * speed)
-            for passage in passages]
-
-
-def is_ssml(text: str) -> bool:
-    return re.match(r"\s*(<\?xml[^>]{0,200}\?>\s*)?<speak[\s>/]", text) is not None
 
 
 def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Passage]:
@@ -144,28 +117,70 @@ def duration_seconds(duration: str, where: str, example: str) -> float:
     return seconds
 
 
-def with_deliveries(passages: Iterable[Passage], split: Callable[[str], Sequence[Chunk]],
-                    ) -> list[tuple[Chunk, Delivery]]:
-    """The chunks of all passages, each with its delivery.
-
-    The silence of a passage without chunks is added to that around it.
+def split_to_fit(text: str | Sequence[Passage], encode: Callable[[str], tuple[int, Encoded] | None],
+                 lengths: tuple[int, int] | None, most: int, unit: str) -> list[tuple[str, Encoded, Delivery]]:
+    """A text without markup, or the passages of one, in pieces that networks take in one pass, without empty ones.
 
     Args:
-        split: the chunks of a text; none if nothing in it can be spoken.
+        encode: returns how long what the networks take of a text is, and this; None if nothing in it can be spoken.
+        lengths: desired and maximum characters of a piece; None: each passage is one.
+        most: the most that a pass takes. unit: what of, for messages.
+
+    Raises:
+        UserError: nothing to say, or a piece that is too long and cannot be split or must not be.
     """
-    result: list[tuple[Chunk, Delivery]] = []
+    def fitting(piece: str, maximum: int) -> list[tuple[str, Encoded]]:
+        if (found := encode(piece)) is None:
+            return []
+        if found[0] <= most:
+            return [(piece, found[1])]
+        parts = [] if lengths is None else split(piece, *halves(min(maximum, len(piece))))
+        if len(parts) < 2:
+            raise UserError(f"{shorten(piece)!r} is {found[0]} {unit} long, and one pass takes at most {most}: "
+                            + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
+        return [fit for part in parts for fit in fitting(part, len(part))]
+
+    def pieces(passage: str) -> list[tuple[str, Encoded]]:
+        parts = [passage] if lengths is None else split(passage, *lengths)
+        return [fit for part in parts for fit in fitting(part, lengths[1] if lengths else len(part))]
+
+    passages = [Passage(text)] if isinstance(text, str) else text
+    return [(*piece, delivery) for piece, delivery in with_deliveries(passages, pieces)]
+
+
+def halves(characters: int) -> tuple[int, int]:
+    """Desired and maximum characters of the halves of a piece."""
+    half = max(1, (characters + 1) // 2)
+    return max(1, half * 3 // 4), half
+
+
+def with_deliveries(passages: Sequence[Passage], split: Callable[[str], Sequence[Encoded]],
+                    ) -> list[tuple[Encoded, Delivery]]:
+    """The pieces of all passages, each with its delivery.
+
+    The silence of a passage without any is added to that around it.
+
+    Args:
+        split: the pieces of a text; none if nothing in it can be spoken.
+
+    Raises:
+        UserError: nothing in any passage can be spoken.
+    """
+    result: list[tuple[Encoded, Delivery]] = []
     before = 0.0
     for passage in passages:
-        chunks = split(passage.text)
-        if chunks:
+        pieces = split(passage.text)
+        if pieces:
             delivery = Delivery(passage.speed, passage.gain, before, passage.silence)
-            result += zip(chunks, spread(delivery, len(chunks)), strict=True)
+            result += zip(pieces, spread(delivery, len(pieces)), strict=True)
             before = 0.0
         elif result:
-            chunk, delivery = result[-1]
-            result[-1] = chunk, replace(delivery, after=delivery.after + passage.silence)
+            piece, delivery = result[-1]
+            result[-1] = piece, replace(delivery, after=delivery.after + passage.silence)
         else:
             before += passage.silence
+    if not result:
+        raise nothing_to_say_error("".join(passage.text for passage in passages))
     return result
 
 
@@ -173,16 +188,6 @@ def spread(delivery: Delivery, parts: int) -> list[Delivery]:
     """The delivery of each part of a chunk: silence stays at both ends."""
     return [replace(delivery, before=delivery.before if index == 0 else 0.0,
                     after=delivery.after if index == parts - 1 else 0.0) for index in range(parts)]
-
-
-def as_passages(text: "str | Sequence[Passage]") -> Sequence[Passage]:
-    """Text as it is, without markup, is one passage."""
-    return [Passage(text)] if isinstance(text, str) else text
-
-
-def whole_text(passages: Iterable[Passage]) -> str:
-    """The text of passages, for messages."""
-    return "".join(passage.text for passage in passages)
 
 
 def merged(passages: Iterable[Passage]) -> Iterator[Passage]:

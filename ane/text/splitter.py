@@ -52,7 +52,7 @@ LINE = 6.0              # at a line break within a sentence
 CLAUSE = 8.0            # after ";", ":", ")" or a dash
 COMMA = 10.0
 WORD = 40.0
-GLUED = 1000.0          # after a number before its unit, and after an abbreviation before its name or number
+GLUED = 1000.0          # between a number and its unit or next group, an abbreviation and its name or number
 SHORT_CHUNK = 50.0      # cost of a chunk of less than a fifth of the desired length
 CHUNK = 0.05            # cost of every chunk: two must be better than one
 
@@ -61,6 +61,8 @@ OPENING = "\"'“‘«([{*_¿¡"
 MARKS = re.compile(r"[.!?…。！？]$")
 ENUMERATOR = re.compile(r"\(?\d{1,3}[.)]")
 NUMBER = re.compile(r"[$€£¥]?\d[\d.,]*")
+DIGIT_GROUP = re.compile(r"\+?\(?\d[\d().-]*")       # of a telephone number
+WORD_TEXT = re.compile(r"(?:\{[^{}]{0,200}\}|\S)+")    # phonemes in braces are one word
 QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.values()) for plural in ("", "s"))
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
@@ -80,7 +82,7 @@ def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -
 
 def words(text: str) -> list[TextPiece]:
     """The words of ``text`` with their punctuation, each with the cost of a break after it."""
-    spans = list(re.finditer(r"\S+", text))
+    spans = list(WORD_TEXT.finditer(text))
     found, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
         word, gap_before = span[0], gap
@@ -109,6 +111,8 @@ def break_cost(word: str, gap: str, following: str) -> float:
         return UNCERTAIN if following.lstrip(OPENING)[:1].islower() else SENTENCE
     if "\n" in gap:
         return LINE
+    if DIGIT_GROUP.fullmatch(word) and DIGIT_GROUP.match(following) and not word.endswith("."):
+        return GLUED
     if is_quantity(word, following) or (abbreviation and word == core and following[:1].isalnum()):
         return GLUED
     if core.endswith((";", ":", "—", "–")) or word in ("-", "--") or word.endswith((")", "]")):

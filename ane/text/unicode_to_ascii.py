@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from anyascii import anyascii
 
+from ane.text.lexicon import UNITS
 from ane.text.rule import rule
 
 KEPT = frozenset("£€¥₹₩₽¢°–—×÷±≈≠≤≥√∞§©µ→²³")        # signs for which the normaliser has rules
@@ -21,9 +22,10 @@ REPLACED = {
     "\u2028": "\n", "\u2029": "\n\n", "\x85": "\n",
     "、": ", ", "。": ". ", "，": ", ", "！": "! ", "？": "? ", "：": ": ", "；": "; ",
 }
+SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
 GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
-SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-")
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ"
+SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-n")
 
 
 def to_ascii(text: str) -> str:
@@ -54,6 +56,17 @@ def ascii_character(character: str) -> str:
     return "" if category[0] == "C" else " "
 
 
+def foreign_scripts(text: str) -> list[str]:
+    """Names of the scripts other than Latin in which words of ``text`` are written, such as "Cyrillic"."""
+    if text.isascii():
+        return []
+    first = {word[0] for word in re.findall(r"[^\W\d_a-zA-Z]+", text) if len(word) > 1 or not (
+        word.isupper() or word.islower())}      # single Greek letters are symbols
+    names = {unicodedata.name(character, "").partition(" ")[0] for character in first
+             if unicodedata.normalize("NFKC", character)[0].isascii() is False} - {"LATIN", "MODIFIER", ""}
+    return sorted({SCRIPTS.get(name, name.capitalize()) for name in names})
+
+
 def expand_greek(match: re.Match) -> str:
     """A single Greek letter is a symbol, read by its name: α → "alpha", Δt → "delta t"."""
     return unicodedata.name(match[1]).split()[-1].lower() + (" " if match[2] else "")
@@ -62,6 +75,8 @@ def expand_greek(match: re.Match) -> str:
 def expand_superscript(match: re.Match) -> str:
     """10⁶ → 10^6. x² and km³ are left to later rules, and footnote marks are dropped."""
     base, superscript = match[1], match[2]
+    if len(base) > 1 and base not in UNITS and re.search("[aeiouAEIOU]", base):     # a word
+        return base
     if base and superscript in ("²", "³"):
         return match[0]
     return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base

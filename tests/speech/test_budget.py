@@ -8,8 +8,7 @@ from ane.speech.budget import Budget, Spending
 from ane.speech.delivery import BLOCK_SECONDS
 from ane.speech.request import Run
 from ane.system.errors import UserError
-from ane.text import Lexicon, LexiconEntry
-from ane.text.passages import read_passages
+from ane.text import Lexicon, LexiconEntry, read_passages
 
 RATE = 24000
 

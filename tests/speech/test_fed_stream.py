@@ -9,8 +9,7 @@ from ane.speech.fed_stream import FedStream
 from ane.speech.stream import SoundStream
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, LexiconEntry, normalise_english, nothing_to_say_error
-from ane.text.passages import read_passages
+from ane.text import Lexicon, LexiconEntry, normalise_english, nothing_to_say_error, read_passages
 
 RATE = 1000
 

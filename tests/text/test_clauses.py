@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.text import Lexicon, LexiconEntry, normalise_english
+from ane.text import Lexicon, LexiconEntry, normalise_english, read_passages
 from ane.text.clauses import ClauseReader
-from ane.text.passages import read_passages
 
 FRAGMENTS = [
     "Dr. Smith came.", "He paid $5.50, no more.", "It was 3.14, about.", "On May 5, 2024, it rained.",

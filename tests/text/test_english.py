@@ -14,6 +14,11 @@ from ane.text.unicode_to_ascii import KEPT, to_ascii
 
 READINGS = {
     # money
+    "Write to Anne.O'Neil@example.co.uk, or to 'me@a.com'.": "write to anne dot o'neil at example dot co dot uk, or to "
+                                                             "'me at a dot com'.",
+    "Order #A-1029 in #London": "order number a one thousand twenty-nine in hashtag london",
+    "x⁴y⁵, xⁿ and mc²; the end² of it.³": "x to the power of four y to the power of five, x to the power of n and m c "
+                                         "squared; the end of it.",
     "It cost £1.50.": "it cost one pound and fifty pence.",
     "$3 million": "three million dollars",
     "$94.8bn": "ninety-four point eight billion dollars",

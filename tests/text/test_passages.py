@@ -3,7 +3,9 @@
 import pytest
 
 from ane.system.errors import UserError
-from ane.text.passages import Delivery, Passage, read_passages, with_deliveries
+from ane.text import read_passages
+from ane.text.passages import Delivery, Passage, with_deliveries
+from ane.text.tokenizer import NothingToSayError
 from ane.text.user_lexicon import Lexicon, LexiconEntry
 
 PAUSES = [
@@ -49,5 +51,6 @@ def test_every_silence_belongs_to_a_chunk():
     assert chunks == [("a", Delivery(1.5, before=1)), ("b", Delivery(1.5, after=5)), ("c", Delivery(after=4))]
 
 
-def test_silence_alone_has_no_chunk():
-    assert with_deliveries([Passage("", 1)], str.split) == []
+def test_silence_alone_is_nothing_to_say():
+    with pytest.raises(NothingToSayError):
+        with_deliveries([Passage("", 1)], str.split)

@@ -227,7 +227,7 @@ def test_text_without_marks_takes_work_by_its_length_and_not_by_the_length_of_ch
 
 
 @pytest.mark.parametrize("together", ["5 km", "$3 million", "20 kilometers", "Dr. Rao", "J. R. R. Tolkien", "No. 7",
-                                      "e.g. Rome", "3 °C"])
+                                      "e.g. Rome", "3 °C", "(555) 123-4567", "+44 20 7946 0958"])
 def test_a_sentence_that_is_too_long_is_not_broken_within_a_quantity_or_after_an_abbreviation(together):
     for before in range(8, 40):
         chunks = split(f"{'word ' * before}{together} {'word ' * 30}end.", 60, 80)

@@ -3,8 +3,8 @@
 import pytest
 
 from ane.system.errors import UserError
-from ane.text import normalise_english
-from ane.text.passages import Passage, read_passages
+from ane.text import normalise_english, read_passages
+from ane.text.passages import Passage
 
 
 def passages(inside: str) -> list[Passage]:

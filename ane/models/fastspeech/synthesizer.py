@@ -9,11 +9,10 @@ import numpy as np
 from ane.audio.griffin_lim import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.fastspeech.chunks import SymbolChunk, halve, split_into_symbols
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
-from ane.models.fastspeech.text import text_to_ids, unknown_phonemes
+from ane.models.fastspeech.text import SymbolChunk, halve, split_into_symbols, text_to_ids, unknown_phonemes
 from ane.models.fastspeech.word_times import chunk_words
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
 from ane.models.vocoders.waveglow import SIGMA
@@ -69,7 +68,7 @@ class FastSpeechSynthesizer(Speaker):
         return normalise_upstream
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[SymbolChunk]:
-        return split_into_symbols(run.passages(request), request.settings.split, self.most_symbols)
+        return split_into_symbols(run.passages(request, arpabet=True), request.settings.split, self.most_symbols)
 
     def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,

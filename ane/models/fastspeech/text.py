@@ -4,8 +4,14 @@ English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} 
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from ane.speech.request import Chunk
 from ane.text import normalise_upstream
+from ane.text.passages import Passage, halves, split_to_fit, spread
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
@@ -39,3 +45,30 @@ def unknown_phonemes(text: str) -> list[str]:
 
 def _letter_ids(text: str) -> list[int]:
     return [IDS[character] for character in normalise_upstream(text) if character in IDS]
+
+
+@dataclass(frozen=True)
+class SymbolChunk(Chunk):
+    """A piece of text spoken in one pass. ``ids``: (T,) int64, at least one."""
+
+    ids: np.ndarray
+
+
+def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
+                       most: int) -> list[SymbolChunk]:
+    """The chunks of a text, or of its passages, of at most ``most`` symbols. Arguments, errors: ``split_to_fit``."""
+    def encode(piece: str) -> tuple[int, np.ndarray] | None:
+        ids = text_to_ids(piece)
+        return (len(ids), np.array(ids, np.int64)) if is_speakable(ids) else None
+
+    return [SymbolChunk(piece, ids, delivery=delivery)
+            for piece, ids, delivery in split_to_fit(text, encode, lengths, most, "symbols")]
+
+
+def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
+    """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
+    found = split_into_symbols(chunk.text, halves(len(chunk.text)), most)
+    if len(found) < 2:
+        return [chunk]
+    return [replace(part, delivery=delivery, final=chunk.final and part is found[-1])
+            for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]

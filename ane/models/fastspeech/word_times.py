@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ane.models.fastspeech.chunks import SymbolChunk
 from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
-from ane.models.fastspeech.text import IDS, SYMBOLS
+from ane.models.fastspeech.text import IDS, SYMBOLS, SymbolChunk
 from ane.speech.words import SpokenWord, joined_pieces, matched_words
 
 

@@ -1,10 +1,13 @@
-"""The phonemes that the model knows, by its ids, which are Kokoro's."""
+"""Text to chunks of phonemes, by their ids, which are Kokoro's."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ane.text.phonemes import PhonemeWord
+from ane.speech.request import Chunk
+from ane.text.passages import Passage, split_to_fit
+from ane.text.phonemes import PhonemeWord, phonemise
 
 PAD = 0                 # before and after the phonemes of a chunk: silence
 IDS = {symbol: number for symbols, numbers in {
@@ -34,3 +37,26 @@ def symbol_ids(words: Sequence[PhonemeWord],
     if ids[-1] == known[" "]:
         ids.pop()
     return np.array([*ids, PAD], np.int64), spans
+
+
+@dataclass(frozen=True)
+class PhonemeChunk(Chunk):
+    """A piece of text spoken in one pass.
+
+    Attributes:
+        ids: (T,) int64. spans: each word with its first id and the one after its last.
+    """
+
+    ids: np.ndarray
+    spans: Sequence[tuple[str, int, int]]
+
+
+def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None,
+                        most: int, known: Mapping[str, int] = IDS, british: bool = False) -> list[PhonemeChunk]:
+    """The chunks of passages, of at most ``most`` ids. Others: ``split_to_fit``, ``symbol_ids``, ``phonemise``."""
+    def encode(piece: str) -> tuple[int, tuple[np.ndarray, list[tuple[str, int, int]]]] | None:
+        ids, spans = symbol_ids(phonemise(piece, british), known)
+        return (len(ids), (ids, spans)) if spans else None
+
+    return [PhonemeChunk(piece, *found, delivery=delivery)
+            for piece, found, delivery in split_to_fit(passages, encode, lengths, most, "phonemes")]

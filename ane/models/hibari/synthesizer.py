@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ane.models.fastspeech.regulator import durations, length_mask, repeats
-from ane.models.hibari.chunks import PhonemeChunk, split_into_phonemes
 from ane.models.hibari.networks.hibari import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
+from ane.models.hibari.symbols import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker

@@ -20,8 +20,8 @@ from ane.models.styletts.parallel import Parallelism
 from ane.models.styletts.speaker import SAMPLE_RATE, StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
 from ane.system.errors import UserError
-from ane.text import nothing_to_say_error, shorten
-from ane.text.passages import Passage, whole_text, with_deliveries
+from ane.text import shorten
+from ane.text.passages import Passage, with_deliveries
 
 PUBLISHED_CUT = 5000        # samples that the published code cuts from the end of every chunk
 END_SILENCE = 0.1           # seconds of silence that may stay at the end of a chunk
@@ -61,8 +61,6 @@ class KittenSynthesizer(StyleSpeaker):
         with run.timeline.record("phonemes"):
             passages = [Passage(request.text)] if settings.published else run.passages(request)
             found = with_deliveries(passages, lambda text: spoken_chunks(text, settings.published))
-            if not found:
-                raise nothing_to_say_error(whole_text(passages))
             chunks = []
             for number, (chunk, delivery) in enumerate(found, 1):
                 phonemes = phonemize(self.phonemizer, chunk)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ane.models.hibari.chunks import PhonemeChunk, split_into_phonemes
+from ane.models.hibari.symbols import PhonemeChunk, split_into_phonemes
 from ane.models.kokoro.model_files import KokoroModel
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.styletts.speaker import StyleChunk, StyleSpeaker

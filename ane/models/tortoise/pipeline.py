@@ -39,6 +39,7 @@ from ane.system.timeline import Timeline
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
               "more candidates or shorter sentences")
+UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens, so the first candidates are spoken"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class DecodedChunk:
     Attributes:
         codes: sampled in all of its candidates.
         words: those of the best one, in the time of its sound before trimming; none unless asked for.
+        notes: warnings for the user.
     """
 
     chunk: TokenChunk
@@ -70,6 +72,7 @@ class DecodedChunk:
     codes: int
     signals: DecodingSignals
     words: Sequence[SpokenWord] = ()
+    notes: Sequence[str] = ()
 
 
 class DiffusedSound:
@@ -285,13 +288,15 @@ class Rendering:
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> DecodedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
-        kept = candidates
-        if self.settings.ranked:
+        kept, notes, amount = candidates[:self.settings.best], [], self.settings.cvvp_amount
+        if amount < 1 and self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
+            notes, amount = [UNRANKED], float(amount > 0)       # CVVP, if it takes part, knows no text
+        if self.settings.ranked and (amount or not notes):
             with self.timeline.record("rank"):
-                mels = np.stack(self.voice.clip_mels) if self.settings.cvvp_amount else None
+                mels = np.stack(self.voice.clip_mels) if amount else None
                 scores = score_candidates(self.backend, chunk.tokens,
                                           np.stack([candidate.padded_codes for candidate in candidates]),
-                                          self.settings.cvvp_amount, mels, lambda done: self._report("rank", done))
+                                          amount, mels, lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
         signals = DecodingSignals(kept[0].stopped, longest_loop(kept[0].codes, self.model.config("autoregressive")),
@@ -303,7 +308,8 @@ class Rendering:
         unused = "latents" if self.settings.diffusion is None else "hidden"     # freed, to save memory
         freed = {unused: np.empty((0, kept[0].hidden.shape[1]), np.float32)}
         return DecodedChunk(chunk, [replace(candidate, **freed) for candidate in kept],
-                            sum(len(candidate.codes) for candidate in candidates), signals, words)
+                            sum(len(candidate.codes) for candidate in candidates), signals, words,
+                            notes if kept[0].stopped else [*notes, UNFINISHED])
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
@@ -319,12 +325,11 @@ class Rendering:
     def _piece(self, decoded: DecodedChunk, samples: np.ndarray, trimmer: Trimmer | None, last: bool = False,
                alternatives: Sequence[np.ndarray] = ()) -> Piece:
         """A piece with what is known of its chunk, and its words after what was trimmed before its sound."""
-        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, self._notes
+        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, [*self._notes, *decoded.notes]
         words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in decoded.words]
         self._notes = []
-        return Piece(samples, decoded.chunk, last, words, {"codes": decoded.codes},
-                     notes if decoded.signals.stopped else [*notes, UNFINISHED], {"decoded": decoded.signals},
-                     alternatives)
+        return Piece(samples, decoded.chunk, last, words, {"codes": decoded.codes}, notes,
+                     {"decoded": decoded.signals}, alternatives)
 
     @property
     def _prediction(self) -> str:

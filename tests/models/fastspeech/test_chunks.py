@@ -2,8 +2,9 @@
 
 import pytest
 
-from ane.models.fastspeech.chunks import halve, split_into_symbols, split_text
+from ane.models.fastspeech.text import halve, split_into_symbols
 from ane.system.errors import UserError
+from ane.text import split
 
 LONG = "This is one sentence of a longer text. " * 12
 
@@ -35,9 +36,9 @@ def test_a_single_word_is_not_halved():
 
 def test_braces_stay_together():
     text = "say {HH AH0 L OW1} and {W ER1 L D} again and again"
-    for piece in split_text(text, 8, 12):
+    for piece in split(text, 8, 12):
         assert piece.count("{") == piece.count("}")
-    assert " ".join(split_text(text, 8, 12)) == text
+    assert " ".join(split(text, 8, 12)) == text
 
 
 @pytest.mark.parametrize(("text", "lengths", "fault"), [

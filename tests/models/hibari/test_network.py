@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from ane.bundles import open_model
-from ane.models.hibari.chunks import split_into_phonemes
 from ane.models.hibari.networks import NETWORKS
 from ane.models.hibari.networks.hibari import Hibari, margins
+from ane.models.hibari.symbols import split_into_phonemes
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 from ane.system.decibels import snr_db
 from ane.text.passages import Passage

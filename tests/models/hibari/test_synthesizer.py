@@ -7,6 +7,7 @@ import ane
 from ane.models.hibari.settings import HibariSettings
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE
+from ane.speech.request import Run
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry
@@ -78,3 +79,17 @@ def test_a_setting_out_of_range_and_an_option_without_effect_are_refused(voice):
         voice.speak("Hello.", speed=5.0)
     with pytest.raises(UserError, match="voice has no effect"):
         voice.speak("Hello.", voice="rms")
+
+
+def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):
+    with pytest.raises(UserError, match=r"^\{HH AH0 L OW1\}: this model takes no phonemes in braces"):
+        voice.speak("{HH AH0 L OW1} there")
+    assert voice.chunks(voice.request("Pick {A} or {B C}."), Run())
+
+
+def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once(voice, caplog):
+    stream = voice.stream("Привет, π.")
+    note = "Cyrillic letters are read as the English ones nearest to them: the voice speaks English"
+    assert [record.getMessage() for record in caplog.records] == stream.notes == [note]
+    assert voice.stream("Привет").notes == [note]
+    assert len(caplog.records) == 1

@@ -9,9 +9,12 @@ import pytest
 import ane
 from ane.models.tortoise import pipeline
 from ane.models.tortoise.candidate import Candidate
+from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.diffusion import Diffusion
+from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Sampling
-from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, SENTENCE, THREE_SENTENCES
+from ane.speech.request import Run
+from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, SENTENCE, THREE_SENTENCES
 
 
 def test_networks_are_released_after_their_step(synthesizer):
@@ -86,3 +89,16 @@ def test_an_interruption_stops_within_a_step(synthesizer):
         synthesizer.speak(SENTENCE, seed=4, settings=settings, progress=interrupt)
     assert stages.count("diffuse") == 3
     assert synthesizer.backend._networks == {}
+
+
+def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer):
+    """Other decoders know more tokens than CLVP, whose table has 256."""
+    request = synthesizer.with_voice(synthesizer.request("Hi.", seed=0, settings=replace(
+        HIFIGAN, candidates=2)), Run())
+    chunk = TokenChunk("Hi.", 0, [300, 0])
+    codes = np.zeros(500, np.int64)
+    rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
+    candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
+    decoded = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, Run())._ranked(chunk, candidates)
+    assert len(decoded.kept) == 1
+    assert [note.partition(":")[0] for note in decoded.notes] == ["chunk {chunks} was not ranked"]

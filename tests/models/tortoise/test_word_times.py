@@ -16,7 +16,7 @@ from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
-from ane.text.passages import read_passages
+from ane.text import read_passages
 from tests.models.tortoise.sample_settings import HIFIGAN
 
 TEXT = "She asked her brother to help with the dishes after dinner."
