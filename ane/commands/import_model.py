@@ -27,6 +27,7 @@ DESCRIPTION = """
 Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
+Files of other names are known by their keys, also safetensors; --base completes a file alone, such as 8301_gpt.pth.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN or WaveGlow that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
@@ -64,6 +65,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--voices", metavar="PATH", type=arguments.path,
                         help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
                              "those beside the graph)")
+    parser.add_argument("--base", metavar="NAME|PATH",
+                        help="bundle, or directory of official checkpoints, from which Tortoise's networks come that "
+                             "SOURCE lacks, such as those beside a fine-tuned decoder")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
@@ -108,9 +112,9 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     return family
 
 
-def _paths(args: argparse.Namespace) -> dict[str, Path | None]:
-    """Files beside SOURCE, by their options."""
-    return {"vocoder": args.vocoder, "voices": args.voices}
+def _paths(args: argparse.Namespace) -> dict[str, Any]:
+    """What is beside SOURCE, by options."""
+    return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
 
 
 def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
@@ -148,9 +152,10 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
         files = family.source_files(path, **checkpoint_options(family, **_paths(args)))
+        base = {"base": Path(args.base).name} if args.base else {}
         origin = CheckpointOrigin(path, config, {"files": {
             name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
-                                                          disable=not console.is_terminal)}})
+                                                          disable=not console.is_terminal)}, **base})
     else:
         origin = _from_hub(args, family, config, destination, console)
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ane.bundles import open_model
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.models.tortoise.checkpoint_files import REQUIRED
+from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -44,7 +45,7 @@ def test_the_error_for_an_empty_directory_lists_the_required_files(tmp_path):
 
 def test_a_path_that_is_no_directory_of_checkpoints_is_refused(directory, tmp_path):
     assert "does not exist" in refusal(tmp_path / "nowhere")
-    assert "is a file" in refusal(directory / "clvp2.pth")
+    assert "it is clvp2.pth" in refusal(directory / "clvp2.pth")
     (tmp_path / "bundle.json").write_text("{}")
     assert f"use bundle={tmp_path}" in refusal(tmp_path)
 
@@ -117,7 +118,9 @@ def test_a_checkpoint_without_a_state_dict_is_refused(directory):
     torch.save([torch.zeros(3)], directory / "cvvp.pth")
     assert "cvvp.pth contains a list" in refusal(directory)
     torch.save({"epoch": 3, "state_dict": {"temperature": torch.zeros(())}}, directory / "cvvp.pth")
-    assert "the file has no tensors, only epoch, state_dict" in refusal(directory)
+    assert "this is not upstream's cvvp.pth" in refusal(directory)
+    torch.save({"epoch": 3, "steps": {"temperature": torch.zeros(())}}, directory / "cvvp.pth")
+    assert "the file has no tensors, only epoch, steps" in refusal(directory)
 
 
 @pytest.mark.parametrize(("written", "content"), [

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ane.bundles import open_model
 from ane.bundles.entries import fold_weight_norm, pattern, summarise_keys
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.models.tortoise.checkpoint_files import REQUIRED
+from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 

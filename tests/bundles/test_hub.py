@@ -19,7 +19,8 @@ import pytest
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.bundles.opening import read_constructor_arguments
-from ane.models.tortoise.checkpoints import REQUIRED, CheckpointDirectory
+from ane.models.tortoise.checkpoint_files import REQUIRED
+from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError

@@ -16,37 +16,28 @@ from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
+from ane.models.tortoise.checkpoint_files import (
+    MEL_NORMS,
+    check_complete,
+    find_files,
+    is_official_config,
+    read_entries,
+    with_vocabulary,
+)
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_config import configs
 from ane.models.tortoise.upstream_keys import check_surplus, match, networks_of
 from ane.system.errors import UserError
 
-REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
-MEL_NORMS = "mel_norms.pth"
 FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)
-WRAPPERS = {network.wrapper for network in NETWORKS.values() if network.wrapper}
 
 
-def present_files(path: Path) -> list[str]:
-    """The official checkpoints in directory ``path``, by file name. Raises UserError when a required one is missing."""
-    if not os.path.isdir(path):
-        fault = "is a file; give its directory" if os.path.exists(path) else "does not exist"
-        raise UserError(f"checkpoint directory {path} {fault}")
-    names = dict.fromkeys(network.file for network in NETWORKS.values())
-    present = [name for name in names if os.path.isfile(path / name)]
-    missing = [name for name in REQUIRED if name not in present]
-    if missing and os.path.isfile(path / "bundle.json"):
-        raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
-    if missing:
-        found = f"; of the official files it has {', '.join(present)}" if present else ", nor any other checkpoint"
-        raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`)")
-    return present
-
-
-def source_files(path: Path) -> dict[str, Path]:
-    """Every file of directory ``path`` that is read, by its name. Raises UserError when a required one is missing."""
-    own = [name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(path / name)]
-    return {name: path / name for name in [*present_files(path), *own]}
+def source_files(path: Path, base: Model | None = None) -> dict[str, Path]:
+    """Every file at ``path`` that is read, by its official name. Raises UserError when a required one is missing."""
+    files = find_files(path)
+    check_complete(path, files, base)
+    folder = next(iter(files.values()), path).parent
+    return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
 
 def packaged_file(name: str) -> Path:
@@ -57,27 +48,38 @@ def packaged_file(name: str) -> Path:
 class CheckpointDirectory(Model):
     """The official .pth files of one directory. A network whose optional file is absent is not in ``networks``.
 
-    A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package.
+    A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package. Files of other names, and
+    one file alone, are known by their keys (``ane.models.tortoise.checkpoint_files``).
 
     Args:
         config: upstream's constructor arguments, {"autoregressive.pth": {"layers": 30, …}, …}; None: those in the
-            directory's config.json, or else the official values. The key "trained": false marks random weights.
+            directory's config.json, or else those of ``base``, or the official values. The key "trained": false marks
+            random weights. Where they do not state it, the vocabulary is that of the weights.
         where: name of ``config`` in messages.
+        base: a model whose networks are used where the checkpoints have none, as for a fine-tuned decoder alone.
 
     Raises:
         UserError: a required file is missing, or the arguments are not upstream's.
     """
 
-    def __init__(self, path: Path | str, config: Mapping[str, Any] | None = None, where: str = "the given config"):
-        self.path = Path(path)
-        self.name = str(path)
-        self.files = present_files(self.path)
-        self.networks = frozenset(name for file in self.files for name in networks_of(file))
-        if config is None:
-            beside = self.path / "config.json"
-            config, where = (read_constructor_arguments(beside), str(beside)) if os.path.isfile(beside) else ({}, "")
-        self._configs = configs(config, where)
-        self.trained = config.get("trained", True) is not False
+    def __init__(self, path: Path | str, config: Mapping[str, Any] | None = None, where: str = "the given config",
+                 base: Model | None = None):
+        self.name, self.base = str(path), base
+        self.files = find_files(Path(path))
+        self.path = next(iter(self.files.values()), Path(path)).parent
+        check_complete(Path(path), self.files, base)
+        own = frozenset(name for file in self.files for name in networks_of(file))
+        self.networks = own | (base.networks if base else frozenset())
+        if config is None and is_official_config(beside := self.path / "config.json"):
+            config, where = read_constructor_arguments(beside), str(beside)
+        self._configs = configs(config or {}, where)
+        if base and config is None:
+            self._configs |= {name: base.config(name) for name in base.networks}
+        if "autoregressive" in own and "number_text_tokens" not in str((config or {}).get("autoregressive.pth")):
+            entries, _ = self._entries("autoregressive.pth")
+            self._configs["autoregressive"] = with_vocabulary(self._configs["autoregressive"], entries)
+        self._own = own
+        self.trained = (config or {}).get("trained", True) is not False and (base is None or base.trained)
         self.default_voice = "random"
         voices = self.path / "voices"
         self.voices = voices if os.path.isdir(voices) else None
@@ -85,10 +87,11 @@ class CheckpointDirectory(Model):
     @property
     def identity(self) -> str:
         """Changes with the configs and with the size or time of any file; the data itself is not read."""
-        files = (self.path / name for name in (*self.files, "tokenizer.json", MEL_NORMS))
+        files = (*self.files.values(), self.path / "tokenizer.json", self.path / MEL_NORMS)
         stats = [(file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
                  for file in files if os.path.isfile(file) for stat in [file.stat()]]
-        return hashlib.sha256(repr((stats, sorted(self._configs.items()))).encode()).hexdigest()
+        base = self.base and self.base.identity
+        return hashlib.sha256(repr((stats, sorted(self._configs.items()), base)).encode()).hexdigest()
 
     @property
     def precision(self) -> str:
@@ -103,9 +106,11 @@ class CheckpointDirectory(Model):
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         """The network's state dict, without keys that it does not use; only weight-normed tensors are copied."""
         self.require(network)
+        if self.base and network not in self._own:
+            return self.base.tensors(network)
         file = NETWORKS[network].file
         entries, _ = self._entries(file)
-        found = match(network, self._configs, entries, self.path / file)
+        found = match(network, self._configs, entries, self.files[file])
         return {key: assemble(source, entries) for key, source in found.items()}
 
     def check(self) -> dict[str, list[str]]:
@@ -123,20 +128,24 @@ class CheckpointDirectory(Model):
             entries, beside = self._entries(file)
             used: set[str] = set()
             for name in networks_of(file):
-                found = match(name, self._configs, entries, self.path / file)
+                found = match(name, self._configs, entries, self.files[file])
                 used.update(part for source in found.values() for part in source)
-            check_surplus(entries, used, self.path / file)
+            check_surplus(entries, used, self.files[file])
             surplus[file] = [*beside, *(key for key in entries if key not in used)]
         return {file: keys for file, keys in surplus.items() if keys}
 
     @property
     def tokenizer(self) -> str:
         own = self.path / "tokenizer.json"
+        if self.base and not os.path.isfile(own):
+            return self.base.tokenizer
         return read_tokenizer(own if os.path.isfile(own) else packaged_file("tokenizer.json"))
 
     @property
     def mel_norms(self) -> np.ndarray:
         own = self.path / MEL_NORMS
+        if self.base and not os.path.isfile(own):
+            return self.base.mel_norms
         if not os.path.isfile(own):
             return load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
         norms = load_pickle(own)
@@ -147,14 +156,5 @@ class CheckpointDirectory(Model):
         return norms.detach().float().numpy().copy()
 
     def _entries(self, file: str) -> tuple[dict[str, Any], list[str]]:
-        """The state dict in ``file``, and the names of other entries of its wrapper."""
-        loaded = load_pickle(self.path / file)
-        if not isinstance(loaded, Mapping):
-            raise UserError(f"{self.path / file} contains a {type(loaded).__name__}, not a state dict; is it a renamed "
-                            "file?")
-        beside: list[str] = []
-        for wrapper in WRAPPERS & set(loaded):
-            if isinstance(loaded[wrapper], Mapping):
-                beside = [str(key) for key in loaded if key != wrapper]
-                loaded = loaded[wrapper]
-        return {str(key): value for key, value in loaded.items()}, beside
+        """The state dict of an official file, and the names of other entries of its wrapper."""
+        return read_entries(self.files[file])

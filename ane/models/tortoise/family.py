@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
-from ane.models.tortoise.checkpoints import FILES, REQUIRED, CheckpointDirectory, source_files
+from ane.bundles.opening import open_model
+from ane.models.tortoise.checkpoint_files import REQUIRED, official_name
+from ane.models.tortoise.checkpoints import FILES, CheckpointDirectory, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.stages import TORTOISE_STAGES
+from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
     from ane.backends.base import Backend
@@ -28,16 +31,30 @@ class TortoiseFamily(ModelFamily):
         return Synthesizer(model, backend)
 
     def recognises(self, path: Path) -> bool:
-        return path.is_dir() and any(path.glob("*.pth"))
+        if path.is_dir():
+            return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
+        return path.suffix in (".pth", ".safetensors") and official_name(path) is not None
 
-    def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "") -> Model:
-        return CheckpointDirectory(path, config, where)
+    def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
+                         base: str | None = None) -> Model:
+        return CheckpointDirectory(path, config, where, base_model(base))
 
-    def source_files(self, path: Path) -> Mapping[str, Path]:
-        return source_files(path)
+    def source_files(self, path: Path, base: str | None = None) -> Mapping[str, Path]:
+        return source_files(path, base_model(base))
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         return download_files(repository, REQUIRED, FILES, revision=revision, kind=self.title, progress=progress)
+
+
+def base_model(base: str | None) -> Model | None:
+    """What a checkpoint is completed from: a bundle, or a directory of checkpoints. Raises UserError."""
+    if base is None:
+        return None
+    directory = Path(base).is_dir() and not (Path(base) / "bundle.json").is_file()
+    model = open_model(checkpoints=base) if directory else open_model(bundle=base)
+    if model.family.name != TortoiseFamily.name:
+        raise UserError(f"{base} is a {model.family.title} model; the networks must be Tortoise's", "base")
+    return model
 
 
 FAMILY = TortoiseFamily()

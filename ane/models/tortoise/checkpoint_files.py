@@ -1,0 +1,130 @@
+"""Which of Tortoise's networks a file holds, whatever its name and its wrapping.
+
+DL-Art-School and its forks save a fine-tuned decoder alone (N_gpt.pth, N_gpt_ema.pth), trainers wrap a state dict
+({"model": …, "optimizer": …}) or add "module." to its keys, others store safetensors or put the files into models/.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ane.bundles.entries import Entries, summarise_keys
+from ane.bundles.model import Model
+from ane.bundles.pickles import load_pickle
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.upstream_config import configs
+from ane.models.tortoise.upstream_keys import looks_like, networks_of
+from ane.system.errors import UserError
+
+SUFFIXES = (".pth", ".pt", ".safetensors")
+WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
+PARALLEL = "module."        # what torch's DataParallel adds to every key
+OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
+REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
+MEL_NORMS = "mel_norms.pth"
+OTHER_LAYOUTS = {
+    ("speech_decoder_model.", "text_encoder_model."): "transformers' CLVP, whose layout is not read: get clvp2.pth and "
+                                                      "autoregressive.pth",
+}
+
+
+def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """The state dict in a file, and the names of other entries of its wrapper. Raises UserError."""
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path)), []
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read as safetensors: it is truncated or damaged; get the file again") \
+                from error
+    loaded = load_pickle(path)
+    if not isinstance(loaded, Mapping):
+        raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict; is it a renamed file?")
+    beside: list[str] = []
+    for wrapper in WRAPPERS:
+        if isinstance(loaded.get(wrapper), Mapping):
+            beside = [str(key) for key in loaded if key != wrapper]
+            loaded = loaded[wrapper]
+            break
+    if loaded and all(str(key).startswith(PARALLEL) for key in loaded):
+        loaded = {str(key).removeprefix(PARALLEL): value for key, value in loaded.items()}
+    return {str(key): value for key, value in loaded.items()}, beside
+
+
+def official_name(path: Path) -> str | None:
+    """The official file that a file's keys are those of; None: of none. Raises UserError for a damaged file."""
+    return looks_like(read_entries(path)[0], "", configs({}, ""))
+
+
+def find_files(path: Path) -> dict[str, Path]:
+    """The official checkpoints at ``path``, a directory or one file, by their official names.
+
+    Raises:
+        UserError: there is none.
+    """
+    if os.path.isfile(path):
+        return {_named(path): path}
+    if not os.path.isdir(path):
+        raise UserError(f"checkpoint directory {path} does not exist")
+    folders = [path, path / "models"]
+    found = next((files for folder in folders if (files := _official_files(folder))), {})
+    if len(found) < len(REQUIRED):      # reading the keys of every file takes seconds
+        for file in sorted(file for folder in folders for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")):
+            if file not in found.values() and file.name != MEL_NORMS and (name := official_name(file)):
+                found.setdefault(name, file)
+    return {name: found[name] for name in OFFICIAL if name in found}
+
+
+def _official_files(folder: Path) -> dict[str, Path]:
+    return {name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)}
+
+
+def _named(path: Path) -> str:
+    if name := official_name(path):
+        return name
+    entries, _ = read_entries(path)
+    for starts, what in OTHER_LAYOUTS.items():
+        if all(any(key.startswith(start) for key in entries) for start in starts):
+            raise UserError(f"{path} is {what}")
+    raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries) or 'nothing'}")
+
+
+def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) -> None:
+    """Raise UserError when a network that speech needs is neither in the files nor in ``base``."""
+    missing = [name for name in REQUIRED if name not in files
+               and not (base and set(networks_of(name)) <= set(base.networks))]
+    if not missing:
+        return
+    if os.path.isfile(path / "bundle.json"):
+        raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
+    found = f"; of the official files it has {', '.join(files)}" if files else ", nor any other checkpoint"
+    if os.path.isfile(path):
+        found = f": it is {next(iter(files))}"
+    raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
+                    "a bundle that has them with base")
+
+
+def is_official_config(path: Path) -> bool:
+    """Whether a config.json is ours or upstream's. Coqui's, which states other things, is left aside."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True         # whoever reads it says what is wrong
+    return not (isinstance(stated, dict) and {"model", "model_args"} <= set(stated))
+
+
+def with_vocabulary(config: Any, entries: Entries) -> Any:
+    """The decoder's config with the number of text tokens that the weights have: rows of the table, without the stop
+    token's. Forks keep the official start token, 255, whatever the vocabulary."""
+    table = entries.get("text_embedding.weight")
+    rows = table.shape[0] if getattr(table, "ndim", 0) == 2 else 0
+    if rows < 2 or rows - 1 == config.number_text_tokens or config.start_text_token >= rows:
+        return config
+    return replace(config, number_text_tokens=rows - 1)
