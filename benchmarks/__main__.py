@@ -45,7 +45,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", type=comma_separated, metavar="NAME,…", help="of --quick: only these")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="of --quick: where the results go")
     parser.set_defaults(run=run_quick)
-    commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME")
+    commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME", dest="command")
     for name, benchmark in BENCHMARKS.items():
         command = commands.add_parser(name, help=benchmark.help, formatter_class=argparse.RawDescriptionHelpFormatter,
                                       description=inspect.getmodule(unbound(benchmark.measure)).__doc__)

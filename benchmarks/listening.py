@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.audio import resample
-from ane.system.errors import UserError
+from ane.books.checking.judging import clicks
 
-RECOGNISED_RATE = 16000     # Hz of the recogniser's acoustic model
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
-CLICK = 8.0                 # a click is a step between samples of this many times the loudness around it
 
 
 def words(text: str) -> list[str]:
@@ -29,42 +26,6 @@ def edits(expected: Sequence[str], transcript: Sequence[str]) -> int:
     return row[-1]
 
 
-class Recogniser:
-    """pocketsphinx with its model of American English: free transcription, and a choice among sentences."""
-
-    def __init__(self, choices: Sequence[str]):
-        from pocketsphinx import Decoder
-
-        self.free = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL")
-        self.choices = [" ".join(words(choice)) for choice in choices]
-        for word in {word for choice in self.choices for word in choice.split()}:
-            if self.free.lookup_word(word) is None:
-                raise UserError(f"the recogniser does not know the word {word!r}: choose sentences without it")
-        if self.choices:        # a grammar cannot be empty
-            self.forced = Decoder(samprate=RECOGNISED_RATE, loglevel="FATAL", lm=None)
-            alternatives = " | ".join(self.choices)
-            self.forced.add_jsgf_string("choice", f"#JSGF V1.0; grammar choice; public <s> = {alternatives};")
-            self.forced.activate_search("choice")
-
-    def transcribe(self, audio: np.ndarray, rate: int) -> str:
-        """Audio (S,) float32 → the words recognised."""
-        return self._decode(self.free, audio, rate)
-
-    def chosen(self, audio: np.ndarray, rate: int) -> str:
-        """The words of the choice that fits best; empty when none fits or there are no choices."""
-        return self._decode(self.forced, audio, rate) if self.choices else ""
-
-    @staticmethod
-    def _decode(decoder, audio: np.ndarray, rate: int) -> str:
-        samples = np.rint(np.clip(resample(audio, rate, RECOGNISED_RATE), -1, 1) * 32767).astype(np.int16)
-        silence = np.zeros(RECOGNISED_RATE // 5, np.int16)      # the recogniser needs silence before the first word
-        decoder.start_utt()
-        decoder.process_raw(np.concatenate((silence, samples, silence)).tobytes(), full_utt=True)
-        decoder.end_utt()
-        hypothesis = decoder.hyp()
-        return " ".join(words(hypothesis.hypstr)) if hypothesis else ""
-
-
 @dataclass(frozen=True)
 class Wave:
     """Properties of a wave.
@@ -72,7 +33,7 @@ class Wave:
     Attributes:
         seconds: its length. f0: median pitch of voiced frames in Hz. f0_spread: their deviation in semitones.
         loudness: of the spoken frames, in dBFS. silent_end: seconds of silence after the last sound.
-        clicks: their number. finite: no NaN or infinity.
+        clicks: as `ane read` finds them. finite: no NaN or infinity.
     """
 
     seconds: float
@@ -93,17 +54,8 @@ class Wave:
         pitch = voiced_pitch(audio, rate)
         f0 = float(np.median(pitch)) if len(pitch) else float("nan")
         spread = float(np.std(12 * np.log2(pitch))) if len(pitch) else float("nan")
-        return cls(len(audio) / rate, f0, spread, float(20 * np.log10(max(level, 1e-9))), end / rate, clicks(audio),
-                   bool(np.isfinite(audio).all()))
-
-
-def clicks(audio: np.ndarray) -> int:
-    """Frames with a step of ``CLICK`` times the loudness of the frame and its neighbours, and above ``QUIET``."""
-    frames = audio[:len(audio) // FRAME * FRAME].reshape(-1, FRAME)
-    energy = np.pad((frames ** 2).mean(axis=1), 1, mode="edge")
-    around = np.sqrt((energy[:-2] + energy[1:-1] + energy[2:]) / 3)
-    steps = np.abs(np.diff(frames, axis=1)).max(axis=1, initial=0)
-    return int((steps > np.maximum(CLICK * around, QUIET)).sum())
+        return cls(len(audio) / rate, f0, spread, float(20 * np.log10(max(level, 1e-9))), end / rate,
+                   clicks(audio, rate), bool(np.isfinite(audio).all()))
 
 
 def voiced_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> np.ndarray:

@@ -85,20 +85,21 @@ class SpeechSettings:
         for within, found in inner.items():
             current = getattr(self, within)
             if current is None:
-                raise UserError(f"{next(name for name in values if known[name].within == within)} has no effect: there "
-                                f"is no {within} with these settings; choose another preset, or leave it out")
+                name = next(name for name in values if known[name].within == within)
+                raise UserError(f"{name} has no effect: there is no {within} with these settings; choose another "
+                                "preset, or leave it out", name)
             try:
                 changes[within] = dataclasses.replace(current, **found)
             except UserError as error:
-                raise UserError(as_options(str(error), known, within)) from None
+                raise as_option(error, known, within) from None
         return dataclasses.replace(self, **changes)
 
 
-def as_options(message: str, options: Mapping[str, Option], within: str) -> str:
-    """The message of a field of inner settings, with the name of its option."""
-    field, _, rest = message.partition(" ")
+def as_option(error: UserError, options: Mapping[str, Option], within: str) -> UserError:
+    """The error of a field of inner settings, with the name of its option."""
+    field = error.parameter
     name = next((one.name for one in options.values() if (one.within, one.field) == (within, field)), field)
-    return f"{name} {rest}"
+    return UserError(name + str(error).removeprefix(field), name)
 
 
 def options_of(settings: type, within: str = "") -> Iterator[Option]:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import ane
 from ane.models.tortoise.settings import SAMPLE_RATE
-from benchmarks.listening import Recogniser, Wave, edits, voiced_pitch, words
+from benchmarks.listening import Wave, edits, voiced_pitch, words
+from tests.recogniser import Recogniser
 
 TEXT = st.lists(st.sampled_from("abcd"), max_size=8)
 

@@ -37,8 +37,9 @@ from ane.models.whisper.transcription import Transcriber
 from ane.speech.words import SpokenWord
 from ane.system.files import write_json
 from ane.system.records import read_record
-from benchmarks.listening import Recogniser, edits, words
+from benchmarks.listening import edits, words
 from benchmarks.packages import whisper_folder
+from tests.recogniser import Recogniser
 from training.grammar import plain_sentence
 from training.text import held_out_sentences
 

@@ -1,12 +1,15 @@
 """The size and the shape of the source, measured: what docs/architecture.md promises, and what it is.
 
-    python -m tests.docs.structure
+    python -m tests.docs.structure             print the figures beside their goals
+    python -m tests.docs.structure --write     make them those that tests/docs/test_figures.py allows
 
 Lines are those of the files, with comments and blank ones. A circle is a set of modules that import each other, at the
 top of a module or within a function; imports for type checking alone do not count.
 """
 
 import ast
+import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from pathlib import Path
 from docs.generate import READING_PATH, module_file
 
 ROOT = Path(__file__).parents[2]
+FIGURES = Path(__file__).with_name("figures.json")
 SOURCES = ("ane", "converters", "training", "benchmarks")
 # lines of Python at most
 LINE_BUDGETS = {("ane", "converters"): 36_500, ("training",): 2_000, ("benchmarks",): 2_000, ("tests",): 30_000}
@@ -173,5 +177,19 @@ def report(found: Structure) -> str:
     return "\n".join(lines)
 
 
+def figures(found: Structure) -> dict[str, int]:
+    """What must not grow without a decision, by name; lines by folder are rounded up to the next fifty."""
+    folders = [folder for top in ("ane", "converters") for folder in sorted((ROOT / top).iterdir()) if folder.is_dir()]
+    counts = {folder.relative_to(ROOT).as_posix(): sum(map(line_count, folder.rglob("*.py"))) for folder in folders}
+    counts |= {folder: found.lines[folder,] for folder in ("training", "benchmarks", "tests")}
+    return {**{f"lines of {folder}": -(-count // 50) * 50 for folder, count in counts.items() if count},
+            "files": found.files, "lines of the longest file": found.longest[1], "protocols": found.protocols,
+            "protocols of the engine contract": len(found.contract_protocols), "circles of imports": len(found.circles),
+            "members of a model family": found.family_members, "lines of the reading path": found.path_lines,
+            "files of the reading path": found.path_files}
+
+
 if __name__ == "__main__":
     print(report(measure()))
+    if "--write" in sys.argv:
+        FIGURES.write_text(json.dumps(figures(measure()), indent=1) + "\n", encoding="utf-8")

@@ -58,12 +58,24 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 
 
-def test_every_figure_names_results_that_exist() -> None:
+def test_every_figure_names_results_that_exist_and_all_are_named() -> None:
     names = {file.name for file in (ROOT / "benchmarks" / "results").glob("*.json")}
     for page in (DOCS / "benchmarks.md", DOCS / "embedded-voice.md", DOCS / "core-ml.md"):
         named = set(RESULT.findall(page.read_text(encoding="utf-8"))) - {"bundle.json", "config.json"}
         assert named, page.name
         assert named <= names, f"{page.name} names {named - names}"
+    texts = "\n".join(path.read_text(encoding="utf-8") for path in (
+        *PAGES, *ROOT.glob("ane/demo/*/MODEL.md"), *ROOT.glob("ane/**/*.py")))
+    assert not [name for name in names if name not in texts], "nothing cites these results: delete them"
+
+
+def test_every_benchmark_that_a_page_names_exists() -> None:
+    from benchmarks.__main__ import arguments_parser
+
+    [commands] = [action.choices for action in arguments_parser()._actions if action.dest == "command"]
+    for page in PAGES:
+        for name in re.findall(r"python -m benchmarks ([a-z][\w-]*)", page.read_text(encoding="utf-8")):
+            assert name in commands, f"{page.name} names the benchmark {name}"
 
 
 def test_the_reading_path_holds_all_of_the_model_and_the_backend_that_speaking_loads() -> None:

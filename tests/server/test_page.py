@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.listening import Recogniser, edits, words
+from benchmarks.listening import edits, words
+from tests.recogniser import Recogniser
 from tests.server.browser import open_browser
 from tests.server.server_process import ServerProcess
 

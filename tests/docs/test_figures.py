@@ -1,0 +1,13 @@
+"""The house grows by decision only: no figure of the structure is above the one that tests/docs/figures.json states."""
+
+import json
+
+from tests.docs.structure import FIGURES, figures, measure
+
+
+def test_no_figure_of_the_structure_grew() -> None:
+    allowed, found = json.loads(FIGURES.read_text(encoding="utf-8")), figures(measure())
+    grown = {name: f"{count}, at most {allowed.get(name, 0)}" for name, count in found.items()
+             if count > allowed.get(name, 0)}
+    assert not grown, "make it smaller; or decide it, with python -m tests.docs.structure --write"
+    assert allowed.keys() <= found.keys(), "a folder is gone: python -m tests.docs.structure --write"
