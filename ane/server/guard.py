@@ -77,9 +77,14 @@ class Guard:
 
     def _check(self, scope: Message) -> None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if is_loopback(self.settings.host) and not is_loopback(split_url(f"//{host}").hostname or "localhost"):
+        host, client = headers.get("host", ""), scope.get("client")
+        name = split_url(f"//{host}").hostname or "localhost"
+        if self.settings.hosts and name not in self.settings.hosts:
+            raise RefusedError(f"the server is not called {host}", 403)
+        if not self.settings.hosts and is_loopback(self.settings.host) and not is_loopback(name):
             raise RefusedError(f"the server listens on this machine alone, and is not called {host}", 403)
+        if not self.settings.token and client and not is_loopback(client[0]):
+            raise RefusedError("without a token the server answers its own machine alone", 403)
         origin = headers.get("origin")
         if origin is not None and origin not in self.settings.origins and split_url(origin).netloc != host:
             raise RefusedError("web pages of other origins may not use this server; `ane serve --cors "

@@ -67,7 +67,9 @@ class ServerSettings:
             together (None: no limit). idle_release: seconds after which an unused model is released (None: never).
         voices: voice names of clients → voices. ignore_instructions: whether ``instructions`` are ignored, not refused.
         wyoming_host: "": that of ``host``.
-        token: what clients must send as a bearer token; "": nothing. origins: of web pages that may use the server.
+        token: what clients must send as a bearer token; "": nothing, and only clients of the same machine are answered.
+        hosts: names by which clients may call the server, in lower case; (): any, or those of the machine itself if
+            ``host`` is one of them. origins: of web pages that may use the server.
         add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
     """
 
@@ -88,6 +90,7 @@ class ServerSettings:
     voices: Mapping[str, str] = field(default_factory=dict)
     ignore_instructions: bool = False
     token: str = ""
+    hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     add_voices: bool = False
     log_texts: bool = False

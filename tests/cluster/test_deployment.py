@@ -27,15 +27,17 @@ def address() -> Iterator[str]:
 
     with connected(None):
         serve.start(http_options={"host": "127.0.0.1", "port": 8937})
-        serve.run(application({"models": "demo", "threads": "1", "token": "secret"}), route_prefix="/")
+        serve.run(application({"models": "demo", "threads": "1", "token": "secret", "hosts": "127.0.0.1,tts.example"}),
+                  route_prefix="/")
         yield "http://127.0.0.1:8937"
         serve.shutdown()
 
 
-def ask(address: str, token: str = "secret"):
+def ask(address: str, token: str = "secret", **headers: str):
     return urllib.request.urlopen(urllib.request.Request(
         f"{address}/v1/audio/speech", json.dumps(REQUEST).encode(),
-        {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}), timeout=120)
+        {"Content-Type": "application/json", "Authorization": f"Bearer {token}", **headers}),
+        timeout=120)
 
 
 def test_sound_is_streamed_and_that_of_one_machine(address):
@@ -52,10 +54,23 @@ def test_sound_is_streamed_and_that_of_one_machine(address):
     assert np.abs(difference).max() <= 1
 
 
-def test_a_wrong_token_is_refused(address):
+@pytest.mark.parametrize(("token", "host", "status"), [
+    ("wrong", "tts.example", 401), ("secret", "localhost", 403), ("secret", "evil.example", 403)])
+def test_a_wrong_token_or_name_of_the_server_is_refused(address, token, host, status):
     with pytest.raises(urllib.error.HTTPError) as error:
-        ask(address, "wrong")
-    assert error.value.code == 401
+        ask(address, token, Host=host)
+    assert error.value.code == status
+    with ask(address, Host="tts.example") as response:
+        assert response.status == 200
+
+
+def test_nobody_speaks_without_a_token_where_other_machines_listen(monkeypatch):
+    from ane.cluster import deployment
+
+    monkeypatch.setattr(deployment, "listening_host", lambda: "0.0.0.0")
+    with pytest.raises(UserError, match=r"Ray Serve listens on 0\.0\.0\.0, where other machines reach it: give"):
+        deployment.application({"models": "demo"})
+    assert deployment.application({"models": "demo", "token": "secret"})
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -16,7 +16,8 @@ from ane.server.settings import Limits, ServerSettings
 from ane.server.websocket import websocket_routes
 
 
-def answer(settings: ServerSettings, *headers: tuple[str, bytes]) -> tuple[int, dict[str, Any]]:
+def answer(settings: ServerSettings, *headers: tuple[str, bytes],
+           client: str = "127.0.0.1") -> tuple[int, dict[str, Any]]:
     """Status and content for a request with these headers."""
     sent: list[dict[str, Any]] = []
 
@@ -27,7 +28,7 @@ def answer(settings: ServerSettings, *headers: tuple[str, bytes]) -> tuple[int, 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/v1/models",
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "client": (client, 1),
              "headers": [(name.encode(), value) for name, value in headers]}
     asyncio.run(Guard(reach, settings)(scope, None, send))
     return sent[0]["status"], json.loads(sent[1]["body"])
@@ -46,6 +47,15 @@ def test_a_token_outside_ascii_is_compared_as_the_bytes_that_were_sent():
     assert answer(settings, ("authorization", b"Bearer schlussel"))[0] == 401
     protocols = "realtime, openai-insecure-api-key.schlüssel"
     assert answer(settings, ("sec-websocket-protocol", protocols.encode()))[0] == 200
+
+
+@pytest.mark.parametrize(("settings", "client", "host", "status"), [
+    (ServerSettings(), "127.0.0.1", b"localhost", 200), (ServerSettings(), "192.0.2.1", b"localhost", 403),
+    (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"tts.example:443", 401),
+    (ServerSettings(token="x", hosts=("tts.example",)), "192.0.2.1", b"localhost", 403)])
+def test_a_client_of_another_machine_needs_a_token_and_the_name_of_the_server(settings, client, host, status):
+    """Also where something else listens, as Ray Serve does: a header alone makes nobody local."""
+    assert answer(settings, ("host", host), client=client)[0] == status
 
 
 def file_request(length: int, kind: str = "multipart/form-data; boundary=x",

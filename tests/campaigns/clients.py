@@ -1,0 +1,242 @@
+"""Mixed clients of a server with few descriptors: most speak, some are hostile. What they cost the others is measured.
+
+    python -m tests.campaigns clients --minutes 10 [-o RESULT.json]
+
+Seven clients speak over HTTP and Wyoming; three are slow, silent, leaving, flooding, malformed or costly. Every sound
+is compared with that of a quiet server. The result is JSON; the exit status is 1 when one of ``LIMITS`` is exceeded.
+"""
+
+import argparse
+import base64
+import json
+import os
+import random
+import socket
+import struct
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.server.server_process import ServerProcess
+
+DESCRIPTORS = 256
+TEXTS = ["The wind blew over the hill.", "It rained in the valley, and we went home.",
+         "Two boats? No, one [pause:200ms]."]
+LIMITS = {"health_p99_s": 0.5, "memory_more_mib": 200, "descriptors_more": 2, "log_mib": 1.0, "wrong_sounds": 0}
+FRIENDLY, HOSTILE = 7, 3        # threads of each
+
+
+class Campaign:
+    """The server, what its sounds must be, and what the clients found."""
+
+    def __init__(self, server: ServerProcess, seed: int):
+        self.server, self.seed = server, seed
+        self.wyoming_port = server.wyoming_port
+        self.expected = {text: self.speak(text) for text in TEXTS}
+        self.found: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
+        self.health: list[float] = []
+        self.until = 0.0
+
+    def connect(self, port: int = 0) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port or self.server.port), 30)
+
+    def speak(self, text: str) -> bytes:
+        body = json.dumps({"model": "demo-fast", "input": text, "response_format": "pcm"}).encode()
+        request = urllib.request.Request(f"{self.server.address}/v1/audio/speech", body,
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.read()
+
+    def threads(self) -> list[threading.Thread]:
+        kinds = [(friendly, "friendly")] * FRIENDLY + [(hostile, "hostile")] * HOSTILE + [(watch, "watch")]
+        return [threading.Thread(target=self.repeat, args=(kind, name, random.Random(self.seed + number)))
+                for number, (kind, name) in enumerate(kinds)]
+
+    def repeat(self, client: Callable[["Campaign", random.Random], None], name: str, rng: random.Random) -> None:
+        while time.monotonic() < self.until:
+            try:
+                client(self, rng)
+            except Exception as error:          # hostile clients are cut off; friendly ones may be asked to wait
+                self.errors[f"{name}: {type(error).__name__} {getattr(error, 'code', '')}".strip()] += 1
+                time.sleep(0.05)
+
+
+def watch(campaign: Campaign, rng: random.Random) -> None:
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(f"{campaign.server.address}/health", timeout=20) as response:
+            response.read()
+    finally:
+        campaign.health.append(time.monotonic() - began)
+    time.sleep(0.05)
+
+
+# Clients that speak
+
+def friendly(campaign: Campaign, rng: random.Random) -> None:
+    text = rng.choice(TEXTS)
+    kind = rng.choice((by_http, by_http, by_wyoming))
+    sound = kind(campaign, text)
+    campaign.found["sounds"] += 1
+    campaign.found["wrong_sounds"] += sound != campaign.expected[text]
+
+
+def by_http(campaign: Campaign, text: str) -> bytes:
+    return campaign.speak(text)
+
+
+def by_wyoming(campaign: Campaign, text: str) -> bytes:
+    with campaign.connect(campaign.wyoming_port) as connection:
+        file = connection.makefile("rb")
+        connection.sendall(json.dumps({"type": "synthesize", "data": {"text": text}}).encode() + b"\n")
+        sound = b""
+        while True:
+            event = json.loads(file.readline())
+            file.read(event.get("data_length", 0))
+            payload = file.read(event.get("payload_length", 0))
+            if event["type"] == "audio-chunk":
+                sound += payload
+            elif event["type"] == "audio-stop":
+                return sound
+            elif event["type"] == "error":
+                raise ConnectionError("refused")
+
+
+# Clients that do harm
+
+def hostile(campaign: Campaign, rng: random.Random) -> None:
+    kind = rng.choice((slow, silent, leaving, flooding, malformed, costly))
+    campaign.found[f"hostile_{kind.__name__}"] += 1
+    kind(campaign, rng)
+
+
+def request_head(length: int, kind: str = "application/json", path: str = "/v1/audio/speech") -> bytes:
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {length}\r\n\r\n").encode()
+
+
+def slow(campaign: Campaign, rng: random.Random) -> None:
+    """Sends its request byte by byte, or does not read its sound."""
+    with campaign.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if rng.random() < 0.5:
+            for sign in request_head(1000)[:rng.randrange(20, 100)]:
+                connection.sendall(bytes([sign]))
+                time.sleep(0.02)
+        else:
+            body = json.dumps({"model": "demo-fast", "input": " ".join(TEXTS * 20)}).encode()
+            connection.sendall(request_head(len(body)) + body)
+            time.sleep(3)
+
+
+def silent(campaign: Campaign, rng: random.Random) -> None:
+    """More connections than the server has descriptors, none of which says anything."""
+    port = rng.choice((campaign.server.port, campaign.wyoming_port))
+    held = []
+    with suppress(OSError):
+        for _ in range(DESCRIPTORS):
+            held.append(campaign.connect(port))
+    time.sleep(1)
+    for connection in held:
+        connection.close()
+
+
+def leaving(campaign: Campaign, rng: random.Random) -> None:
+    body = json.dumps({"model": "demo-fast", "input": " ".join(TEXTS)}).encode()
+    with campaign.connect() as connection:
+        connection.sendall((request_head(len(body)) + body)[:rng.randrange(1, 600)])
+        time.sleep(rng.random() * 0.3)
+
+
+def flooding(campaign: Campaign, rng: random.Random) -> None:
+    """Pings that nobody reads the answers of, or requests one after the other."""
+    with campaign.connect() as connection:
+        connection.settimeout(2)
+        key = base64.b64encode(os.urandom(16)).decode()
+        with suppress(OSError):
+            if rng.random() < 0.5:
+                connection.sendall(f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+                                   f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
+                                   "Sec-WebSocket-Version: 13\r\n\r\n".encode())
+                for _ in range(50):
+                    connection.sendall((b"\x89\xfd" + bytes(4) + bytes(125)) * 1000)
+            else:
+                for _ in range(200):
+                    connection.sendall(request_head(2) + b"{}")
+
+
+def malformed(campaign: Campaign, rng: random.Random) -> None:
+    frames = [os.urandom(rng.randrange(1, 5000)), b"[" * 100_000, b'{"type": "synthesize", "data": {"text": 1}}\n',
+              request_head(26 << 20, "multipart/x"), request_head(26 << 20, "multipart/form-data; boundary=x",
+                                                                  "/v1/audio/voices") + bytes(1 << 20),
+              b"\x89" + struct.pack("!Q", 1 << 40), request_head(10) + b'{"input":1']
+    with campaign.connect(rng.choice((campaign.server.port, campaign.wyoming_port))) as connection:
+        connection.settimeout(1)
+        with suppress(OSError):
+            connection.sendall(rng.choice(frames))
+            connection.recv(1000)
+
+
+def costly(campaign: Campaign, rng: random.Random) -> None:
+    """Asks for as much as a small request can."""
+    lexicon = {"wind": "very " * 30}
+    fields = rng.choice(({"input": "A." + " [pause:60s]" * 10}, {"input": "A." + " [pause:60s]" * 340},
+                         {"input": "wind " * 800, "lexicon": lexicon}, {"input": "1" * 4000}))
+    body = json.dumps({"model": "demo-fast", "response_format": rng.choice(("pcm", "mp3")), **fields}).encode()
+    with campaign.connect() as connection:
+        connection.settimeout(2)
+        connection.sendall(request_head(len(body)) + body)
+        with suppress(OSError):
+            while connection.recv(1 << 16):
+                pass
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns clients")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args(arguments)
+    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--add-voices",
+                       descriptors=DESCRIPTORS) as server:
+        server.wait_until_ready()
+        result = measured(server, options)
+    print(text := json.dumps(result, indent=1))     # noqa: T201
+    if options.output:
+        options.output.write_text(text + "\n")
+    return int(any(result[name] > most for name, most in LIMITS.items()))
+
+
+def measured(server: ServerProcess, options: argparse.Namespace) -> dict[str, Any]:
+    campaign = Campaign(server, options.seed)
+    for text in TEXTS * 3:              # what a first use of everything costs
+        campaign.speak(text), by_wyoming(campaign, text)
+    before, peak = server.status(), Counter(server.status())
+    campaign.until = time.monotonic() + 60 * options.minutes
+    threads = campaign.threads()
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < campaign.until:
+        peak |= Counter(server.status())
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    time.sleep(35)                      # the limit of silence, after which nothing of the clients is left
+    after, waits = server.status(), sorted(campaign.health)
+    assert all(campaign.speak(text) == sound for text, sound in campaign.expected.items())
+    return {"minutes": options.minutes, "descriptors": DESCRIPTORS, "clients": FRIENDLY + HOSTILE,
+            "health_requests": len(waits), "health_p50_s": round(waits[len(waits) // 2], 4),
+            "health_p99_s": round(waits[len(waits) * 99 // 100], 4), "health_worst_s": round(waits[-1], 4),
+            "memory_mib": before["memory_kib"] >> 10, "memory_peak_mib": peak["memory_kib"] >> 10,
+            "memory_more_mib": (after["memory_kib"] - before["memory_kib"]) >> 10,
+            "descriptors_peak": peak["files"], "descriptors_more": after["files"] - before["files"],
+            "log_mib": round(server.log_file.stat().st_size / (1 << 20), 3),
+            "sounds": campaign.found["sounds"], "wrong_sounds": campaign.found["wrong_sounds"],
+            "hostile": {kind: count for kind, count in sorted(campaign.found.items()) if kind.startswith("hostile")},
+            "errors": dict(sorted(campaign.errors.items()))}
