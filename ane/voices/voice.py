@@ -152,9 +152,17 @@ def _as_safetensors(voice: Voice) -> bytes:
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
-    """Return the tensors of a .pth voice as (1, n) float32 rows. UserError when it holds anything else."""
+    """Return the tensors of a .pth voice as (1, n) float32 rows. UserError when it holds anything else.
+
+    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), of which the latents are the voice.
+    """
     content = load_pickle(path)
+    if isinstance(content, torch.Tensor):
+        raise UserError(f"{path}: is not a voice but one tensor, such as a fork's latent for HiFi-GAN alone; a .pth voice is the pair "
+                        "of latents (1, 1024) and (1, 2048), as in the fork's cond_latents file")
     rows = list(content) if isinstance(content, (tuple, list)) else []
+    if len(rows) == 4 and rows[3] is None and isinstance(rows[2], torch.Tensor) and rows[2].ndim == 4:
+        rows = rows[:2]
     if not rows or not all(isinstance(row, torch.Tensor) and row.is_floating_point() and row.ndim in (1, 2)
                            and row.layout == torch.strided and row.device.type == "cpu"
                            and row.numel() == row.shape[-1] > 0 for row in rows):

@@ -70,6 +70,21 @@ def test_latents_of_other_precisions_become_float32(tmp_path, dtype):
     assert back.ar.dtype == back.diffusion.dtype == np.float32
 
 
+@pytest.mark.parametrize("mels", [torch.zeros(1, 2, 80, 400), torch.zeros(1, 1, 80, 900)])
+def test_the_four_values_that_a_fork_stores_are_a_voice(tmp_path, mels):
+    expected = voice()
+    latents = torch.from_numpy(expected.ar), torch.from_numpy(expected.diffusion)
+    torch.save((*latents, mels, None), tmp_path / "cond_latents_1a2b.pth")
+    back = open_voice("v", (tmp_path / "cond_latents_1a2b.pth",))
+    assert np.array_equal(back.ar, expected.ar)
+    assert np.array_equal(back.diffusion, expected.diffusion)
+
+
+def test_a_forks_latent_of_one_network_is_named_as_what_it_is(tmp_path):
+    torch.save(torch.zeros(1, 1024), tmp_path / "hifigan_cond_latents.pth")
+    assert "not a voice but one tensor, such as a fork's latent for HiFi-GAN alone" in refusal(tmp_path / "hifigan_cond_latents.pth")
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_upstreams_list_of_raw_clips_is_distinguished_from_latents(tmp_path, count):
     audio = [torch.sin(torch.arange(30000 + number) / 20)[None] * 0.5 for number in range(count)]
