@@ -158,8 +158,8 @@ def _tensors(path: Path) -> list[np.ndarray]:
     """
     content = load_pickle(path)
     if isinstance(content, torch.Tensor):
-        raise UserError(f"{path}: is not a voice but one tensor, such as a fork's latent for HiFi-GAN alone; a .pth voice is the pair "
-                        "of latents (1, 1024) and (1, 2048), as in the fork's cond_latents file")
+        raise UserError(f"{path}: is not a voice but one tensor, such as a fork's latent for HiFi-GAN alone; a .pth "
+                        "voice is the pair of latents (1, 1024) and (1, 2048), as in the fork's cond_latents file")
     rows = list(content) if isinstance(content, (tuple, list)) else []
     if len(rows) == 4 and rows[3] is None and isinstance(rows[2], torch.Tensor) and rows[2].ndim == 4:
         rows = rows[:2]
