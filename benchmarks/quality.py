@@ -134,7 +134,8 @@ def systems(options: argparse.Namespace, sentences: tuple[str, ...]) -> Iterator
     if options.recordings:
         return
     model = open_model(bundle=options.bundle)
-    synthesizer = ane.load(options.bundle, options.backend, options.precision, options.threads)
+    threads = options.threads if model.family.stages else None         # a model without has threads of its own
+    synthesizer = ane.load(options.bundle, options.backend, options.precision, threads)
     for voice in options.voices or stored_voices(model):
         teacher, named = options.teacher or teacher_of(model, voice), {} if voice is None else {"voice": voice}
         if judged_teacher(teacher, sentences, options.keep) is not None:
