@@ -57,15 +57,6 @@ def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.C
     assert facts[0] == facts[1]
 
 
-def test_each_line_is_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("text.txt").write_text("One line.\n\nAnother line, a longer one.\n")
-    capsys.readouterr()
-    assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", bundle, "-o", "x.wav"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["files"], line["chunks"]) for line in lines] == [
-        (["x-1.wav"], ["one line."]), (["x-2.wav"], ["another line, a longer one."])]
-
-
 def test_published_is_what_the_library_speaks(bundle: str) -> None:
     text = "Is it 3.14? It is!"
     assert main(["say", text, "--published", "--bundle", bundle, "-v", "Bella", "-o", "a.wav"]) == 0
@@ -84,21 +75,6 @@ def test_a_folder_speaks_without_being_imported(bundle: str) -> None:
     audio = [ane.load(source).speak("Hello.").audio for source in ("published", bundle)]
     np.testing.assert_array_equal(*audio)
     assert soundfile.info("a.wav").frames == len(audio[0])
-
-
-@pytest.mark.parametrize(("hashes", "message"), [
-    ({"model.onnx": "0" * 64}, "model.onnx has SHA-256"),
-    ({"other.onnx": "0" * 64}, "there is no such file to import")])
-def test_files_other_than_expected_are_not_imported(hashes: dict[str, str], message: str,
-                                                    capsys: pytest.CaptureFixture[str]) -> None:
-    Path("expected.json").write_text(json.dumps(hashes))
-    assert main(["import", "published", "-o", "other", "--expect", "expected.json"]) == 1
-    assert message in capsys.readouterr().err
-
-
-def test_an_earlier_bundle_states_what_is_expected(tmp_path: Path) -> None:
-    manifest = next((tmp_path / "home").rglob("bundle.json"))
-    assert main(["import", "published", "-o", "other", "--expect", str(manifest)]) == 0
 
 
 def test_a_commit_that_was_imported_before_must_have_the_same_files(

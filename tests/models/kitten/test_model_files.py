@@ -157,13 +157,6 @@ def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
     assert not is_kitten_folder(tmp_path)
 
 
-def test_a_bundle_is_replaced_only_on_request(folder: Path, tmp_path: Path) -> None:
-    for overwrite in (False, True):
-        FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty", overwrite=overwrite)
-    with pytest.raises(UserError, match="already contains a bundle"):
-        FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
-
-
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
 def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
     FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
