@@ -214,7 +214,7 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
 
     def engines() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.backend")}
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "engines").rglob("*.engine")}
 
     mel = np.random.default_rng(0).standard_normal((1, 80, 100), dtype=np.float32)
     expected = reference.run("ar_conditioning", mel=mel)
@@ -244,7 +244,7 @@ def test_tensorrt_steps_with_prefixes_of_one_bucket_share_an_engine(bundle, refe
             one.prefill(columns(0, length))
         expected, actual = (one.step(columns(1, 2, 1), np.zeros(2, dtype=np.int64)) for one in both)
         assert mean_snr_db([*expected], [*actual]) >= 50
-        kept.append(set((tmp_path / "cache" / "engines").rglob("*.backend")))
+        kept.append(set((tmp_path / "cache" / "engines").rglob("*.engine")))
     assert kept[0]
     assert kept[0] == kept[1]
 

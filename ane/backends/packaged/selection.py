@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from ane.bundles.family import Network
 
 ONNX_PRECISIONS = ("fp32", "fp16", "int8", "int4")
-CPU_PRECISION = "int8"          # CUDA lacks kernels of the operations that its activations are rounded with
+# precisions that a GPU's providers compute on the CPU, with copies there and back: CUDA lacks the operations that int8
+# rounds activations with, TensorRT also the product of int4 (MatMulNBits, ONNX Runtime's own)
+ON_CPU_ONLY = {"cpu": (), "coreml": (), "cuda": ("int8",), "tensorrt": ("int8", "int4")}
 LOADED_FUNCTIONS = 4        # of a network that a text uses, such as three buckets and the conditioning
 MEMORY_SHARE = 0.4          # of the installed memory that loaded functions may take
 
@@ -41,7 +43,7 @@ def stored_precision(network: "Network", precision: str) -> str:
 
 
 def select_onnx_packages(model: "Bundle", precision: str, device: "OnnxDevice") -> dict[str, PackageRecord]:
-    """One package for each network that has any; "auto": the first, on a GPU the first that is not int8.
+    """One package for each network that has any; "auto": the first that the device computes itself.
 
     Raises:
         UserError: the bundle has none, none in that precision, or one that was converted from other weights.
@@ -53,18 +55,18 @@ def select_onnx_packages(model: "Bundle", precision: str, device: "OnnxDevice") 
         raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}",
                         "precision")
     stored = {name: stored_precision(network, precision) for name, network in model.family.networks.items()}
-    if device.memory == "cuda":
-        packages = sorted(packages, key=lambda package: package.precision == CPU_PRECISION)
+    packages = sorted(packages, key=lambda package: package.precision in ON_CPU_ONLY.get(device.name, ()))
     return packages_in(model, packages, precision, stored, [name for name in stored if stored[name] == precision])
 
 
 def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDevice") -> None:
-    """Raise UserError for int8 packages on a GPU: each product would round on the CPU, with copies there and back."""
-    network = next((name for name, package in packages.items() if package.precision == CPU_PRECISION), None)
-    if network and device.memory == "cuda":
-        raise UserError(f"precision {CPU_PRECISION} of {network} is for CPUs: on onnx:{device.name} each product would "
-                        "wait for the CPU; use precision=fp16 or int4, for which `ane convert --to onnx --precision "
-                        "fp16,int4` makes packages, or backend=onnx:cpu")
+    """Raise UserError for packages in a precision that a GPU's provider computes on the CPU."""
+    for name, package in packages.items():
+        if package.precision in ON_CPU_ONLY.get(device.name, ()):
+            others = [other for other in ("fp16", "int4") if other not in ON_CPU_ONLY.get(device.name, ())]
+            raise UserError(f"precision {package.precision} of {name} is for other devices: on onnx:{device.name} each "
+                            f"product would wait for the CPU; use precision={' or '.join(others)}, for which `ane "
+                            f"convert --to onnx --precision {','.join(others)}` makes packages, or backend=onnx:cpu")
 
 
 def packages_in(model: "Bundle", packages: list[PackageRecord], precision: str, stored: Mapping[str, str],

@@ -10,7 +10,7 @@ from ane.cli import main
 from ane.system.errors import UserError
 from converters.proof.parity import UnpublishedModel
 
-CUDA = OnnxDevice("cuda", CPU, "cuda", "nothing")
+CUDA, TENSORRT = (OnnxDevice(name, CPU, "cuda", "nothing") for name in ("cuda", "tensorrt"))
 
 
 @pytest.mark.parametrize(("backend", "options", "message"), [
@@ -27,13 +27,16 @@ def test_options_without_effect_and_missing_precisions_are_refused(bundle, backe
         load_backend(backend, bundle, **options)
 
 
-def test_int8_is_refused_on_a_gpu_in_one_line_with_what_to_use(decoder_bundle, monkeypatch):
-    monkeypatch.setattr(providers, "choose_onnx_device", lambda name: CUDA)
-    with pytest.raises(UserError, match=r"precision int8 of autoregressive is for CPUs: .* precision=fp16 or int4.* "
-                                        r"or backend=onnx:cpu$") as refused:
-        load_backend("onnx:cuda", decoder_bundle, "int8")
+@pytest.mark.parametrize(("device", "precision", "advice"), [
+    (CUDA, "int8", "fp16 or int4"), (TENSORRT, "int8", "fp16"), (TENSORRT, "int4", "fp16")])
+def test_what_a_gpu_would_compute_on_the_cpu_is_refused_in_one_line_with_what_to_use(
+        decoder_bundle, monkeypatch, device, precision, advice):
+    monkeypatch.setattr(providers, "choose_onnx_device", lambda name: device)
+    expected = rf"precision {precision} of autoregressive is for other .*precision={advice}, .* or backend=onnx:cpu$"
+    with pytest.raises(UserError, match=expected) as refused:
+        load_backend(f"onnx:{device.name}", decoder_bundle, precision)
     assert "\n" not in str(refused.value)
-    assert load_backend("onnx:cuda", decoder_bundle, "fp16").name.startswith("onnx:cuda fp16")
+    assert load_backend(f"onnx:{device.name}", decoder_bundle, "fp16").name.startswith(f"onnx:{device.name} fp16")
 
 
 @pytest.mark.parametrize(("device", "precision"), [(DEVICES["cpu"], "int8"), (CUDA, "fp32")])
