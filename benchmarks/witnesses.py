@@ -17,7 +17,7 @@ from ane.bundles.opening import is_embedded
 from ane.commands.packages import cached_packages
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from converters.proof.parity import FLUSHED, MATHS, ROUNDING
-from converters.proof.verify import choose_packages, package_runner, smallest_functions, verify
+from converters.proof.verify import choose_packages, runner_named, smallest_functions, verify
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -30,7 +30,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     chosen = choose_packages(model)
     smallest = [(package, smallest_functions(package)) for package, _ in chosen]
     for runner, functions in (("coreai", chosen), ("coreai:fp16", smallest)) if find_spec("coreai") else ():
-        for one in verify(model, functions, package_runner(runner), progress=print):
+        for one in verify(model, functions, runner_named(runner), progress=print):
             found[one.package, one.function]["Core AI fp16" if runner.endswith("fp16") else "Core AI fp32"] = one.snr
     rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
                      figures["interpreter fp16"] and Spread.of([figures["interpreter fp16"]]), figures)

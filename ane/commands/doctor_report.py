@@ -59,12 +59,12 @@ def placements(model: "Bundle", show: Callable[[str], None]) -> Iterator[Measure
 
 def parities(model: "Bundle", show: Callable[[str], None]) -> Iterator[MeasuredParity]:
     """On a Mac, Core ML on each choice of compute units; elsewhere the interpreter with the rounding of fp16."""
-    from converters.proof.verify import choose_packages, package_runner, verify
+    from converters.proof.verify import choose_packages, runner_named, verify
 
     on_mac = sys.platform == "darwin"
     for units in UNITS if on_mac else ("interpreter",):
         try:
-            runner = package_runner("coreml", compute_units=units) if on_mac else package_runner(
+            runner = runner_named("coreml", compute_units=units) if on_mac else runner_named(
                 "mil:fp16")
             for one in verify(model, choose_packages(model), runner, progress=lambda what: show(f"parity of {what}")):
                 yield MeasuredParity(one.network, one.function, units, one.package.rpartition("-")[2], one.snr,

@@ -208,7 +208,7 @@ def verify_package(args: argparse.Namespace) -> int:
 
     from converters.proof.comparison import tensor_dump
     from converters.proof.package_run import THRESHOLD, read_arrays, run_package
-    from converters.proof.verify import package_runner
+    from converters.proof.verify import runner_named
 
     if args.against in ONNX_RUNNERS:
         raise UserError(f"--against {args.against} runs ONNX packages, and --package is a Core ML package")
@@ -218,7 +218,7 @@ def verify_package(args: argparse.Namespace) -> int:
         raise UserError("--threshold has no effect without --expect")
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
-    runner = package_runner(args.against, args.narrow_norms, args.compute_units)
+    runner = runner_named(args.against, args.narrow_norms, args.compute_units)
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
     if args.output:

@@ -1,6 +1,6 @@
-"""The tables and the JSON of `ane verify`."""
+"""What `ane verify` prints, a sentence for each network first, then tables that fit 100 columns; and its JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from converters.proof.package_run import PackageRun, RunValue
     from converters.proof.verify import FunctionCheck, Runner
 
+WIDTH = 100
 # of a value and its reference: mean ± standard deviation of both, mean and largest absolute error
 ELEMENT_HEADINGS = ("torch", "package", "mean error", "largest error", "out of tolerance", "identical")
 COSTLIEST = 12          # operations shown of those that lose most
+COLUMNS = """\
+dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert`
+demands of this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a little less
+than it recorded, if that is more. largest error: the largest absolute difference."""
 
 
 def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:
@@ -28,17 +33,23 @@ def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionC
 
 
 def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner", layers: bool) -> None:
-    console.print(function_table(results, runner))
+    narrow = min(console.width, WIDTH)
+    for network in dict.fromkeys(one.network for one in results):
+        console.print(f"{network}: {summary([one for one in results if one.network == network])}", width=narrow,
+                      soft_wrap=False)
+    console.print(function_table(results, runner), width=narrow)
+    console.print(COLUMNS, width=narrow, soft_wrap=False)
     if not layers:
         return
     if len(results) == 1:
-        console.print(value_table(results[0]))
+        one, = results
+        console.print(value_table(one))
         print_published(console, results)
-        if results[0].operations:
-            console.print(loss_table(f"{results[0].function}: operations that lose most against float32",
-                                     by_loss(results[0].operations)[:COSTLIEST]))
-        if results[0].difference:
-            console.print(f"The same function converted again differs from {operation(results[0].difference)} on.")
+        if one.operations:
+            console.print(loss_table(f"{one.function}: operations that lose most against float32",
+                                     by_loss(one.operations)[:COSTLIEST]))
+        if one.difference:
+            console.print(f"The same function converted again differs from {operation(one.difference)} on.")
     else:
         console.print(layer_table(results))
         print_published(console, results)
@@ -47,13 +58,25 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
 
 
+def summary(results: "Sequence[FunctionCheck]") -> str:
+    """How the functions of a network compare, in one sentence."""
+    failed = [one.function for one in results if not one.passed]
+    count = f"{len(failed)} of {len(results)} functions fail ({', '.join(failed[:3])}{', …' * (len(failed) > 3)})" \
+        if failed else f"all {len(results)} functions pass" if len(results) > 1 else "its function passes"
+    measured = [(one.snr - one.required, one) for one in results if one.snr is not None]
+    if not measured:
+        return f"{count}."
+    margin, worst = min(measured, key=lambda item: item[0])
+    return (f"{count}; nearest to its threshold is {worst.function}, {abs(margin):.1f} dB "
+            f"{'above' if margin >= 0 else 'below'} it.")
+
+
 def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Table:
     table = plain_table(f"On {runner.name}, compared with float32 torch", "package", "function", "dB", "threshold",
                         "largest error", "", numbers=(2, 3, 4))
     for one in results:
         verdict = one.problem or ("passes" if one.passed else "fails")
-        table.add_row(one.package, one.function, decibels(one.snr), f"{one.required:.1f}",
-                      "–" if one.error is None else f"{one.error:.1e}", verdict,
+        table.add_row(one.package, one.function, decibels(one.snr), f"{one.required:.1f}", exponent(one.error), verdict,
                       style="red" if not one.passed else "yellow" if one.problem else None)
     return table
 
@@ -64,11 +87,11 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
                         "operation that loses most", "dB lost", "differs if converted again", numbers=(2, 4, 6, 8))
     for one in results:
-        costliest = by_loss(one.operations)[:1]
-        cells = [label(one.worst), decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
-                 decibels(one.drift and one.drift.snr)]
-        lost = [f"{costliest[0].op} {costliest[0].name}", decibels(costliest[0].lost)] if costliest else ["–", "–"]
-        table.add_row(one.package, one.function, str(len(one.values)), *cells, *lost, operation(one.difference),
+        costliest = next(iter(by_loss(one.operations)), None)
+        table.add_row(one.package, one.function, str(len(one.values)), label(one.worst),
+                      decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
+                      decibels(one.drift and one.drift.snr), operation(costliest),
+                      decibels(costliest and costliest.lost), operation(one.difference),
                       style="red" if one.drift or one.difference else None)
     return table
 
@@ -85,26 +108,16 @@ def value_table(one: "FunctionCheck") -> Table:
 
 
 def print_published(console: Console, results: "Sequence[FunctionCheck]") -> None:
-    """The activations under the names that the model's authors give them, of one function of each package and kind."""
-    shown: set[tuple[str, ...]] = set()
-    for one in results:
-        names = (one.package, *one.published)
-        if one.published and names not in shown:
-            shown.add(names)
-            console.print(published_table(one))
-
-
-def published_table(one: "FunctionCheck") -> Table:
-    """One row per activation; of those without a value, why there is none."""
-    table = plain_table(f"{one.package}, {one.function}: activations", "activation", "dB", *ELEMENT_HEADINGS,
-                        numbers=(1, 4, 5, 6))
-    values = {value.module: value for value in one.values}
-    for name, module in one.published.items():
-        if module in values:
-            table.add_row(name, decibels(values[module].snr), *element_cells(values[module]))
-        else:
-            table.add_row(name, "–", module)
-    return table
+    """The activations under the names that the model's authors give them, of one function of each package and kind: a
+    row each; of those without a value, why there is none."""
+    for one in {(one.package, *one.published): one for one in reversed(results) if one.published}.values():
+        table = plain_table(f"{one.package}, {one.function}: activations", "activation", "dB", *ELEMENT_HEADINGS,
+                            numbers=(1, 4, 5, 6))
+        values = {value.module: value for value in one.values}
+        for name, module in one.published.items():
+            value = values.get(module)
+            table.add_row(name, *([decibels(value.snr), *element_cells(value)] if value else ["–", module]))
+        console.print(table)
 
 
 def element_cells(value: "ComparedValue") -> list[str]:
@@ -112,15 +125,11 @@ def element_cells(value: "ComparedValue") -> list[str]:
     elements = value.elements
     if elements is None:
         return ["–"] * len(ELEMENT_HEADINGS)
-    return [summary(elements.reference), summary(elements.package), f"{elements.mean_error:.1e}", f"{value.error:.1e}",
+    return [spread(elements.reference), spread(elements.package), exponent(elements.mean_error), exponent(value.error),
             f"{elements.outside} of {elements.count}", "yes" if elements.identical else "no"]
 
 
-def summary(tensor: "TensorSummary") -> str:
-    return f"{tensor.mean:.3g} ± {tensor.deviation:.3g}"
-
-
-def loss_table(title: str, operations: "Sequence[ComparedValue]") -> Table:
+def loss_table(title: str, operations: "Iterable[ComparedValue]") -> Table:
     table = plain_table(title, "value", "operation", "dB", "dB lost", numbers=(2, 3))
     for value in operations:
         table.add_row(value.name, value.op, decibels(value.snr), decibels(value.lost))
@@ -141,6 +150,14 @@ def operation(value: "ComparedValue | None") -> str:
 
 def decibels(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
+
+
+def exponent(error: float | None) -> str:
+    return "–" if error is None else f"{error:.1e}"
+
+
+def spread(tensor: "TensorSummary") -> str:
+    return f"{tensor.mean:.3g} ± {tensor.deviation:.3g}"
 
 
 # One package
@@ -164,8 +181,8 @@ def run_table(title: str, values: "Sequence[RunValue]") -> Table:
                         numbers=(4, 5, 6, 7))
     for value in values:
         compared = value.compared
-        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1", summary(value.summary),
+        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1", spread(value.summary),
                       f"{value.summary.smallest:.3g}", f"{value.summary.largest:.3g}",
-                      decibels(compared and compared.snr), f"{compared.error:.1e}" if compared else "–",
+                      decibels(compared and compared.snr), exponent(compared and compared.error),
                       style=None if value.finite else "red")
     return table

@@ -3,11 +3,12 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+
+import numpy as np
 
 from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package, ProgramFunction
@@ -69,166 +70,7 @@ class UnverifiedBundle(Bundle):
         return self.manifest.files
 
 
-@dataclass(frozen=True)
-class Runner(ABC):
-    """A way to run packages, which a function is checked on.
-
-    Attributes:
-        arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
-        slack: dB that it may lose against the recorded parity.
-        limit: highest threshold; above it the rounding of float32 alone decides.
-    """
-
-    name: str
-    arithmetic: str | None = field(default=None, kw_only=True)
-    slack: float = field(default=SLACK, kw_only=True)
-    limit: float = field(default=float("inf"), kw_only=True)
-
-    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: LayerComparison | None) -> "FunctionCheck":
-        """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
-        record, folder = package.functions[name], Path(package.path).stem
-        result: dict[str, Any] = {
-            "network": package.network, "package": folder, "function": name, "slack": self.slack,
-            "threshold": min(threshold_of(package, name, self.arithmetic), self.limit),
-            "recorded": record.parity.get(self.arithmetic or "")}
-        single = UnpublishedModel(model, model.path, [package], reference)
-        try:
-            check_hashes(model.path, package.files)
-            self._compare(result, single, package, name, reference, layers and layers.within(f"{folder}/{name}"))
-            if layers and "values" in result:
-                result["published"] = find_published(package.network, record.kind, model, result["values"])
-        except UserError as error:
-            result["problem"] = str(error)
-        return FunctionCheck(**result)
-
-    @abstractmethod
-    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
-                 reference: TorchBackend, layers: LayerComparison | None) -> None:
-        """Add fields of ``FunctionCheck`` to ``result``, as soon as each is known. Raises UserError."""
-
-    def unload(self, package: Path) -> None:
-        """Free what was loaded of a package."""
-        return
-
-
-def _outputs_compared(expected: Sequence[Any], actual: Sequence[Any]) -> dict[str, float]:
-    return {"snr": round(mean_snr_db(expected, actual), 1), "error": largest_error(expected, actual)}
-
-
-@dataclass(frozen=True)
-class PackageRunner(Runner):
-    """Runs Core ML packages.
-
-    Attributes:
-        engine: runs functions. source: returns the values inside a function.
-        compute_units: where Core ML may run every network; None: as the bundle states for each.
-        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
-        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
-            compared.
-    """
-
-    engine: Runtime
-    source: ActivationSource
-    compute_units: str | None = None
-    exact: bool = False
-    interpreter: MilRuntime | None = None
-
-    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
-                 reference: TorchBackend, layers: LayerComparison | None) -> None:
-        path = model.path / package.path
-        program = Package(path).function(name)
-        layers = layers if self.source.stateful or not program.states else None
-        names = [value for op in program.ops for value in op.outputs] if layers else []
-        captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
-        with captured.capture():
-            expected = run_probe(reference, model, package, name)
-        engine = RecordingEngine(self.engine)
-        units = {package.network: self.compute_units} if self.compute_units else None
-        backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
-        result |= _outputs_compared(expected, run_probe(backend, model, package, name))
-        if layers:
-            call = engine.calls[name]
-            result["values"] = compare_with_modules(captured, self.source.activations(path, name, call), call, layers)
-            if not self.exact:
-                result["operations"] = compare_with_run(program, call, InterpretedActivations(MilRuntime()),
-                                                        self.source, path)
-            if self.interpreter:
-                result["difference"] = first_difference(model.model, package, name, call, self.source,
-                                                        self.interpreter)
-
-    def unload(self, package: Path) -> None:
-        self.source.unload(package)
-        self.engine.unload(package)
-
-
-@dataclass(frozen=True)
-class OnnxRunner(Runner):
-    """Runs ONNX packages on a device of ONNX Runtime."""
-
-    device: OnnxDevice
-
-    def _compare(self, result: dict[str, Any], model: UnpublishedModel, package: PackageRecord, name: str,
-                 reference: TorchBackend, layers: LayerComparison | None) -> None:
-        with ExitStack() as stack:
-            graph = stack.enter_context(instrument(model.path / package.path / f"{name}.onnx")) if layers else None
-            captured = stack.enter_context(capture_outputs(reference.network(package.network)))
-            expected = run_probe(reference, model, package, name)
-            load = session_loader(self.device)
-            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
-                                    record=not layers)
-            result |= _outputs_compared(expected, run_probe(candidate, model, package, name))
-        if layers and graph:
-            result["values"] = compare_values(captured, graph, layers)
-
-
-def onnx_runner(device: OnnxDevice) -> OnnxRunner:
-    """Only the parity of the CPU is recorded."""
-    return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
-
-
-def runner_named(name: str, narrow: bool = False, compute_units: str | None = None) -> Runner:
-    """``package_runner``, or one of ONNX packages for the name of a backend, such as onnx:cuda. Raises UserError as
-    ``package_runner``, and when a provider of ONNX Runtime does not load."""
-    if name in RUNNERS:
-        return package_runner(name, narrow, compute_units)
-    for option, given in (("narrow_norms", narrow), ("compute_units", compute_units)):
-        if given:
-            raise UserError(f"{option} has no effect on against={name}: it is for Core ML packages", option)
-    return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":")))
-
-
-def package_runner(name: str, narrow: bool = False, compute_units: str | None = None) -> PackageRunner:
-    """One of ``RUNNERS``. Raises UserError for an option without effect on it, or Core ML outside macOS."""
-    if narrow and name != "mil:fp16":
-        raise UserError(f"narrow_norms has no effect on against={name}: it is for mil:fp16", "narrow_norms")
-    if compute_units and name != "coreml":
-        raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
-    if name == "coreml":
-        if sys.platform != "darwin":
-            raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "
-                            "against=coreai runs them on Apple's Core AI")
-        from ane.backends.coreml.runtime import CoreMLRuntime
-        from ane.backends.coreml.trial import CoreMLTrial
-        from converters.proof.apple_activations import CoreMLActivations
-
-        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial()), CoreMLActivations(),
-                             compute_units)
-    if name.startswith("coreai"):
-        from ane.backends.coreai.runtime import CoreAIRuntime
-        from converters.proof.apple_activations import CoreAIActivations
-
-        runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
-        arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
-        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic=arithmetic, slack=CORE_AI_SLACK,
-                             limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
-    recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
-    engine = MilRuntime(replace(ARITHMETICS[recorded], narrow_norms=narrow))
-    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
-                         exact=name == "mil", interpreter=engine, arithmetic=None if narrow else recorded)
-
-
-@dataclass(frozen=True)
+@dataclass
 class FunctionCheck:
     """A function compared with the reference.
 
@@ -257,6 +99,9 @@ class FunctionCheck:
     difference: ComparedValue | None = None
     published: Mapping[str, str] = field(default_factory=dict)
 
+    def compare(self, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> None:
+        self.snr, self.error = round(mean_snr_db(expected, actual), 1), largest_error(expected, actual)
+
     @property
     def passed(self) -> bool:
         return self.snr is not None and self.snr >= self.required
@@ -275,6 +120,152 @@ class FunctionCheck:
     @property
     def worst(self) -> ComparedValue | None:
         return min(self.values, key=lambda value: value.snr, default=None)
+
+
+@dataclass(frozen=True)
+class Runner(ABC):
+    """A way to run packages, which a function is checked on.
+
+    Attributes:
+        arithmetic: name of the recorded parity that a function should reach; None: none was recorded for this runner.
+        slack: dB that it may lose against the recorded parity.
+        limit: highest threshold; above it the rounding of float32 alone decides.
+    """
+
+    name: str
+    arithmetic: str | None = field(default=None, kw_only=True)
+    slack: float = field(default=SLACK, kw_only=True)
+    limit: float = field(default=float("inf"), kw_only=True)
+
+    def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
+              layers: LayerComparison | None) -> FunctionCheck:
+        """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
+        record, folder = package.functions[name], Path(package.path).stem
+        check = FunctionCheck(package.network, folder, name, min(threshold_of(package, name, self.arithmetic),
+                                                                 self.limit),
+                              self.slack, record.parity.get(self.arithmetic or ""))
+        single = UnpublishedModel(model, model.path, [package], reference)
+        try:
+            check_hashes(model.path, package.files)
+            self._compare(check, single, package, reference, layers and layers.within(f"{folder}/{name}"))
+            if layers and check.values:
+                check.published = find_published(package.network, record.kind, model, check.values)
+        except UserError as error:
+            check.problem = str(error)
+        return check
+
+    @abstractmethod
+    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+                 layers: LayerComparison | None) -> None:
+        """Fill in what is measured, as soon as it is known. Raises UserError."""
+
+    def unload(self, package: Path) -> None:
+        """Free what was loaded of a package."""
+        return
+
+
+@dataclass(frozen=True)
+class PackageRunner(Runner):
+    """Runs Core ML packages.
+
+    Attributes:
+        engine: runs functions. source: returns the values inside a function.
+        compute_units: where Core ML may run every network; None: as the bundle states for each.
+        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
+        interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
+            compared.
+    """
+
+    engine: Runtime
+    source: ActivationSource
+    compute_units: str | None = None
+    exact: bool = False
+    interpreter: MilRuntime | None = None
+
+    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+                 layers: LayerComparison | None) -> None:
+        path, name = model.path / package.path, check.function
+        program = Package(path).function(name)
+        layers = layers if self.source.stateful or not program.states else None
+        names = [value for op in program.ops for value in op.outputs] if layers else []
+        captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
+        with captured.capture():
+            expected = run_probe(reference, model, package, name)
+        engine = RecordingEngine(self.engine)
+        units = {package.network: self.compute_units} if self.compute_units else None
+        backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
+        check.compare(expected, run_probe(backend, model, package, name))
+        if layers:
+            call = engine.calls[name]
+            check.values = compare_with_modules(captured, self.source.activations(path, name, call), call, layers)
+            if not self.exact:
+                check.operations = compare_with_run(program, call, InterpretedActivations(MilRuntime()), self.source,
+                                                    path)
+            if self.interpreter:
+                check.difference = first_difference(model.model, package, name, call, self.source, self.interpreter)
+
+    def unload(self, package: Path) -> None:
+        self.source.unload(package)
+        self.engine.unload(package)
+
+
+@dataclass(frozen=True)
+class OnnxRunner(Runner):
+    """Runs ONNX packages on a device of ONNX Runtime."""
+
+    device: OnnxDevice
+
+    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+                 layers: LayerComparison | None) -> None:
+        file, load = model.path / package.path / f"{check.function}.onnx", session_loader(self.device)
+        with instrument(file) if layers else nullcontext() as graph:
+            with capture_outputs(reference.network(package.network)) as captured:
+                expected = run_probe(reference, model, package, check.function)
+            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
+                                    record=not layers)
+            check.compare(expected, run_probe(candidate, model, package, check.function))
+            if graph and layers:
+                check.values = compare_values(captured, graph, layers)
+
+
+def onnx_runner(device: OnnxDevice) -> OnnxRunner:
+    """Only the parity of the CPU is recorded."""
+    return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
+
+
+def runner_named(name: str, narrow: bool = False, compute_units: str | None = None) -> Runner:
+    """One of ``RUNNERS``, or one of ONNX packages for the name of a backend, such as onnx:cuda.
+
+    Raises UserError for an option without effect on it, Core ML outside macOS, or a provider of ONNX Runtime that does
+    not load.
+    """
+    for option, given, user in (("narrow_norms", narrow, "mil:fp16"), ("compute_units", compute_units, "coreml")):
+        if given and name != user:
+            raise UserError(f"{option} has no effect on against={name}: it is for {user}", option)
+    if name.startswith("onnx"):
+        return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":")))
+    if name == "coreml":
+        if sys.platform != "darwin":
+            raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "
+                            "against=coreai runs them on Apple's Core AI")
+        from ane.backends.coreml.runtime import CoreMLRuntime
+        from ane.backends.coreml.trial import CoreMLTrial
+        from converters.proof.apple_activations import CoreMLActivations
+
+        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial()), CoreMLActivations(),
+                             compute_units)
+    if name.startswith("coreai"):
+        from ane.backends.coreai.runtime import CoreAIRuntime
+        from converters.proof.apple_activations import CoreAIActivations
+
+        runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
+        arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
+        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic=arithmetic, slack=CORE_AI_SLACK,
+                             limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
+    recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
+    engine = MilRuntime(replace(ARITHMETICS[recorded], narrow_norms=narrow))
+    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
+                         exact=name == "mil", interpreter=engine, arithmetic=None if narrow else recorded)
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,

@@ -1,6 +1,7 @@
 """``ane verify``: what it prints, writes and refuses, and what --repair repairs."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -56,6 +57,15 @@ def test_every_function_is_shown(run, small):
         ["autoregressive-fp16", "state_2_64_64", "passes"], ["autoregressive-fp16", "store_32_64", "passes"],
         ["rlg_auto-fp16", "ar_random", "passes"]]
     assert "On mil, compared with float32 torch" in out
+
+
+def test_the_report_begins_with_a_sentence_a_network_and_fits_100_columns(run, small):
+    lines = run("--bundle", small)[1].splitlines()
+    text = " ".join(" ".join(lines[:5]).split())
+    assert re.match(r"autoregressive: all 4 functions pass; nearest to its threshold is \w+, [\d.]+ dB above it\. "
+                    r"rlg_auto: its function passes; nearest to its threshold is ar_random, [\d.]+ dB above it\.", text)
+    assert max(map(len, lines)) <= 100
+    assert "FUNCTIONS of converters/*/functions.py" in " ".join(" ".join(lines).split()), "where thresholds come from"
 
 
 def test_networks_and_a_function_are_chosen(run, small):

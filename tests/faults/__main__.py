@@ -28,7 +28,7 @@ from converters.proof.verify import (
     FunctionCheck,
     PackageRunner,
     UnverifiedBundle,
-    package_runner,
+    runner_named,
     smallest_functions,
 )
 from tests.faults.faults import Fault, FaultFinder, draw, write_faulty
@@ -62,7 +62,7 @@ def random_packages(folder: Path) -> Path:
 
 
 def campaign(model: Bundle, options: argparse.Namespace) -> int:
-    runners = [package_runner(name) for name in options.runners.split(",")]
+    runners = [runner_named(name) for name in options.runners.split(",")]
     results = [run(model, *drawn, runners) for drawn in drawn_faults(model, options.seed, options.sample)]
     summary = {"bundle": model.name, "seed": options.seed, **score(results), "faults": results}
     if options.output:

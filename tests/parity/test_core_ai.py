@@ -11,7 +11,7 @@ import pytest
 from ane.bundles.bundle import Bundle
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof.parity import reference_backend
-from converters.proof.verify import FLOAT32_NOISE, PackageRunner, package_runner
+from converters.proof.verify import FLOAT32_NOISE, PackageRunner, runner_named
 from converters.tortoise.functions import FUNCTIONS
 from tests.random_model import write_random_bundle
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def runner() -> PackageRunner:
-    return package_runner("coreai")
+    return runner_named("coreai")
 
 
 @pytest.mark.parametrize("network", dict.fromkeys(row.network for row in FUNCTIONS if row.coreml))
@@ -53,7 +53,7 @@ def test_compressed_weights_and_other_forms_mean_the_same_to_core_ai(model, runn
     package = write_package(model, "autoregressive", options, model.path, functions={"prefill_32", "step_2_64"})
     reference = reference_backend(model, keep=True)
     ours, apples = (one.check(model, package, "step_2_64", reference, None)
-                    for one in (package_runner("mil"), runner))
+                    for one in (runner_named("mil"), runner))
     runner.unload(model.path / package.path)
     assert not ours.problem + apples.problem
     assert abs(ours.snr - apples.snr) <= SLACK_DB
