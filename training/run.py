@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.bundles.hashes import sha256_of
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder
-from ane.models.tortoise.voice_encoding import conditioning_window, diffusion_window
+from ane.models.tortoise.voices import conditioning_window, diffusion_window
 from ane.system.files import replacing
 from ane.text import Tokenizer
 from training.decoder import SILENT_CODES, DecoderInTraining, train_decoder, training_sequence

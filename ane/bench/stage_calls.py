@@ -11,8 +11,8 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bench.measure import MeasuredFunction
 from ane.bench.records import BenchRow
 from ane.bundles import Model
+from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.diffusion import frame_count
-from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.settings import Settings
 from ane.system.decibels import snr_db
@@ -21,7 +21,7 @@ from ane.system.errors import UserError
 CODES = 86          # 4 s of speech
 TOKENS = 40         # of the sentence's text
 
-CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a clip, as ``ane.models.tortoise.voice_encoding`` crops it
+CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a clip, as ``ane.models.tortoise.voices`` crops it
 RANKED = 8                                          # candidates that ``ane.models.tortoise.ranking`` ranks in one call
 TIMESTEP = 2000
 StageCall = Callable[[], object]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ane.books.plan import digest_of
-from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import Randomness
 from ane.speech.words import SpokenWord, matched_words
 from ane.text import Lexicon
 from ane.text.passages import without_commands, without_faulty_commands

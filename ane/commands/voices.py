@@ -94,8 +94,7 @@ def add_command(args: argparse.Namespace) -> int:
     import numpy as np
 
     from ane.backends import load_backend
-    from ane.models.tortoise.voice_encoding import encode_clips
-    from ane.models.tortoise.voice_resolution import cloning_notes
+    from ane.models.tortoise.voices import cloning_notes, encode_clips
     from ane.voices import Voice
 
     model = open_tortoise(args)
@@ -159,7 +158,7 @@ def resolve_for_model(spec: str, model: Model, backend: str = "auto", seed: int 
     import numpy as np
 
     from ane.backends import load_backend
-    from ane.models.tortoise.voice_resolution import resolve_voice
+    from ane.models.tortoise.voices import resolve_voice
 
     return resolve_voice(spec, folders=_folders(model), backend=load_backend(backend, model),
                          mel_norms=model.mel_norms, model_id=model.identity, widths=model.widths,

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -103,6 +103,11 @@ class Chunk:
     text: str
     delivery: Delivery = field(default=PLAIN, kw_only=True)
     final: bool = field(default=True, kw_only=True)
+
+    def at_its_speed(self, pause: float) -> Self:
+        """The chunk when its sound has its speed, with a pause after it where another one follows."""
+        after = self.delivery.after + (0.0 if self.final else pause)
+        return replace(self, delivery=replace(self.delivery, speed=1.0, after=after))
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
 """A model that speaks: text to chunks to sound, the same way for every kind of model, at once or as a stream."""
 
+import asyncio
 import logging
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ane.bundles import Model
-from ane.speech.asynchronous import AsyncSpeaking
 from ane.speech.delivery import delivered
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
@@ -23,11 +27,12 @@ from ane.text.unicode_to_ascii import foreign_scripts
 LOGGER = logging.getLogger("ane.speech")
 
 
-class Speaker(AsyncSpeaking):
+class Speaker:
     """A model on a backend. ``speak``, ``speak_all``, ``stream`` and ``feed`` synthesise speech; their arguments are
     those of ``request``, ``progress`` and ``timeline``.
 
-    A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``.
+    A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``. Coroutines, also of several event
+    loops, may share a speaker: ``speak_async`` and ``stream_async`` work on one piece at a time, whoever waits for it.
     """
 
     settings: type[SpeechSettings]
@@ -35,6 +40,7 @@ class Speaker(AsyncSpeaking):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
+        self._lock = threading.Lock()
         self.warned: set[str] = set()       # notes that were logged
 
     # Of a kind of model
@@ -55,8 +61,13 @@ class Speaker(AsyncSpeaking):
         """
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
-        """The request with values for what it leaves open. Raises UserError for what this model cannot do."""
-        return request
+        """The request with values for what it leaves open. Raises UserError for what this model cannot do.
+
+        Where the seed and the speed are settings, because the network itself speaks faster, they are moved there.
+        """
+        own = {field.name for field in fields(request.settings)} & {"seed", "speed"}
+        given = {name: value for name in own if (value := getattr(request, name)) is not None}
+        return replace(request, settings=replace(request.settings, **given))
 
     def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
         """The request with what ``render`` takes for its voice. Raises UserError for a voice that is unsuitable."""
@@ -207,6 +218,33 @@ class Speaker(AsyncSpeaking):
         self.backend.load(*self.networks(request.settings))
         self.chunks(request, Run())         # the library that spells numbers takes a second to load
         return self.with_voice(request, Run()).voice
+
+    # For programs on asyncio
+
+    async def speak_async(self, text: str, **arguments: Any) -> Any:
+        """``speak`` with these arguments, in a thread, which ends its work even if the coroutine is cancelled."""
+        return await self._work(partial(self.speak, text, **arguments))
+
+    async def stream_async(self, text: str, **arguments: Any) -> AsyncIterator[np.ndarray]:
+        """The pieces of ``stream`` with these arguments, each made in a thread when it is awaited.
+
+        Work stops when the iterator is closed: use ``contextlib.aclosing`` to leave the loop early.
+        """
+        stream = await self._work(partial(self.stream, text, **arguments))
+        try:
+            while (piece := await self._work(partial(next, stream, None))) is not None:
+                yield piece
+        finally:
+            await self._work(stream.close)
+
+    async def _work(self, call: Callable[[], Any]) -> Any:
+        def locked() -> Any:
+            with self._lock:
+                return call()
+
+        return await asyncio.to_thread(locked)
+
+    # Within
 
     def _begin(self, requests: Sequence[SpeechRequest], run: Run) -> tuple[list[list[Chunk]], SpeechRequest]:
         """The chunks of each of some requests that differ in their texts only, and what ``render`` takes."""

@@ -1,7 +1,7 @@
 """Voices: the pair of latents that conditions both models, the files that hold one, names, paths and mixes.
 
 Read in this order: ``voice`` (what a voice is, its files, mixes and the cache), ``finding`` (names and paths).
-The model computes latents from clips (``ane.models.tortoise.voice_encoding``).
+The model computes latents from clips (``ane.models.tortoise.voices``).
 """
 
 from ane.voices.finding import RANDOM, FoundVoice, check_voice_name, find_voice, list_voices

@@ -18,11 +18,9 @@ from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import LoadedFunction
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
-from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import decode
-from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.voices import Voice

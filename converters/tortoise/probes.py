@@ -7,8 +7,8 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.diffusion import Diffusion, sample
-from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from converters.functions import Probe
 

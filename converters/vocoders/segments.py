@@ -2,7 +2,7 @@
 
 A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
 on either side, as wide as the receptive field of the levels after it needs
-(``ane.models.vocoders.receptive_field``). The margin shrinks as the rate grows, so the costly last levels
+(``ane.models.vocoders.layers``). The margin shrinks as the rate grows, so the costly last levels
 carry little of it. The padding of convolutions at the border of a segment affects samples of the margin only.
 
 At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the

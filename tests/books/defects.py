@@ -30,7 +30,7 @@ from ane.books.narration import narrate
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk, TortoiseSpeaker
 from ane.books.store import JobStore
-from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber

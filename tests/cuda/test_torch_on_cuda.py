@@ -20,11 +20,9 @@ from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
-from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import decode
-from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer

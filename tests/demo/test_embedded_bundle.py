@@ -13,7 +13,7 @@ from ane.bundles import demo_bundle
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.models.tortoise.voice_encoding import encode_clips, random_voice
+from ane.models.tortoise.voices import encode_clips, random_voice
 from ane.voices import Voice, load_voice
 from benchmarks.listening import Wave
 from training.recipe import CONFIGS, SETTINGS, tokenizer_json

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.warping import warping_path
+from ane.speech.words import warping_path
 
 
 def all_paths(rows: int, columns: int, row: int = 0, column: int = 0):

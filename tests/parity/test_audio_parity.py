@@ -15,7 +15,7 @@ from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.models.tortoise.checkpoints import packaged_file
-from ane.models.tortoise.voice_encoding import (
+from ane.models.tortoise.voices import (
     CONDITIONING_SAMPLES,
     DIFFUSION_SAMPLES,
     conditioning_window,

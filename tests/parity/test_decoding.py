@@ -7,9 +7,7 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.candidate import Prompt
-from ane.models.tortoise.codes import pad_codes, trimmed_length
-from ane.models.tortoise.decoding import decode
+from ane.models.tortoise.decoding import Prompt, decode, pad_codes, trimmed_length
 from ane.models.tortoise.sampling import Sampler, Sampling
 
 

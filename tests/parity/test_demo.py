@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
-from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 
 GOLDEN = Path(__file__).with_name("demo.safetensors")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.vocoding import interpolate_latents
 

@@ -14,7 +14,7 @@ from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml

@@ -4,9 +4,8 @@ import numpy as np
 import torch
 
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import decode
+from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence

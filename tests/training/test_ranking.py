@@ -8,7 +8,7 @@ import torch
 
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.codes import pad_codes
+from ane.models.tortoise.decoding import pad_codes
 from ane.models.tortoise.ranking import score_candidates
 from ane.text import Tokenizer
 from training.publish import TrainedModel

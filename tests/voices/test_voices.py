@@ -11,8 +11,13 @@ from ane.audio import write
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.models.tortoise.stages import STAGES
-from ane.models.tortoise.voice_encoding import CONDITIONING_SAMPLES, conditioning_window, encode_clips, random_voice
-from ane.models.tortoise.voice_resolution import resolve_voice
+from ane.models.tortoise.voices import (
+    CONDITIONING_SAMPLES,
+    conditioning_window,
+    encode_clips,
+    random_voice,
+    resolve_voice,
+)
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.voices import Voice, load_voice, save_voice

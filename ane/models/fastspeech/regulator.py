@@ -8,12 +8,21 @@ from typing import Literal
 
 import numpy as np
 
+from ane.system.errors import UserError
+
 Rounding = Literal["half_to_even", "half_up"]
 ROUNDINGS: tuple[Rounding, ...] = ("half_to_even", "half_up")
 
 
 def durations(log_durations: np.ndarray) -> np.ndarray:
-    """Frames of each symbol at the trained speed, not rounded: max(exp(y) − 1, 0), float32 of the same shape."""
+    """Frames of each symbol at the trained speed, not rounded: max(exp(y) − 1, 0), float32 of the same shape.
+
+    Raises:
+        UserError: they are NaN or infinite.
+    """
+    if not np.isfinite(log_durations).all():
+        raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is the "
+                        "cause; use precision=fp32, or import the model again")
     with np.errstate(over="ignore"):        # infinite durations exceed every limit on frames
         return np.maximum(np.exp(log_durations.astype(np.float32)) - np.float32(1), np.float32(0))
 

@@ -12,12 +12,18 @@ from ane.bundles import Model
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
-from ane.models.fastspeech.text import SymbolChunk, halve, split_into_symbols, text_to_ids, unknown_phonemes
-from ane.models.fastspeech.word_times import chunk_words
+from ane.models.fastspeech.text import (
+    SymbolChunk,
+    halve,
+    split_into_symbols,
+    symbol_words,
+    unknown_phonemes,
+)
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
 from ane.models.vocoders.waveglow import SIGMA
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
+from ane.speech.words import timed_words
 from ane.system.errors import UserError
 from ane.text import normalise_upstream, shorten
 
@@ -55,11 +61,6 @@ class FastSpeechSynthesizer(Speaker):
         self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
-        """The seed and the speed are settings here: the network itself speaks faster."""
-        given = {name: value for name in ("seed", "speed") if (value := getattr(request, name)) is not None}
-        return replace(request, settings=replace(request.settings, **given))
-
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         seed = {"seed": request.settings.seed} if "waveglow" in self.model.networks else {}
         return seed | {"speed": request.settings.speed, "frames": 0}
@@ -91,11 +92,11 @@ class FastSpeechSynthesizer(Speaker):
     def sound(self, part: EncodedChunk, mel: np.ndarray, settings: FastSpeechSettings, run: Run,
               first: Sequence[int]) -> Iterator[Piece]:
         """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last."""
-        delivery = part.chunk.delivery          # its durations have its speed already
-        pause = 0.0 if part.chunk.final else settings.pause
-        chunk = replace(part.chunk, delivery=replace(delivery, speed=1.0, after=delivery.after + pause))
-        known: dict[str, Any] = {"words": chunk_words(chunk, part.repeats), "counts": {"frames": part.frames},
-                                 "notes": self.notes(part), "details": {"mels": mel, "durations": part.repeats}}
+        chunk = part.chunk.at_its_speed(settings.pause)
+        times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
+        known: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
+                                 "counts": {"frames": part.frames}, "notes": self.notes(part),
+                                 "details": {"mels": mel, "durations": part.repeats}}
         for samples in run.timeline.record_each("vocode", self.vocoded(mel, settings.seed, first)):
             yield Piece(samples, chunk, **known)
             known = {}
@@ -115,11 +116,6 @@ class FastSpeechSynthesizer(Speaker):
             yield self.mel_sound(mel)
         else:
             yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
-
-    def prepare(self, voice: None = None, settings: FastSpeechSettings | None = None) -> None:
-        """Load the networks, so that the first text is spoken sooner."""
-        self.backend.load(*self.networks(settings))
-        text_to_ids("1")            # the library that spells numbers takes a second to load
 
     def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, run: Run) -> list[EncodedChunk]:
         """Run the text side on chunks. A chunk that takes too many frames is split and encoded again.
@@ -156,9 +152,6 @@ class FastSpeechSynthesizer(Speaker):
         for row, chunk in zip(ids, chunks, strict=True):
             row[:len(chunk.ids)] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(lengths, ids.shape[1]))
-        if not np.isfinite(encoded[..., -1]).all():
-            raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
-                            "the cause; use precision=fp32, or import the checkpoint again")
         speeds = np.array([[chunk.delivery.speed] for chunk in chunks], np.float32)
         frames = repeats(durations(encoded[..., -1]) / speeds, 1 / settings.speed, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])

@@ -4,12 +4,13 @@ English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ane.speech.request import Chunk
+from ane.speech.words import joined_pieces
 from ane.text import normalise_upstream
 from ane.text.passages import Passage, halves, split_to_fit, spread
 
@@ -72,3 +73,9 @@ def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
         return [chunk]
     return [replace(part, delivery=delivery, final=chunk.final and part is found[-1])
             for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]
+
+
+def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:
+    """Each word with its first symbol and the one after its last, without punctuation."""
+    symbols = (SYMBOLS[number] for number in ids)
+    return joined_pieces((symbol.removeprefix("@"), IDS[symbol] >= IDS["A"]) for symbol in symbols)

@@ -8,7 +8,7 @@ Packages have functions of fixed shapes; each row gets the smallest that it fits
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
-from ane.backends.packaged.functions import pad_last_axis, sequence_masks, smallest_fitting
+from ane.models.fastspeech.stages import run_rows
 from ane.models.hibari.networks.hibari import PITCH_SCALE
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
@@ -32,18 +32,6 @@ def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
 def run_spectra(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
     """``Stage.packaged`` of spectra."""
     return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")
-
-
-def run_rows(package: FunctionSet, stage: str, x: np.ndarray, mask: np.ndarray, unit: str) -> np.ndarray:
-    """Run each row of x (B, N, C) → (B, N, C'), zeros after its length. Raises UserError for a row that is too long."""
-    rows = []
-    for row, length in zip(x, mask.sum(axis=1).astype(int), strict=True):
-        function = smallest_fitting(package.functions(stage), f"the {stage}", **{unit: int(length)})
-        width = function.bucket[unit]
-        found = function(x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
-                         inside=sequence_masks(int(length), width)["inside"])["y"]         # (1, C', 1, N')
-        rows.append(pad_last_axis(found[0, :, 0, :length], x.shape[1]).T)
-    return np.stack(rows)
 
 
 STAGES = {

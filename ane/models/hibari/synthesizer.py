@@ -1,7 +1,6 @@
 """Synthesis of 24 kHz speech: phonemes, durations, pitch and energy, spectra, and their sound."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from ane.models.hibari.symbols import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
-from ane.speech.words import SpokenWord, matched_words
-from ane.system.errors import UserError
+from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
 
 MOST_IDS = 402                  # of one pass: as the published program
@@ -34,11 +32,6 @@ class HibariSynthesizer(Speaker):
     @property
     def config(self) -> HibariConfig:
         return self.model.config("hibari")
-
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
-        """The seed and the speed are settings here: the network itself speaks faster."""
-        given = {name: value for name in ("seed", "speed") if (value := getattr(request, name)) is not None}
-        return replace(request, settings=replace(request.settings, **given))
 
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         return {"seed": request.settings.seed, "speed": request.settings.speed, "frames": 0}
@@ -82,10 +75,9 @@ class HibariSynthesizer(Speaker):
             frames = np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
             # a duration is at least 25 ms; faster speech is made at the trained speed, and then leaves out spectra
             kept = (np.arange(int(len(f0) / max(speed, 1.0)) or 1) * max(speed, 1.0)).astype(int)
-        pause = 0.0 if chunk.final else settings.pause
-        delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)       # counts have its speed
-        heard = replace(chunk, delivery=delivery)
-        known: dict[str, Any] = {"words": chunk_words(chunk, counts, max(speed, 1.0)), "counts": {"frames": len(kept)},
+        heard = chunk.at_its_speed(settings.pause)
+        times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / max(speed, 1.0)
+        known: dict[str, Any] = {"words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(kept)},
                                  "details": {"durations": counts, "pitch": f0[kept]}}
         vocoder = HarmonicNoise(f0[kept], settings.seed)
         sounds = (vocoder.feed(part) for part in self.kept_spectra(frames, kept, first))
@@ -109,9 +101,6 @@ class HibariSynthesizer(Speaker):
         ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)
         ids[0, :length] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(np.array([length]), ids.shape[1]))[0, :length]
-        if not np.isfinite(encoded[:, -1]).all():
-            raise UserError("the model predicts durations that are NaN or infinite: its weights or the precision is "
-                            "the cause; use precision=fp32, or copy the bundle again")
         return encoded[:, :-1], np.maximum(repeats(durations(encoded[:, -1]), 1 / speed), 1)
 
     def in_windows(self, stage: str, name: str, x: np.ndarray, rate: int = 1,
@@ -133,14 +122,3 @@ class HibariSynthesizer(Speaker):
             mask = length_mask(np.array([length]), window.shape[1])
             yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin):rate * (stop - begin)]
             done, size = stop, most
-
-
-def chunk_words(chunk: PhonemeChunk, counts: np.ndarray, speed: float) -> list[SpokenWord]:
-    """The words of a chunk in seconds of its sound.
-
-    Args:
-        counts: (T,) int64, slow frames of each phoneme. speed: how much faster than these they are spoken.
-    """
-    times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / speed
-    return matched_words(chunk.text, [(word, (float(times[first]), float(times[last])))
-                                      for word, first, last in chunk.spans])

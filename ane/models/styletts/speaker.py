@@ -13,7 +13,7 @@ from ane.models.styletts.graph import StyleBackend
 from ane.models.styletts.parallel import Parallelism, compute_in_order
 from ane.speech.request import Chunk, Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
-from ane.speech.words import SpokenWord, matched_words, shared_time
+from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 
@@ -61,10 +61,8 @@ class StyleSpeaker(Speaker):
         """A chunk's waveform (S,) without silence at its ends, and how many samples were removed before it."""
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
-        """The voice's own name; the speed is a setting here: the graph itself speaks faster."""
-        settings = request.settings
-        settings = settings if request.speed is None else replace(settings, speed=request.speed)
-        return replace(request, settings=settings, voice=self.voices.resolve(request.voice))
+        """With the voice's own name."""
+        return replace(super().completed(request), voice=self.voices.resolve(request.voice))
 
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         return {"voice": request.voice, "speed": request.settings.speed, "tokens": 0}
@@ -112,5 +110,4 @@ def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: i
     """
     ends = np.concatenate(([0.0], durations.cumsum(dtype=np.float64))) / durations.sum(dtype=np.float64) * whole
     times = np.clip(ends - removed, 0, kept) / SAMPLE_RATE
-    return matched_words(chunk.text, [(word, (float(times[first]), float(times[last])))
-                                      for word, first, last in chunk.spans])
+    return timed_words(chunk.text, chunk.spans, times)

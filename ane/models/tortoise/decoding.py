@@ -10,17 +10,121 @@ before that pass; only the few latents that this changes need another call, with
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.tortoise.candidate import Candidate, Prompt
-from ane.models.tortoise.codes import pad_codes, trimmed_length
-from ane.models.tortoise.embeddings import Embeddings
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import Sampler, Sampling, distribution
 from ane.speech.lanes import Extend, LaneJob, Lanes
 from ane.system.errors import UserError
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """All tables are float32."""
+
+    text: np.ndarray                # (tokens, D)
+    text_position: np.ndarray       # (positions, D)
+    code: np.ndarray                # (V, D)
+    code_position: np.ndarray       # (positions, D)
+
+    def prefix(self, conditioning: np.ndarray, tokens: Sequence[int], config: UnifiedVoiceConfig) -> np.ndarray:
+        """The columns [conditioning][start, tokens, stop][start of codes]: (1, D), ids → (len(tokens) + 4, D)."""
+        ids = [config.start_text_token, *tokens, config.stop_text_token]
+        text = self.text[ids] + self.text_position[:len(ids)]
+        return np.concatenate((conditioning, text, self.codes(config.start_mel_token, 0)[None]))
+
+    @staticmethod
+    def prefix_length(tokens: Sequence[int]) -> int:
+        """Number of columns that ``prefix`` returns for these tokens."""
+        return len(tokens) + 4
+
+    def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
+        """Columns (…, D) of codes at mel positions; code i of a sequence is at i + 1, after the start code."""
+        return self.code[codes] + self.code_position[position]
+
+
+def pad_codes(codes: Sequence[int], length: int, config: UnifiedVoiceConfig) -> np.ndarray:
+    """Codes padded as in upstream: silent codes from the stop code on, and ``config.tail_tokens`` as the last ones.
+
+    Args:
+        codes: sampled codes before the stop code, at most ``length``.
+        length: of upstream's array, its max_mel_tokens.
+
+    Returns:
+        (length,) int64; if there was no stop code (``len(codes) == length``), the codes unchanged.
+    """
+    out = np.full(length, config.calm_token, dtype=np.int64)
+    out[:len(codes)] = codes
+    if len(codes) < length:
+        tail = np.asarray(config.tail_tokens)[-length:]
+        out[length - len(tail):] = tail
+    return out
+
+
+def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
+    """Number of latents that diffusion gets: those before the first silent code that exceeds ``calm_run`` in a row.
+
+    Upstream keeps eight in a row for every model (api.py, calm_tokens); here the config has the number.
+    """
+    run = 0
+    for index, code in enumerate(codes):
+        run = run + 1 if code == config.calm_token else 0
+        if run > config.calm_run:
+            return index
+    return len(codes)
+
+
+def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig, period: int = 4) -> int:
+    """How many codes in a row repeat themselves after at most ``period`` codes, silent ones apart."""
+    codes_array, longest = np.asarray(codes), 0
+    for distance in range(1, period + 1):
+        run = 0
+        for same in (codes_array[distance:] == codes_array[:-distance]) & (codes_array[distance:] != config.calm_token):
+            run = run + 1 if same else 0
+            longest = max(longest, run)
+    return longest
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the decoder continues for one chunk; each of ``samplers`` samples one candidate.
+
+    Attributes:
+        conditioning: the voice's conditioning latent (1, D) float32.
+        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
+    """
+
+    conditioning: np.ndarray
+    tokens: Sequence[int]
+    samplers: Sequence[Sampler]
+
+
+@dataclass
+class Candidate:
+    """One code sequence sampled for a chunk.
+
+    Attributes:
+        codes: the sampled codes, without the stop code.
+        stopped: whether the stop code was sampled within ``max_codes`` codes.
+        hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
+        padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
+        latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
+        log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
+        prefix_scores: (heads, len(codes) + stopped, prefix length − 1) float32: what each code and the stop code attend
+            to before the start code (``ane.backends.base.Decoder.record``); None: it was not recorded.
+    """
+
+    codes: list[int]
+    stopped: bool
+    hidden: np.ndarray
+    padded_codes: np.ndarray
+    latents: np.ndarray
+    log_probability: float = 0.0
+    prefix_scores: np.ndarray | None = None
+
 
 PREFIX_ID = 1       # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
 LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution

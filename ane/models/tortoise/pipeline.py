@@ -16,18 +16,23 @@ import numpy as np
 from ane.audio.trimming import Trimmer
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import TokenChunk
-from ane.models.tortoise.codes import longest_loop
-from ane.models.tortoise.decoding import ChunkPrompt, candidates_of, check_codes, make_lanes
+from ane.models.tortoise.decoding import (
+    Candidate,
+    ChunkPrompt,
+    Embeddings,
+    Prompt,
+    candidates_of,
+    check_codes,
+    longest_loop,
+    make_lanes,
+)
 from ane.models.tortoise.diffusion import spectrograms
-from ane.models.tortoise.embeddings import Embeddings
-from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import best_candidates, score_candidates
-from ane.models.tortoise.sampling import InverseCdfSampler
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, joined
-from ane.models.tortoise.voice_resolution import cloning_notes
+from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import WordTimer
 from ane.models.vocoders.streaming import VocodingWindow

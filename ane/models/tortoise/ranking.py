@@ -17,7 +17,7 @@ def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
 
     Args:
         tokens: the text's ids with a stop token at the end, without a start token.
-        codes: (n, S) int64, padded to one length by ``ane.models.tortoise.codes.pad_codes``.
+        codes: (n, S) int64, padded to one length by ``ane.models.tortoise.decoding.pad_codes``.
         cvvp_amount: a, share of CVVP in the score, from 0 to 1.
         clip_mels: mels of the voice's clips (clips, 80, L), which CVVP compares with the codes.
         progress: called with the number of candidates scored so far by the current network.

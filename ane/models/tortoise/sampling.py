@@ -1,6 +1,6 @@
-"""Sampling a code from logits, one row at a time, as the logits processors of transformers 4.31 do.
+"""The random numbers of a request, and sampling a code from logits, as the logits processors of transformers 4.31 do.
 
-They run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
+These run in upstream's order: repetition penalty, typical (optional), temperature, top-k, top-p, sampling.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ane.models.tortoise.settings import Sampling
+from ane.system.errors import UserError
 
 # ids and their probabilities → the sampled id
 Sampler = Callable[[np.ndarray, np.ndarray], int]
@@ -95,3 +96,45 @@ def id_at(uniform: float, ids: np.ndarray, probabilities: np.ndarray) -> int:
     cumulative = probabilities.cumsum(dtype=np.float64)
     index = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
     return int(ids[min(int(index), len(ids) - 1)])
+
+
+VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
+
+
+class Randomness:
+    """Random streams of one request.
+
+    Raises:
+        UserError: a negative seed.
+
+    ===========  ====================  ===========================================================================
+    stream       key                   draws, in order
+    ===========  ====================  ===========================================================================
+    voice                              for each ``random`` voice the decoder's noise (1, D), then the diffusion
+                                       decoder's (1, C). Crops of long clips have a seed of their own (0), so that
+                                       a voice stays the same in every request
+    candidate    chunk, candidate      one uniform number per code
+    diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) per step, the last unused
+    vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally
+    ===========  ====================  ===========================================================================
+    """
+
+    def __init__(self, seed: int):
+        if seed < 0:
+            raise UserError(f"seed must be at least 0, got {seed}", "seed")
+        self.seed = seed
+
+    def _stream(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
+
+    def voice(self) -> np.random.Generator:
+        return self._stream(VOICE)
+
+    def candidate(self, chunk: int, candidate: int) -> np.random.Generator:
+        return self._stream(CANDIDATE, chunk, candidate)
+
+    def diffusion(self, chunk: int, rank: int) -> np.random.Generator:
+        return self._stream(DIFFUSION, chunk, rank)
+
+    def vocoder(self, chunk: int, rank: int) -> np.random.Generator:
+        return self._stream(VOCODER, chunk, rank)

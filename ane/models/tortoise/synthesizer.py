@@ -11,10 +11,10 @@ from ane.bundles import Model
 from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
 from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
-from ane.models.tortoise.randomness import Randomness
 from ane.models.tortoise.ranking import check_clips
+from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
-from ane.models.tortoise.voice_resolution import resolve_voice
+from ane.models.tortoise.voices import resolve_voice
 from ane.models.tortoise.word_times import WordTimer
 from ane.speech.lanes import Lanes
 from ane.speech.request import Piece, Run, SpeechRequest

@@ -12,11 +12,9 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.chunks import TokenChunk
-from ane.models.tortoise.embeddings import Embeddings
-from ane.models.warping import warping_path
-from ane.speech.words import SpokenWord, joined_pieces, matched_words, shared_time
+from ane.models.tortoise.decoding import Candidate, Embeddings
+from ane.speech.words import SpokenWord, joined_pieces, shared_time, timed_words, warping_path
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050
@@ -50,9 +48,7 @@ class WordTimer:
         if starts is None:
             return list(shared_time(chunk.text.split(), (0.0, seconds)))
         times = np.clip((starts + self.config.alignment_shift) * SECONDS_PER_CODE, 0, seconds)
-        spoken = [(word, (float(times[first]), float(times[last])))
-                  for word, first, last in self.spoken_words(chunk.tokens[:-1])]
-        return matched_words(chunk.text, spoken)
+        return timed_words(chunk.text, self.spoken_words(chunk.tokens[:-1]), times)
 
     def token_starts(self, tokens: Sequence[int], conditioning: np.ndarray, candidate: Candidate) -> np.ndarray | None:
         """Where each token begins and the last one ends, in codes: (len(tokens),) float64, never decreasing.

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
-from ane.models.vocoders.receptive_field import affected_samples, margins
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose, affected_samples, margins
 from ane.system.errors import UserError
 
 RESBLOCKS = ("1", "2")

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from ane.bundles.family import Config
 from ane.models.vocoders.hifigan import AUDIO
-from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
-from ane.models.vocoders.receptive_field import margins
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose, margins
 from ane.system.errors import UserError
 
 HOP = 256       # samples of a mel frame

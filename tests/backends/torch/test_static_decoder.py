@@ -13,13 +13,11 @@ from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders, StepRunner
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import decode
+from ane.models.tortoise.decoding import Candidate, Prompt, decode
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
-from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from tests.backends.decoder_steps import (
     CAPACITY,
     CPU,

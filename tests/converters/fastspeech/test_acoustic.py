@@ -12,8 +12,8 @@ import torch
 from ane.backends.mil import Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.models.fastspeech.networks.acoustic import FastSpeech
-from ane.models.fastspeech.packaged import run_mel, run_text
 from ane.models.fastspeech.regulator import alignment_matrix, length_mask
+from ane.models.fastspeech.stages import run_mel, run_text
 from ane.system.decibels import snr_db
 from converters.coreml.graph import Style
 from converters.fastspeech import acoustic

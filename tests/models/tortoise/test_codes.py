@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.models.tortoise.codes import pad_codes, trimmed_length
+from ane.models.tortoise.decoding import pad_codes, trimmed_length
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 
 OFFICIAL = UnifiedVoiceConfig()

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
-from ane.models.tortoise.candidate import Candidate, Prompt
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.codes import trimmed_length
-from ane.models.tortoise.decoding import ChunkPrompt, candidates_of, decode, make_lanes
-from ane.models.tortoise.embeddings import Embeddings
-from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampler, Sampling
+from ane.models.tortoise.decoding import (
+    Candidate,
+    ChunkPrompt,
+    Embeddings,
+    Prompt,
+    candidates_of,
+    decode,
+    make_lanes,
+    trimmed_length,
+)
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampler, Sampling
 from ane.system.errors import UserError
 from tests.random_model import RandomModel
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ane.models.tortoise.embeddings import Embeddings
+from ane.models.tortoise.decoding import Embeddings
 from tests.random_model import CONFIGS
 
 CONFIG = CONFIGS["autoregressive"]

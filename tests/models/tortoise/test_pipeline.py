@@ -8,8 +8,8 @@ import pytest
 
 import ane
 from ane.models.tortoise import pipeline
-from ane.models.tortoise.candidate import Candidate
 from ane.models.tortoise.chunks import TokenChunk
+from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Sampling

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.tortoise.randomness import Randomness
+from ane.models.tortoise.sampling import Randomness
 from ane.system.errors import UserError
 
 

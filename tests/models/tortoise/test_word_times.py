@@ -9,11 +9,9 @@ import torch
 import ane
 from ane.backends.base import Decoder
 from ane.books.checking.recognisers import TextAligner
-from ane.models.tortoise.candidate import Prompt
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import decode
-from ane.models.tortoise.randomness import Randomness
-from ane.models.tortoise.sampling import InverseCdfSampler
+from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
 from ane.text import read_passages

@@ -28,7 +28,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs (``ane.models.vocoders.receptive_field``)."""
+        """Margin in frames that the input of each level needs (``ane.models.vocoders.layers``)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
         return level_margins(self.upsample_factors, self.upsample_kernel_sizes, blocks)

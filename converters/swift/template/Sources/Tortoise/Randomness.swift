@@ -15,7 +15,7 @@ public struct RandomStream {
         state = state &* Self.multiplier &+ increment
     }
 
-    /// The stream of a chunk's only candidate, as in `ane.models.tortoise.randomness`.
+    /// The stream of a chunk's only candidate, as in `ane.models.tortoise.sampling`.
     public static func candidate(seed: UInt64, chunk: Int) -> RandomStream {
         RandomStream(seed: seed, key: [1, UInt32(chunk), 0])
     }
