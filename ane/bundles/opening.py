@@ -59,6 +59,19 @@ def find_bundle(bundle: str | Path | None) -> Path:
     raise UserError(f"no bundle is named {bundle!r} in {paths.bundles_dir()}; {advice}")
 
 
+def new_bundle(text: str) -> Path:
+    """Where to write a bundle that ``find_bundle`` finds by the same text: a path, or a name among those stored.
+
+    Raises:
+        UserError: the name of an embedded bundle.
+    """
+    if is_path(text):
+        return Path(os.path.expanduser(text))
+    if text in EMBEDDED:
+        raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
+    return paths.bundles_dir() / text
+
+
 def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
                config: Path | None = None) -> Model:
     """Open a bundle (by name or path; ``VOICE`` when nothing is given) or official checkpoints: a directory, or a file.

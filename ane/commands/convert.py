@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from ane.bundles import Model, is_path, open_model
+from ane.bundles.opening import new_bundle
 from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console
@@ -43,9 +44,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT", type=arguments.path,
-                        help="where to write the bundle (coreml, onnx), the .gguf file (gguf), the assets (coreai: "
-                             "a directory)")
+    parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
+                        help="coreml, onnx: the new bundle, as in `ane import`; the .gguf file (gguf); a directory for "
+                             "the assets (coreai)")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
@@ -89,9 +90,10 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     from converters.conversion import convert
 
     target, options = read_target(args, model)
+    check_stored_precisions(args, model, options, target.networks)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, args.output, options, args.networks, args.overwrite,
+            bundle = convert(model, new_bundle(args.output), options, args.networks, args.overwrite,
                              lambda network, step: show(f"{network}: {step}"), target)
         except KeyboardInterrupt:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")
@@ -109,19 +111,36 @@ def write_assets(args: argparse.Namespace, model: Model) -> int:
     from converters.coreai import check_asset_folder, write_asset_folder
     from converters.proof.verify import choose_packages
 
-    check_asset_folder(args.output, args.overwrite or False)
+    output = arguments.path(args.output)
+    check_asset_folder(output, args.overwrite or False)
     bundle = with_packages(model, "coreai", message_console(args))
     if not getattr(bundle, "packages", None):
         raise missing_packages(bundle, "coreml")
     packages = [package for package, _ in choose_packages(bundle, args.networks)]
     with status_display(message_console(args), "writing") as show:
-        sizes = write_asset_folder(bundle, packages, args.output, args.overwrite or False, show)
+        sizes = write_asset_folder(bundle, packages, output, args.overwrite or False, show)
     console = report_console(args)
     for name, size in sizes.items():
-        console.print(f"{args.output / name}  {size / 1e6:.1f} MB")
+        console.print(f"{output / name}  {size / 1e6:.1f} MB")
     console.print("Only the same version of Core AI can read these assets. --backend coreai does not use them: it "
                   "makes its own.")
     return 0
+
+
+def check_stored_precisions(args: argparse.Namespace, model: Model, options: Sequence[Any],
+                            known: Collection[str]) -> None:
+    """Log which networks are not stored in a precision that was asked for. Raises UserError where none of them is."""
+    from converters.functions import chosen_networks
+
+    chosen = chosen_networks(model, args.networks, known)
+    for option in options if args.precision else ():
+        others = {network: option.stored(network) for network in chosen if option.stored(network) != option.precision}
+        stated = ", ".join(f"{network} in {precision}" for network, precision in others.items())
+        if len(others) == len(chosen):
+            raise UserError(f"--precision {option.precision} has no effect on these networks, which are stored "
+                            f"otherwise: {stated}; leave it out")
+        if others:
+            LOGGER.info("not in %s: %s", option.precision, stated)
 
 
 def check_choice(what: str, value: str, known: Sequence[str]) -> None:
@@ -214,12 +233,13 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
         raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
     from converters.gguf import write_gguf
 
+    output = arguments.path(args.output)
     with status_display(message_console(args), "writing") as show:
-        entries = write_gguf(model, args.output, precision, args.networks, args.overwrite, progress=show)
+        entries = write_gguf(model, output, precision, args.networks, args.overwrite, progress=show)
     types = [entry.type.name.lower() for entry in entries]
     counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
-    size = args.output.stat().st_size / 1e6
-    report_console(args).print(f"Wrote {args.output}: {len(entries)} tensors ({counted}), {size:.1f} MB.")
+    size = output.stat().st_size / 1e6
+    report_console(args).print(f"Wrote {output}: {len(entries)} tensors ({counted}), {size:.1f} MB.")
     return 0
 
 

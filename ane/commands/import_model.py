@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import Progress, track
 
-from ane.bundles import EMBEDDED, Model, is_path
+from ane.bundles import Model
 from ane.bundles.family import ModelFamily, checkpoint_options, family_of_checkpoints, family_of_repository
 from ane.bundles.manifest import read_content
+from ane.bundles.opening import new_bundle
 from ane.commands import arguments
 from ane.commands.messages import how_to_use, message_console, plain_table, report_console
-from ane.system import paths
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
@@ -80,7 +80,7 @@ def import_command(args: argparse.Namespace) -> int:
     """Download or find the checkpoints, check them, write the bundle, print its content."""
     from ane.bundles.bundle import check_destination
 
-    destination, path = _destination(args.output), Path(os.path.expanduser(args.source))
+    destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
     family = _family(args, path)
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
@@ -130,15 +130,6 @@ def _write_networks(console: Console, precision: str, model: Model, destination:
             written.append(network)
 
         return write_bundle(model, destination, precision=precision, **options, progress=advance)
-
-
-def _destination(text: str) -> Path:
-    """The path of the bundle; a bare name is a folder among the stored bundles."""
-    if is_path(text):
-        return Path(os.path.expanduser(text))
-    if text in EMBEDDED:
-        raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
-    return paths.bundles_dir() / text
 
 
 def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path,

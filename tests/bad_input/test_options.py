@@ -57,6 +57,12 @@ def test_an_immense_number_of_best_candidates_is_refused_at_once(say):
     assert "--best must be from 1 to 10000, got 1000000000000" in say("hello", "--best", "1000000000000")
 
 
+def test_a_precision_in_which_no_chosen_network_is_stored_is_refused(complain):
+    line = complain("convert", "demo", "--to", "coreml", "--networks", "hifigan", "--precision", "fp16,8bit", "-o", "x")
+    assert "--precision 8bit has no effect on these networks" in line
+    assert "hifigan in fp16" in line
+
+
 @pytest.mark.parametrize("command", [("plan",), ("verify",), ("say", "hello", "--backend", "mil", "-o", "x.wav")])
 def test_a_home_that_is_not_a_folder_is_one_line(complain, monkeypatch, command):
     monkeypatch.setenv("ANE_HOME", "/dev/null")
