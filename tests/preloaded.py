@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # A conversion of all networks takes minutes; one network shows that the documented command works.
-ONE_NETWORK = ["--networks", "hifigan"]
+ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"      # the latter where precisions are named
 CONVERTED = ("coreml", "onnx")
 MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "inflect", "torch")
 STREAMS = 3         # standard input, output and error
@@ -101,7 +101,8 @@ def exit_with_client(client: socket.socket) -> None:
 def with_one_network(arguments: list[str]) -> list[str]:
     """The command, a conversion that names no networks limited to one."""
     converts = arguments[2:3] == ["convert"] and "--networks" not in arguments
-    return [*arguments, *ONE_NETWORK] if converts and set(CONVERTED) & set(arguments) else arguments
+    network = QUANTISED if "--precision" in arguments else ONE_NETWORK
+    return [*arguments, "--networks", network] if converts and set(CONVERTED) & set(arguments) else arguments
 
 
 def run(client: socket.socket) -> int:
