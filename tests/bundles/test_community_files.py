@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 import ane
 from ane import cli
 from ane.bundles import open_model
+from ane.bundles.bundle import write_bundle
 from ane.models.tortoise.checkpoint_files import find_files
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.system.errors import UserError
 
 GPT = "autoregressive.pth"
@@ -113,6 +114,19 @@ def test_a_larger_vocabulary_is_that_of_the_weights(directory, edit, edit_json):
     after.check()
     assert after.config("autoregressive").number_text_tokens == before.number_text_tokens + 44
     assert after.config("autoregressive").start_text_token == before.start_text_token
+
+
+@pytest.mark.parametrize(("language", "text", "spoken"), [
+    ("es", "¿Cómo está, 3 piñas?", "¿cómo está, 3 piñas?"), ("en", "3 piñas", "three pinas"),
+    (None, "3 piñas", "three pinas")])
+def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, spoken, directory, tmp_path):
+    tokenizer = json.loads(packaged_file("tokenizer.json").read_text())
+    if language:
+        tokenizer["model"]["language"] = language
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    bundle = write_bundle(CheckpointDirectory(directory), tmp_path / "spoken")
+    synthesizer = ane.load(bundle.path, "torch")
+    assert synthesizer.normaliser(synthesizer.request(text).settings)(text) == spoken
 
 
 def test_the_command_imports_a_fine_tune_that_speaks_as_the_official_layout(directory, official, original, tmp_path):

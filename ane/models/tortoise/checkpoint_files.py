@@ -128,3 +128,13 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
     if rows < 2 or rows - 1 == config.number_text_tokens or config.start_text_token >= rows:
         return config
     return replace(config, number_text_tokens=rows - 1)
+
+
+def settings_of_tokenizer(content: str) -> dict[str, Any]:
+    """The settings that a tokenizer.json asks for: forks state its language in it, and English cleaning would spell
+    another language's numbers in English and take its accents away."""
+    try:
+        language = json.loads(content)["model"]["language"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {} if not isinstance(language, str) or language.lower().startswith("en") else {"normaliser": "basic"}

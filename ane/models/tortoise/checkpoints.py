@@ -22,6 +22,7 @@ from ane.models.tortoise.checkpoint_files import (
     find_files,
     is_official_config,
     read_entries,
+    settings_of_tokenizer,
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
@@ -80,6 +81,7 @@ class CheckpointDirectory(Model):
             self._configs["autoregressive"] = with_vocabulary(self._configs["autoregressive"], entries)
         self._own = own
         self.trained = (config or {}).get("trained", True) is not False and (base is None or base.trained)
+        self.settings = {**(base.settings if base else {}), **settings_of_tokenizer(self.tokenizer)}
         self.default_voice = "random"
         voices = self.path / "voices"
         self.voices = voices if os.path.isdir(voices) else None

@@ -153,7 +153,7 @@ class Settings(SpeechSettings):
         Args:
             preset: a name of ``PRESETS``; None: ``default_preset(model)``.
             model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
-                "split", "silence", and "preset", the default preset.
+                "split", "silence", "normaliser", and "preset", the default preset.
 
         Raises:
             UserError: there is no such preset, the model's settings are unknown or out of range, or a change is.
@@ -187,13 +187,14 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid ones."""
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
-    unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence"}))
+    unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
     for name in ("split", "silence"):       # JSON has lists
         if name in stated and not isinstance(stated[name], list | tuple):
             raise _model_error(f"{name} must be two numbers, not {stated[name]!r}")
-    changes: dict[str, Any] = {name: tuple(value) for name, value in stated.items() if name != "sampling"}
+    changes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                               for name, value in stated.items() if name != "sampling"}
     sampling = stated.get("sampling", {})
     if not isinstance(sampling, Mapping):
         raise _model_error(f"sampling must be an object, not {sampling!r}")
