@@ -13,11 +13,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.middleware.cors import CORSMiddleware
 
 from ane.server.connections import Connections
-from ane.server.docs_page import docs_page
 from ane.server.encoders import FORMATS, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
-from ane.server.page import page_routes
+from ane.server.page import docs_page, page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
 from ane.server.speech import ServedRequest, SoundPiece, read_client_lexicon, words_event
 from ane.server.speech_service import Service, Utterance, while_connected

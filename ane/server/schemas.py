@@ -79,6 +79,7 @@ class NewVoice(BaseModel):
     name: str
     object: Literal["audio.voice"] = "audio.voice"
     created_at: int
+    notes: list[str] = Field([], description="warnings, such as that the model has only the voices it was trained on")
 
 
 class Health(BaseModel):

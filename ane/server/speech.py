@@ -105,10 +105,12 @@ class Catalogue:
         known = self.voices(model)
         if name in known or name == DEFAULT_VOICE:
             return name
+        if name == OPENAI_VOICES[0]:        # which examples of OpenAI's API use
+            return DEFAULT_VOICE
         why = (f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
                if name in OPENAI_VOICES else f"{model} has no voice {name!r}")
-        raise RefusedError(f"{why}; the voices are {', '.join([DEFAULT_VOICE, *known][:20])}", 400, "voice",
-                           "voice_not_found")
+        names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *known[:20]]))
+        raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
 
 
 def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import torch
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
 
 from ane.server.engine import BusyError, Engine, calls_at_a_time
 from ane.server.errors import RefusedError, error_content
 from ane.server.jobs import ClientGoneError, Job, Work
-from ane.server.metrics import Metrics
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak
@@ -22,8 +22,27 @@ from ane.system.errors import UserError
 from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
+BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)      # seconds to the first sound
 
 Result = TypeVar("Result")
+
+
+class Metrics:
+    """Counts and times of a server, as Prometheus reads them. All are changed in the event loop."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter("ane_requests", "Requests, by what was asked for and how they ended",
+                                ["kind", "outcome"], registry=self.registry)
+        self.active = Gauge("ane_active_requests", "Requests that wait or are being spoken", registry=self.registry)
+        self.models = Gauge("ane_loaded_models", "Models in memory", registry=self.registry)
+        self.first_sound = Histogram("ane_first_sound_seconds", "From a request to its first sound", ["model"],
+                                     buckets=BUCKETS, registry=self.registry)
+        self.sound = Counter("ane_sound_seconds", "Seconds of sound", ["model"], registry=self.registry)
+        self.characters = Counter("ane_characters", "Characters of the texts", ["model"], registry=self.registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
 
 
 class Service:

@@ -15,6 +15,7 @@ import soundfile
 from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from ane.models.tortoise.voices import cloning_notes
 from ane.models.whisper.features import RATE
 from ane.models.whisper.transcript import Transcript, as_srt, as_vtt
 from ane.models.whisper.transcription import TranscriptionOptions
@@ -64,10 +65,10 @@ def upload_routes(service: Service) -> APIRouter:
 
             return await service.run(options.task, work)
 
-    async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> None:
+    async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
         async with adding.slot():
             audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
-            await service.run("voice", voice_work(service, model, name, audio, rate, consent))
+            return await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
     @router.post("/transcriptions", response_class=Response)
     async def transcriptions(
@@ -105,9 +106,9 @@ def upload_routes(service: Service) -> APIRouter:
             raise RefusedError("consent must state, in a sentence, that the speaker agrees to this use", 400, "consent")
         check_voice_name(name)
         wanted = service.catalogue.model(model) if model else service.settings.models[0]
-        await while_connected(store_voice(audio_sample, wanted, name, consent.strip()), request)
+        notes = await while_connected(store_voice(audio_sample, wanted, name, consent.strip()), request)
         service.catalogue.forget_voices()
-        return NewVoice(id=name, name=name, created_at=round(time.time()))
+        return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
     return router
 
@@ -143,7 +144,7 @@ def at_temperature(temperature: float) -> dict[str, Any]:
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
-    """Work that encodes a clip and stores the voice. It does not replace one."""
+    """Work that encodes a clip and stores the voice, and puts warnings about it. It does not replace one."""
     def work(job: Job) -> Iterator[Waits]:
         with service.models.using(model) as served:
             job.serial = served.serial
@@ -153,7 +154,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():
                 raise RefusedError(f"there is a voice {name} already", 400, "name")
             with tempfile.TemporaryDirectory() as folder:
-                clip = Path(folder) / "clip.wav"
+                clip = Path(folder) / f"{name}.wav"
                 soundfile.write(clip, audio, rate, "FLOAT")
                 voice = served.speaker.prepare(voice=str(clip))
             if job.gone:
@@ -163,7 +164,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:     # no voice without it
                 file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)
-            job.put(name)
+            job.put(cloning_notes(served.model, voice))
 
     return work
 

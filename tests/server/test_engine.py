@@ -69,15 +69,6 @@ def test_work_that_fails_in_any_way_ends_alone(kind):
         asyncio.run(client())
 
 
-def test_an_engine_tells_whether_its_thread_runs():
-    engine = Engine(Limits())
-    assert not engine.alive
-    engine.start()
-    assert engine.alive
-    engine.stop()
-    assert not engine.alive
-
-
 def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
     produced = {"slow": 0, "fast": 0}
 
@@ -208,16 +199,17 @@ def test_text_that_arrives_is_awaited_without_holding_the_others_up():
         asyncio.run(client())
 
 
-def test_stopping_ends_what_runs():
+def test_stopping_ends_what_runs_and_the_thread():
     async def client() -> None:
+        assert engine.alive
         job = engine.submit(lambda job: (lambda: False for _ in range(1)))
         asyncio.get_running_loop().call_later(0.1, lambda: threading.Thread(target=engine.stop).start())
         with pytest.raises(ClientGoneError):
             await received(job)
 
-    engine = Engine(Limits())
-    engine.start()
-    asyncio.run(client())
+    with running() as engine:
+        asyncio.run(client())
+    assert not engine.alive
 
 
 # Streams that share lanes
@@ -248,10 +240,8 @@ class Sharing:
 
 @pytest.fixture(params=[1, 2])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = Engine(Limits(), request.param, 2)
-    engine.start()
-    yield engine
-    engine.stop()
+    with running(request.param) as engine:
+        yield engine
 
 
 def heard(engine: Engine, *works: Work) -> list[list[np.ndarray]]:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from ane.server import served_models
+from ane.server.errors import RefusedError
 from ane.server.served_models import ServedModels
 from ane.server.settings import Limits, ServerSettings
-from ane.server.speech import ServedRequest
+from ane.server.speech import Catalogue, ServedRequest
 from ane.server.speech_service import Service
 
 TEXT = "The wind blew over the hill. It rained."
@@ -115,3 +116,10 @@ def test_sound_beside_others_is_that_alone():
         asyncio.run(client())
     finally:
         service.engine.stop()
+
+
+def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
+    catalogue = Catalogue(ServerSettings(("demo-fast",)))
+    assert (catalogue.model("tts-1"), catalogue.voice("demo-fast", "alloy")) == ("demo-fast", "default")
+    with pytest.raises(RefusedError, match=r"--map-voice nova=VOICE.*the voices are default$"):
+        catalogue.voice("demo-fast", "nova")

@@ -50,8 +50,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[ServerProcess]:
-    with ServerProcess("--transcriber", "ear", "--add-voices", "--clip-seconds", "40", "--upload", "8",
-                       home=home) as running:
+    with ServerProcess("--models", "demo", "--transcriber", "ear", "--add-voices", "--clip-seconds", "40",
+                       "--upload", "8", home=home) as running:
         yield running.wait_until_ready()
 
 
@@ -254,6 +254,7 @@ def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):
         assert add_voice(server, name, CONSENT)[0] == 400, name
     status, answer = add_voice(server, "ann", CONSENT)
     assert (status, answer["id"]) == (201, "ann")
+    assert "voice ann is not a clone of its clips: demo has only the voices rms, slt" in answer["notes"][0]
     assert add_voice(server, "ann", CONSENT)[0] == 400
     assert CONSENT in next(home.rglob("ann.consent.txt")).read_text()
     sound = client.audio.speech.create(model="demo", voice="ann", input="Hello.", response_format="pcm",
