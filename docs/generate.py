@@ -40,7 +40,7 @@ READING_PATH = {
                               "ane.audio.writer"],
     "The backend": ["ane.backends.base", "ane.backends.denoising", "ane.models.tortoise.stages",
                     "ane.backends.choosing", "ane.backends.torch.backend", "ane.backends.torch.decoder",
-                    "ane.backends.torch.denoiser", "ane.backends.torch.linear", "ane.backends.torch.frame_layers",
+                    "ane.backends.torch.linear", "ane.backends.torch.frame_layers",
                     "ane.backends.torch.device", "ane.backends.torch.threads"],
     "The networks": ["ane.models.tortoise.networks", "ane.models.tortoise.networks.layers",
                      "ane.models.tortoise.networks.autoregressive", "ane.models.tortoise.networks.clvp",

@@ -4,22 +4,25 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from torch import nn
 
 from ane.bundles import Model
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.weights import skeleton
+from ane.system.checked import checked
 from ane.system.errors import UserError
 from ane.system.files import replacing
+from ane.system.records import read_record
 from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge
@@ -47,7 +50,7 @@ COMPRESSIONS = {"8bit": Compression(8, palette=False), "6bit": Compression(6, pa
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 
 
-@dataclass(frozen=True)
+@checked
 class CoreMLOptions:
     """One set of options, for packages of one precision.
 
@@ -59,11 +62,11 @@ class CoreMLOptions:
         buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
-    precision: str = "fp16"
+    precision: Literal["fp16", "fp32", "8bit", "6bit", "4bit"] = "fp16"
     wide: frozenset[str] = frozenset()
-    lanes: tuple[int, ...] = (1, 16)
-    caches: tuple[str, ...] = ("io", "state")
-    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    lanes: tuple[Annotated[int, Field(ge=1)], ...] = (1, 16)
+    caches: tuple[Literal["io", "state"], ...] = ("io", "state")
+    buckets: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = field(default_factory=dict)
 
     def style(self, network: str) -> Style:
         return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide)
@@ -84,8 +87,7 @@ class CoreMLOptions:
                 item.name for item in fields(cls)}:
             raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
                             "model again")
-        return cls(stated["precision"], frozenset(stated["wide"]), tuple(stated["lanes"]),
-                   tuple(stated["caches"]), {kind: tuple(sizes) for kind, sizes in stated["buckets"].items()})
+        return read_record(cls, stated, package.path, ": convert the model again")
 
 
 def compressed(model: Any, compression: Compression) -> Any:

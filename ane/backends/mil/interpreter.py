@@ -11,7 +11,6 @@ from torch import Tensor
 from ane.backends.mil import (  # noqa: F401  fill KERNELS
     ops_elementwise,
     ops_layers,
-    ops_norm,
     ops_shape,
 )
 from ane.backends.mil.package import Package, ProgramOp

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.mil.ops_norm import softmax
+from ane.backends.mil.ops_elementwise import softmax
 from ane.backends.mil.registry import Ints, Rounding, Tensors, op
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

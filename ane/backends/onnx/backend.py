@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 from ane.backends.base import Backend, Stage
 from ane.backends.denoising import Denoiser
 from ane.backends.onnx.buffers import BoundCall, BufferAllocator
-from ane.backends.onnx.decoder import DecoderGraphs, OnnxDecoder
+from ane.backends.onnx.decoder import OnnxDecoder
 from ane.backends.onnx.providers import CudaGraphError, OnnxDevice, onnx_errors
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 from ane.backends.onnx.tensorrt import LENGTHS, TensorRtEngines, bucket_range, input_axes, shape_profile
@@ -64,14 +63,7 @@ class OnnxBackend(PackagedEngine):
         return self.run_graph(declared.network, stage, inputs)
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> OnnxDecoder:
-        network = self.stages.decoder.network
-        shape = self.model.config(network).decoder_shape
-        half = self.packages[network].precision == "fp16"
-        dtype = np.dtype(np.float16 if half else np.float32)
-        graphs = DecoderGraphs(self.sessions, partial(self.session_key, network), self._step, self._stop_recording)
-        if self.engines is not None:        # each step shape has its own engine: round lengths up
-            graphs = replace(graphs, padded_length=lambda positions: bucket_range(positions, LENGTHS)[1])
-        return OnnxDecoder(graphs, shape, dtype, self.memory, lanes, capacity, prefixes, max_prefix_length)
+        return OnnxDecoder(self, lanes, capacity, prefixes, max_prefix_length)
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         return OnnxDenoiser(self, latents, conditioning, frames)
@@ -80,7 +72,7 @@ class OnnxBackend(PackagedEngine):
         """Not on TensorRT: its engines depend on shapes that only a call has."""
         for kind in self.packages[network].functions if self.engines is None else ():
             if kind == "step":
-                self.sessions.get(self._step(kind, {})[0])
+                self.sessions.get(self.step_session(kind, {})[0])
             elif kind != "step_prefixes":         # few calls need it
                 self.sessions.get(self.session_key(network, kind, {}))
 
@@ -99,7 +91,7 @@ class OnnxBackend(PackagedEngine):
 
         return self.sessions.run_or_free_memory(key, call)
 
-    def _step(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
+    def step_session(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""
         if self._recording:
             key = self.session_key(self.stages.decoder.network, kind, shapes, CUDA_GRAPH)
@@ -108,10 +100,16 @@ class OnnxBackend(PackagedEngine):
                 self.sessions.get(key)
                 return key, True
             except CudaGraphError as error:
-                self._stop_recording(error)
+                self.stop_recording(error)
         return self.session_key(self.stages.decoder.network, kind, shapes, fixed=True), False
 
-    def _stop_recording(self, error: CudaGraphError) -> None:
+    def padded_prefix(self, positions: int) -> int:
+        """Positions to allocate for a prefix of so many; a mask hides the rest. Each shape of a TensorRT step has an
+        engine, which takes minutes to build."""
+        return positions if self.engines is None else bucket_range(positions, LENGTHS)[1]
+
+    def stop_recording(self, error: CudaGraphError) -> None:
+        """Record no more steps, as one could not be."""
         if self._recording:
             self._recording = False
             self._unload(self.stages.decoder.network)

@@ -7,44 +7,29 @@ in one product; the graph ``step_prefixes`` serves lanes with different prefixes
 ``memory`` computes keys and values of a memory once; the others read them in place, too.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ane.backends.base import MASKED, Decoder, DecoderShape, check_step
-from ane.backends.onnx.buffers import BoundCall, Buffer, BufferAllocator, BufferSlice, OnnxKvCache
+from ane.backends.onnx.buffers import BoundCall, Buffer, BufferSlice, OnnxKvCache
 from ane.backends.onnx.providers import CudaGraphError
-from ane.backends.onnx.sessions import SessionCache, SessionKey
+from ane.backends.onnx.sessions import SessionKey
+
+if TYPE_CHECKING:
+    from ane.backends.onnx.backend import OnnxBackend
 
 NEW = ("new_keys", "new_values")       # outputs of a step: keys and values of its columns
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
 KEPT_CALLS = 16         # shapes of calls whose buffers are kept
 
 
-@dataclass(frozen=True)
-class DecoderGraphs:
-    """The sessions of the decoder's graphs.
-
-    Attributes:
-        whole: (graph, shapes of its inputs) → the session for a call that is not a step.
-        step: (graph, shapes of its inputs) → the session for a step, and whether it records CUDA graphs.
-        stop_recording: called when a step cannot be recorded; later sessions from ``step`` do not record.
-        padded_length: positions of a prefix → positions to allocate for it; the mask hides the rest.
-    """
-
-    sessions: SessionCache
-    whole: Callable[[str, dict[str, tuple[int, ...]]], SessionKey]
-    step: Callable[[str, dict[str, tuple[int, ...]]], tuple[SessionKey, bool]]
-    stop_recording: Callable[[CudaGraphError], None]
-    padded_length: Callable[[int], int] = lambda positions: positions
-
-
 class OnnxDecoder(Decoder):
     """A decoder on ONNX Runtime.
 
     Args:
-        dtype: of the caches.
+        backend: has the sessions of the decoder's graphs.
         max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
@@ -53,14 +38,16 @@ class OnnxDecoder(Decoder):
         memory_caches: keys and values of the memories, one for each prefix; () without cross-attention.
     """
 
-    def __init__(self, graphs: DecoderGraphs, shape: DecoderShape, dtype: np.dtype, allocator: BufferAllocator,
-                 lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None):
-        self.graphs, self.shape, self.dtype, self.allocator = graphs, shape, dtype, allocator
+    def __init__(self, backend: "OnnxBackend", lanes: int, capacity: int, prefixes: int = 1,
+                 max_prefix_length: int | None = None):
+        self.backend, self.allocator, self.network = backend, backend.memory, backend.stages.decoder.network
+        self.shape: DecoderShape = backend.model.config(self.network).decoder_shape
+        self.dtype = np.dtype(np.float16 if backend.packages[self.network].precision == "fp16" else np.float32)
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
         self.prefix_caches: tuple[OnnxKvCache, OnnxKvCache] | None = None
         self.prefix_lengths = np.zeros(prefixes, dtype=np.int64)
-        self.memory_caches = self._caches(prefixes, shape.memory_length) if shape.memory_length else ()
+        self.memory_caches = self._caches(prefixes, self.shape.memory_length) if self.shape.memory_length else ()
         self._calls: dict[tuple, BoundCall] = {}
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
@@ -69,7 +56,7 @@ class OnnxDecoder(Decoder):
             raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
                              f"memory {index} of {len(memory)} positions")
         inputs = {"states": (1, *memory.shape)}
-        call = self._call(self.graphs.whole("memory", inputs), inputs,
+        call = self._call(self.backend.session_key(self.network, "memory", inputs), inputs,
                           dict.fromkeys(("keys", "values"), (d.layers, d.heads, d.memory_length, d.head_width)))
         call.run("compute the decoder's memory", states=memory[None])
         self._store(self.memory_caches, index, d.memory_length, call)
@@ -83,7 +70,8 @@ class OnnxDecoder(Decoder):
         shapes = {"hidden": (1, d.width), "logits": (1, d.vocabulary),
                   **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.head_width))}
         inputs, slices = {"columns": (1, P, d.width)}, self._memory_slices(index)
-        key = self.graphs.whole("prefill", inputs | {name: part.shape for name, part in slices.items()})
+        key = self.backend.session_key(self.network, "prefill",
+                                       inputs | {name: part.shape for name, part in slices.items()})
         call = self._call(key, inputs, shapes, slices)
         call.run("prefill the decoder", columns=prefix[None])
         self._store(self.prefix_caches, index, P, call)
@@ -101,7 +89,7 @@ class OnnxDecoder(Decoder):
         try:
             call = self._run_step(columns, lengths, first_lane, indices)
         except CudaGraphError as error:
-            self.graphs.stop_recording(error)
+            self.backend.stop_recording(error)
             self._calls.clear()
             call = self._run_step(columns, lengths, first_lane, indices)
         for cache, name in zip(self.lane_caches, NEW, strict=True):
@@ -161,7 +149,7 @@ class OnnxDecoder(Decoder):
         outputs = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary),
                    **dict.fromkeys(NEW, (d.layers, n, d.heads, T, d.head_width))}
         shapes = inputs | {name: part.shape for name, part in slices.items()}
-        key, records = self.graphs.step("step" if common_prefix is not None else "step_prefixes", shapes)
+        key, records = self.backend.step_session("step" if common_prefix is not None else "step_prefixes", shapes)
         # each set of buffers has its own recording; steps of several columns are rare and not recorded
         return self._call(key, inputs, outputs, slices, T == 1 if records else None)
 
@@ -169,7 +157,7 @@ class OnnxDecoder(Decoder):
               slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
         dtypes = {**dict.fromkeys(("prefix_index", "memory_lanes", "memory_rows"), np.int64),
                   **dict.fromkeys(("keys", "values", *NEW), self.dtype)}
-        return BoundCall(self.allocator, self.graphs.sessions, key, inputs, outputs, dtypes, slices, recorded)
+        return BoundCall(self.allocator, self.backend.sessions, key, inputs, outputs, dtypes, slices, recorded)
 
     def _memory_slices(self, index: int | None) -> dict[str, BufferSlice]:
         """The keys and values of the memory ``index`` in each layer; None: of all."""
@@ -194,7 +182,7 @@ class OnnxDecoder(Decoder):
     def _reserve_prefix(self, positions: int) -> None:
         """Allocate ``positions`` for a prefix; all prefixes are allocated the same length."""
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
-        length = self.graphs.padded_length(max(positions, limit))
+        length = self.backend.padded_prefix(max(positions, limit))
         if self.prefix_caches is None or (self.prefixes == 1 and self.prefix_caches[0].length != length):
             self.prefix_caches = self._caches(self.prefixes, length)
         elif self.prefix_caches[0].length < length:

@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 
 from ane.system import paths
-from ane.system.files import read_json, replacing
+from ane.system.files import replacing, write_json
 from ane.system.machine import printed
+from ane.system.records import stored_record
 
 FOLDER, RECORD = "engines", "engine.json"
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -128,12 +129,7 @@ class TensorRtRecord:
     @classmethod
     def read(cls, folder: Path) -> "TensorRtRecord | None":
         """The record in a folder; None when it is missing, damaged or of another version."""
-        if not (folder / RECORD).is_file():         # a FIFO would block
-            return None
-        try:
-            return cls(**read_json(folder / RECORD))
-        except Exception:       # anything that a damaged file can cause
-            return None
+        return stored_record(cls, folder / RECORD)
 
     def stale(self, machine: NvidiaMachine) -> str:
         """The reason why no later run on this machine will use the engine, or ""."""
@@ -177,7 +173,7 @@ class TensorRtEngines:
             if os.path.lexists(folder / RECORD) and not os.path.isfile(folder / RECORD):
                 os.unlink(folder / RECORD)      # such as a named pipe, which ``replacing`` keeps
             with replacing(folder / RECORD) as temporary:
-                temporary.write_text(json.dumps(asdict(record)), encoding="utf-8")
+                write_json(temporary, asdict(record))
         else:
             with suppress(OSError):         # a cache of another user
                 os.utime(folder / RECORD)   # marks the last use

@@ -99,10 +99,10 @@ class PackagedDecoder(Decoder):
 
     def _make_pools(self) -> list[SlotPool]:
         """Pools that compute all lanes in the fewest calls; of equals, those of the functions with fewest columns."""
-        alike: dict[tuple[int, int | None], list[PackageFunction]] = {}     # they differ in their slots only
+        by_shape: dict[tuple[int, int | None], list[PackageFunction]] = {}     # they differ in their slots only
         for step in self.steps:
-            alike.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
-        fitting = [(functions, lanes) for functions in alike.values() if (lanes := self._max_lanes(functions))]
+            by_shape.setdefault((step.bucket["columns"], step.bucket.get("capacity")), []).append(step)
+        fitting = [(functions, lanes) for functions in by_shape.values() if (lanes := self._max_lanes(functions))]
         if not fitting:
             largest = max(step.bucket["slots"] for step in self.steps)
             raise UserError(f"the text takes {self.prefix_slots} positions and its speech up to {self.capacity}, but "

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.base import Backend, check_inputs
+from ane.backends.denoising import Denoiser
 from ane.backends.torch.decoder import TorchDecoder, aligned_pass
-from ane.backends.torch.denoiser import MAX_BATCHED_FRAMES, TorchDenoiser
 from ane.backends.torch.device import (
     choose_device,
     convolutions,
@@ -31,6 +31,11 @@ from ane.system.errors import UserError
 
 PRECISIONS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}      # bytes of a weight
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+# Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
+# batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
+# launches; 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
+MAX_BATCHED_FRAMES = {"cpu": 0, "cuda": 4096, "mps": 0}
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class TorchBackend(Backend):
             return scores.cpu().numpy()
 
     @torch.inference_mode()
-    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> TorchDenoiser:
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         name = self.stages.denoiser.network
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
@@ -272,3 +277,19 @@ class TorchBackend(Backend):
             # else oneDNN reorders the kernel in every call, which takes a tenth of its time
             return tensor.transpose(1, 2).contiguous().transpose(1, 2)
         return tensor
+
+
+class TorchDenoiser(Denoiser):
+    """All utterances' frames in one call of a network with ``bind``."""
+
+    def __init__(self, network: Any, latents: Sequence[Tensor], conditioning: Tensor,
+                 frames: Sequence[int], governor: ThreadGovernor | None = None, keeps_threads: bool = True):
+        self.bound = network.bind(latents, conditioning, frames)
+        self.governor, self.keeps_threads = governor, keeps_threads
+
+    @governed
+    @torch.inference_mode()
+    def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
+        with torch_memory_errors(), convolutions.full():
+            outputs = self.bound([torch.from_numpy(mel) for mel in x], torch.tensor([timestep]), guided)
+            return [output.float().cpu().contiguous().numpy() for output in outputs]

@@ -21,7 +21,7 @@ Prepacking = Callable[[Tensor, Tensor], nn.Module]
 FBGEMM_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"
 RADIX = 128             # of two digits of 7 bits each
 LEAST_SPAN = 1e-18      # of a row's numbers, so that a constant row can be divided by it
-LONGEST_SUM = 1024      # channels that oneDNN adds up in one order for any number of rows
+UNSPLIT_CHANNELS = 1024      # channels that oneDNN adds up in one order for any number of rows
 FEWEST_FRAMES = 8       # a convolution over fewer adds up another way if it has few channels (seen with up to 4)
 USUAL_LENGTH = 400      # for which oneDNN chooses a convolution kernel's layout; other lengths can use it
 
@@ -107,14 +107,14 @@ class HalfPrecisionLinear(nn.Module):
 class PackedLinear(nn.Module):
     """oneDNN on a weight in oneDNN's blocked layout, to which F.linear would convert it in every call.
 
-    A single row of more than ``LONGEST_SUM`` channels is computed twice: for one row alone, oneDNN splits so long a
-    sum, and the result would differ from that of the same row among others.
+    A single row of more than ``UNSPLIT_CHANNELS`` channels is computed twice: for one row alone, oneDNN splits so long
+    a sum, and the result would differ from that of the same row among others.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype, output: torch.dtype = torch.float32):
         super().__init__()
         self.dtype, self.output = dtype, output
-        self.splits = weight.shape[1] > LONGEST_SUM
+        self.splits = weight.shape[1] > UNSPLIT_CHANNELS
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype).contiguous())
         self.bias = bias.to(dtype, copy=True)
 

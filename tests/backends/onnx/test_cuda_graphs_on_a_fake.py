@@ -17,6 +17,7 @@ from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import CPU, OnnxDevice, OutOfMemoryError, onnx_errors
 from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.backends.onnx.tensorrt import NvidiaMachine, TensorRtEngines
+from ane.bundles.bundle import Bundle
 from converters.proof import verify
 from converters.proof.comparison import LayerComparison
 from converters.proof.parity import mean_snr_db, reference_backend
@@ -64,6 +65,11 @@ class FakeSessionLoader:
         loaded = RecordingSession(self._load(replace(key, options=())), self.numbers, self.errors)
         self.alive.add(loaded)
         return loaded
+
+
+@pytest.fixture(scope="module")
+def bundle(onnx_packages) -> Bundle:
+    return onnx_packages.bundle("autoregressive", "rlg_auto", "diffusion")
 
 
 @pytest.fixture(scope="module")

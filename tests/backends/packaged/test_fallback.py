@@ -15,6 +15,7 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.choosing import core_ml_runs
 from ane.backends.coreml import trial
+from ane.backends.packaged.backend import read_problem
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.settings import Diffusion, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -200,3 +201,11 @@ def test_a_stream_goes_on_elsewhere(mac, bundle, notices):
     with closing(synthesizer.stream("Hi.", "noise", seed=0, settings=settings())) as pieces:
         assert np.concatenate(list(pieces)).any()
     assert notices[-1].endswith("Running univnet on torch instead.")
+
+
+@pytest.mark.parametrize(("content", "expected"), [
+    ("", None), ("[]", None), ("{}", None), ("3", None), ("\x00", None), ('{"problem": "it fails"}', "it fails")])
+def test_a_damaged_record_of_a_trial_is_as_none(tmp_path, content, expected):
+    (tmp_path / "record.json").write_text(content)
+    assert read_problem(tmp_path / "record.json") == expected
+    assert read_problem(tmp_path / "none") is None

@@ -13,7 +13,7 @@ from ane.backends.coreml.compiled import extract_function
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Arithmetic, Interpreter, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction
-from ane.backends.torch.denoiser import TorchDenoiser
+from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.packaged.denoiser import PackagedDenoiser

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks
-from ane.backends.torch.denoiser import TorchDenoiser
+from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (
     SOLVERS,
