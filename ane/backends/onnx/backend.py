@@ -56,7 +56,7 @@ class OnnxBackend(PackagedEngine):
         self.device = device
         self.engines = (engines or TensorRtEngines()) if device.name == "tensorrt" else None
         self.sessions = SessionCache(load or session_loader(device, threads), budget)
-        self.memory = BufferAllocator(device, free_memory=self.sessions.unload)
+        self.memory = BufferAllocator(device)
         self._recording = record and device.name == "cuda"
 
     def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -82,14 +82,11 @@ class OnnxBackend(PackagedEngine):
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Run a graph with one output; returns it as float32."""
         key = self.session_key(network, kind, {name: array.shape for name, array in inputs.items()})
-
-        def call(session: Any) -> np.ndarray:
-            kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
-            feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
-            with onnx_errors(f"run {kind} of {self.packages[network].path}"):
-                return session.run(None, feeds)[0].astype(np.float32, copy=False)
-
-        return self.sessions.run_or_free_memory(key, call)
+        session = self.sessions.get(key)
+        kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
+        feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
+        with onnx_errors(f"run {kind} of {self.packages[network].path}"):
+            return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
     def step_session(self, kind: str, shapes: dict[str, tuple[int, ...]]) -> tuple[SessionKey, bool]:
         """The session for steps of these shapes, and whether it records CUDA graphs."""

@@ -3,14 +3,14 @@
 ONNX Runtime is given addresses, so a contiguous part of a buffer can be an input without a copy.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ane.backends.onnx.providers import OnnxDevice, OutOfMemoryError, make_session, onnx_errors, onnxruntime_module
+from ane.backends.onnx.providers import OnnxDevice, make_session, onnx_errors, onnxruntime_module
 from ane.backends.onnx.sessions import SessionCache, SessionKey
 
 Shape = tuple[int, ...]
@@ -64,21 +64,20 @@ class BufferAllocator:
 
     Args:
         rows_by_graph: write cache rows with a graph, the only way on a GPU, instead of with NumPy. None: on a GPU only.
-        free_memory: is called when memory runs out, before a second attempt.
 
     Attributes:
         where: memory of the buffers: "cpu" or "cuda".
     """
 
-    def __init__(self, device: OnnxDevice, rows_by_graph: bool | None = None,
-                 free_memory: Callable[[], None] = lambda: None):
-        self.device, self.where, self._free_memory = device, device.memory, free_memory
+    def __init__(self, device: OnnxDevice, rows_by_graph: bool | None = None):
+        self.device, self.where = device, device.memory
         self.rows_by_graph = device.memory != "cpu" if rows_by_graph is None else rows_by_graph
         self._writers: dict[np.dtype, Any] = {}
 
-    def zeros(self, shape: Sequence[int], dtype: Any) -> Buffer:
-        """A buffer of zeros. Raises OutOfMemoryError when memory does not suffice even after ``free_memory``."""
-        return self._with_retry(lambda: self._zeros(tuple(shape), dtype))
+    def zeros(self, shape: Shape, dtype: Any) -> Buffer:
+        """A buffer of zeros. Raises UserError when memory does not suffice."""
+        with onnx_errors("allocate a buffer"):
+            return DeviceBuffer(shape, dtype, self.where) if self.where != "cpu" else HostBuffer(shape, dtype)
 
     def bind(self, binding: Any, name: str, buffer: Buffer, output: bool = False, offset: int = 0,
              shape: Shape | None = None) -> None:
@@ -89,20 +88,6 @@ class BufferAllocator:
 
     def write_rows(self, target: Buffer, rows: np.ndarray, source: Buffer) -> None:
         """Copy row i of ``source`` to row ``rows[i]`` of ``target``, in place. Rows run along the last axis."""
-        self._with_retry(lambda: self._write_rows(target, rows, source))
-
-    def _with_retry(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except OutOfMemoryError:
-            self._free_memory()
-            return call()
-
-    def _zeros(self, shape: Shape, dtype: Any) -> Buffer:
-        with onnx_errors("allocate a buffer"):
-            return DeviceBuffer(shape, dtype, self.where) if self.where != "cpu" else HostBuffer(shape, dtype)
-
-    def _write_rows(self, target: Buffer, rows: np.ndarray, source: Buffer) -> None:
         width = target.shape[-1]
         session = self._writer(target.dtype)
         binding = session.io_binding()
@@ -155,17 +140,13 @@ class BoundCall:
         """Copy the given inputs into their buffers and run the graph. Other inputs keep their values.
 
         Raises:
-            OutOfMemoryError: memory does not suffice even without all other sessions. UserError: ONNX Runtime fails;
-                ``action`` completes "ONNX Runtime cannot …".
+            UserError: ONNX Runtime fails; ``action`` completes "ONNX Runtime cannot …".
         """
         for name, array in inputs.items():
             self.inputs[name].fill(array)
-
-        def call(session: Any) -> None:
-            with onnx_errors(action):
-                session.run_with_iobinding(*self.sessions.binding(self.key, self, self._bind))
-
-        self.sessions.run_or_free_memory(self.key, call)
+        session = self.sessions.get(self.key)
+        with onnx_errors(action):
+            session.run_with_iobinding(*self.sessions.binding(self.key, self, self._bind))
 
     def _bind(self, session: Any) -> tuple[Any, Any]:
         """The binding, and the options of runs."""

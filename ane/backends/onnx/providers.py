@@ -160,10 +160,6 @@ def identity_graph() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
 
 
-class OutOfMemoryError(UserError):
-    """No memory left on the device or the host."""
-
-
 class CudaGraphError(UserError):
     """A session or a run cannot be recorded as a CUDA graph."""
 
@@ -185,17 +181,17 @@ def onnx_errors(action: str) -> Iterator[None]:
     """Convert ONNX Runtime's errors to one line for the user. ``action`` completes "ONNX Runtime cannot …".
 
     Raises:
-        OutOfMemoryError: no memory is left. CudaGraphError: it cannot record this as a CUDA graph. UserError: any other
-            error of ONNX Runtime. Errors of other modules are raised unchanged.
+        CudaGraphError: it cannot record this as a CUDA graph. UserError: any other error of ONNX Runtime. Errors of
+            other modules are raised unchanged.
     """
     try:
         yield
     except MemoryError as error:
-        raise OutOfMemoryError(OUT_OF_MEMORY) from error
+        raise UserError(OUT_OF_MEMORY) from error
     except Exception as error:
         text = str(error)
         if any(part in text for part in MEMORY_MESSAGES):
-            raise OutOfMemoryError(OUT_OF_MEMORY) from error
+            raise UserError(OUT_OF_MEMORY) from error
         if any(part in text for part in DRIVER_MESSAGES):
             raise UserError(f"ONNX Runtime cannot {action}: the GPU or its driver is too old for this onnxruntime; "
                             "update the driver, or use backend=onnx:cpu") from error

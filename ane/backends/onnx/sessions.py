@@ -1,4 +1,4 @@
-"""A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when others need its memory."""
+"""A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when a budget is used up."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, OutOfMemoryError, make_session, onnx_errors
+from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onnx_errors
 from ane.system.errors import UserError
 
 Shape = tuple[int, ...]
@@ -40,10 +40,10 @@ class LoadedSession:
 
 
 class SessionCache:
-    """Loads sessions and caches them; the least recently used are unloaded when the budget or the memory runs out.
+    """Loads sessions and caches them; the least recently used are unloaded when the budget runs out.
 
     Args:
-        load: makes the session of a key; raises OutOfMemoryError.
+        load: makes the session of a key.
         budget: bytes that all sessions may take together; None: no limit. A single larger session is still loaded.
     """
 
@@ -52,38 +52,14 @@ class SessionCache:
         self._loaded: OrderedDict[SessionKey, LoadedSession] = OrderedDict()
 
     def get(self, key: SessionKey) -> Any:
-        """The session, loaded if it is not.
-
-        Raises:
-            OutOfMemoryError: memory does not suffice even without all other sessions. UserError: it cannot be loaded.
-        """
+        """The session, loaded if it is not. Raises UserError when it cannot be loaded."""
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key].session
         while self._loaded and self.budget is not None and self.used + key.size > self.budget:
             self._loaded.popitem(last=False)
-        while True:
-            try:
-                session = self._load(key)
-                break
-            except OutOfMemoryError:
-                if not self._loaded:
-                    raise
-                self._loaded.popitem(last=False)
-        self._loaded[key] = LoadedSession(session)
-        return session
-
-    def run_or_free_memory(self, key: SessionKey, call: Callable[[Any], Any]) -> Any:
-        """Return ``call(session)``. If it runs out of memory, unload all other sessions and call it once more."""
-        try:
-            return call(self.get(key))
-        except OutOfMemoryError:
-            others = [other for other in self._loaded if other != key]
-            if not others:
-                raise
-            for other in others:
-                del self._loaded[other]
-            return call(self.get(key))
+        self._loaded[key] = LoadedSession(self._load(key))
+        return self._loaded[key].session
 
     def binding(self, key: SessionKey, owner: Any, make: Callable[[Any], Any]) -> Any:
         """``make(session)``, cached for ``owner`` until the session is unloaded or the owner is deleted."""

@@ -72,25 +72,6 @@ def test_a_longer_second_prefix_does_not_change_lanes(torch, decoder):
     assert near(separate.step(x, np.full(1, 2)), together.step(x, np.full(1, 2)))
 
 
-def test_a_step_on_bound_buffers_equals_a_run_on_arrays(onnx):
-    decoder = onnx.decoder(3, 10)
-    decoder.prefill(columns(0, 11))
-    decoder.step(columns(1, 3, 2), np.zeros(3, dtype=np.int64))
-    feeds = {"columns": columns(2, 3, 1), "mask": decoder._mask(np.full(3, 2), 1, np.zeros(3, dtype=np.int64))}
-    for pair, names in ((decoder.lane_caches, ("keys", "values")),
-                        (decoder.prefix_caches, ("prefix_keys", "prefix_values"))):
-        for cache, name in zip(pair, names, strict=True):
-            for layer in range(decoder.shape.layers):
-                array = cache.buffer.array[layer].copy()
-                feeds[f"{name}_{layer}"] = array[0] if name.startswith("prefix") else array
-    session = onnx.sessions.get(onnx.session_key("autoregressive", "step", {}))
-    expected = dict(zip((output.name for output in session.get_outputs()), session.run(None, feeds), strict=True))
-    hidden, logits = decoder.step(feeds["columns"], np.full(3, 2))
-    assert (hidden == expected["hidden"]).all()
-    assert (logits == expected["logits"]).all()
-    assert (decoder.lane_caches[0].buffer.array[:, :, :, 2] == expected["new_keys"][:, :, :, 0]).all()
-
-
 @pytest.mark.parametrize(("precision", "threshold"), [("fp16", 50), ("int8", 25), ("int4", 9)])
 def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precision, threshold):
     package, = (both for both in decoder_bundle.onnx_packages

@@ -11,27 +11,24 @@ from hypothesis import strategies as st
 
 from ane.backends import load_backend
 from ane.backends.onnx import providers as providers_module
-from ane.backends.onnx.providers import DEVICES, OutOfMemoryError
+from ane.backends.onnx.providers import DEVICES
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 
 
 class FakeLoader:
-    """Loads names instead of sessions, on a machine with ``memory`` bytes."""
+    """Loads names instead of sessions."""
 
-    def __init__(self, memory: int):
-        self.memory, self.sessions, self.loaded = memory, None, []
+    def __init__(self):
+        self.loaded: list[str] = []
 
     def __call__(self, key: SessionKey) -> str:
-        if self.sessions.used + key.size > self.memory:
-            raise OutOfMemoryError("no memory left")
         self.loaded.append(key.path.name)
         return key.path.name
 
 
-def sessions(budget: int | None = None, memory: int = 10**9) -> tuple[SessionCache, FakeLoader]:
-    load = FakeLoader(memory)
-    load.sessions = SessionCache(load, budget)
-    return load.sessions, load
+def sessions(budget: int | None = None) -> tuple[SessionCache, FakeLoader]:
+    load = FakeLoader()
+    return SessionCache(load, budget), load
 
 
 def key(name: str, size: int = 10) -> SessionKey:
@@ -59,37 +56,6 @@ def test_a_session_larger_than_the_budget_is_loaded_alone():
     cache.get(key("a"))
     assert cache.get(key("large", 100)) == "large"
     assert len(cache) == 1
-
-
-def test_sessions_are_unloaded_when_memory_runs_out():
-    cache, _ = sessions(memory=25)
-    for name in "abcd":
-        cache.get(key(name))
-    assert [key(name) in cache for name in "abcd"] == [False, False, True, True]
-    with pytest.raises(OutOfMemoryError):
-        cache.get(key("large", 30))
-
-
-def test_a_run_that_runs_out_of_memory_is_repeated_without_other_sessions():
-    cache, _ = sessions()
-    cache.get(key("a"))
-
-    def run(session: str) -> str:
-        if len(cache) > 1:
-            raise OutOfMemoryError("no memory left")
-        return f"{session} ran"
-
-    assert cache.run_or_free_memory(key("b"), run) == "b ran"
-
-
-def test_a_run_that_runs_out_of_memory_without_other_sessions_fails():
-    cache, _ = sessions()
-
-    def run(session: str) -> str:
-        raise OutOfMemoryError("no memory left")
-
-    with pytest.raises(OutOfMemoryError):
-        cache.run_or_free_memory(key("a"), run)
 
 
 @pytest.mark.parametrize(("recordings", "loaded"), [(1, True), (2, False), (3, False)])

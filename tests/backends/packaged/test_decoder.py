@@ -103,11 +103,6 @@ def test_lanes_at_different_positions_match_torch(network, make_decoder, style, 
         assert lowest_snr(expected, run_five_lanes(make_decoder(style, kind, arithmetic=arithmetic))) >= threshold
 
 
-def test_a_state_keeps_the_same_cache_as_the_host(make_decoder):
-    on_host, in_state = (run_five_lanes(make_decoder("matmul", kind)) for kind in KINDS)
-    assert lowest_snr(on_host, in_state) >= 70
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make_decoder, kind):
     packaged = make_decoder(kind=kind, lanes=4, capacity=10, columns=(4,))
