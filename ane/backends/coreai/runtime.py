@@ -18,7 +18,7 @@ from ane.backends.coreai.assets import AssetCache, coreai_version
 from ane.backends.coreml.tools import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
-from ane.backends.mil.values import DTYPES, TensorType
+from ane.backends.mil.values import DTYPES, TensorType, accepted
 from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
@@ -67,12 +67,11 @@ class CoreAIFunction:
         from coreai.runtime import NDArray
 
         declared = self.program.inputs
-        if set(inputs) != set(declared):
-            raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted(inputs)}")
+        given = accepted(self.name, declared, inputs)
         states = state.arrays if state else {}
         if set(states) != set(self.program.states):
             raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")
-        arrays = {key: NDArray(self._array(key, array, declared[key])) for key, array in inputs.items()}
+        arrays = {key: NDArray(self._converted(array, declared[key])) for key, array in given.items()}
         try:
             outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
@@ -83,10 +82,8 @@ class CoreAIFunction:
         return CoreAIState({name: np.zeros(type.shape, DTYPES[type.dtype])
                             for name, type in self.program.states.items()})
 
-    def _array(self, key: str, array: np.ndarray, type: TensorType) -> np.ndarray:
-        array, floating = np.asarray(array), type.dtype in ("fp16", "fp32")
-        if array.dtype.kind not in ("f" if floating else "iub") or not type.fits(array.shape):
-            raise TypeError(f"input {key} of {self.name} is {type}, got {array.dtype} {array.shape}")
+    def _converted(self, array: np.ndarray, type: TensorType) -> np.ndarray:
+        floating = type.dtype in ("fp16", "fp32")
         return np.ascontiguousarray(array, DTYPES[type.dtype] if self._fp16 or not floating else np.float32)
 
 

@@ -35,6 +35,7 @@ from ane.backends.coreml.compiled import CompiledCache, read_tried, single_funct
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, TensorType
+from ane.backends.mil.values import accepted
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
@@ -88,14 +89,11 @@ class CoreMLFunction:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
             EngineRefusalError: Core ML fails, or the first prediction returns NaN or infinite values.
         """
-        declared = self.signature.inputs
-        if {*inputs, *caches} != set(declared):
-            raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted({*inputs, *caches})}")
+        arrays = accepted(self.name, self.signature.inputs, {**inputs, **caches})
         for key, array in caches.items():
-            if array.dtype != np.float32 or array.shape != declared[key].shape or not array.flags.c_contiguous:
-                raise TypeError(f"cache {key} of {self.name} is float32 {declared[key].shape}, got {array.dtype} "
-                                f"{array.shape}")
-        arrays = {**caches, **{key: self._filled(key, array) for key, array in inputs.items()}}
+            if array.dtype != np.float32 or not array.flags.c_contiguous:
+                raise TypeError(f"cache {key} of {self.name} is contiguous and float32, got {array.dtype}")
+        arrays |= {key: self._filled(key, arrays[key]) for key in inputs}
         try:
             predicted = self._loaded.predict(self._views(arrays), state)
         except (RuntimeError, MemoryError) as error:
@@ -125,11 +123,8 @@ class CoreMLFunction:
 
     def _filled(self, key: str, array: np.ndarray) -> np.ndarray:
         """The buffer of an input, with this content."""
-        type = self.signature.inputs[key]
-        if array.shape != type.shape or array.dtype.kind not in ("f" if type.dtype.startswith("fp") else "iub"):
-            raise TypeError(f"input {key} of {self.name} is {type}, got {array.dtype} {array.shape}")
         if key not in self._buffers:
-            self._buffers[key] = np.empty(type.shape, INPUT_DTYPES[type.dtype])
+            self._buffers[key] = np.empty(array.shape, INPUT_DTYPES[self.signature.inputs[key].dtype])
         np.copyto(self._buffers[key], array, casting="unsafe")      # float64 and int64 are narrowed
         return self._buffers[key]
 

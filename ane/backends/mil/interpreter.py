@@ -15,7 +15,7 @@ from ane.backends.mil import (  # noqa: F401  fill KERNELS
 )
 from ane.backends.mil.package import Package, ProgramOp
 from ane.backends.mil.registry import KERNELS, Kernel, Rounding
-from ane.backends.mil.values import DTYPES, Constant, TensorType
+from ane.backends.mil.values import DTYPES, Constant, TensorType, accepted
 from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 
@@ -190,23 +190,17 @@ class Interpreter:
             kept.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
-        declared = self.function.inputs
-        if set(inputs) != set(declared):
-            raise TypeError(f"{self.name} takes {sorted(declared)}, got {sorted(inputs)}")
+        arrays = accepted(self.name, self.function.inputs, inputs)
         actual = {name: (array.dtype, array.shape) for name, array in (state or {}).items()}
         if actual != {name: (DTYPES[type.dtype], type.shape) for name, type in self.function.states.items()}:
             declared_states = ", ".join(f"{name} {type}" for name, type in self.function.states.items())
             raise TypeError(f"{self.name} has {'the state ' + declared_states if declared_states else 'no state'}, "
                             f"got {actual or 'none'}")
         values = {}
-        for name, type in declared.items():
-            array = np.asarray(inputs[name])
-            kinds = "f" if type.dtype in ("fp16", "fp32") else "iub"
-            if array.dtype.kind not in kinds or not type.fits(array.shape):
-                raise TypeError(f"input {name} of {self.name} is {type}, got {array.dtype} {array.shape}")
+        for name, array in arrays.items():
             working = {"f": np.float32, "b": np.bool_}.get(array.dtype.kind, np.int64)
             tensor = torch.from_numpy(np.require(array, working, requirements=("C", "W")))
-            values[name] = self._declared(tensor, type.dtype)
+            values[name] = self._declared(tensor, self.function.inputs[name].dtype)
         return values
 
     def _declared(self, tensor: Tensor, dtype: str, exact: bool = False) -> Tensor:

@@ -5,7 +5,7 @@ result, the iOS 18 form an array of that shape. Arguments are named as in coreml
 are dense arrays, or (mask, nonzero values) of the sparse ones.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,18 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype} {self.shape}"
+
+
+def accepted(function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The inputs of a function, in their declared order. TypeError when names, shapes or kinds of numbers differ."""
+    if set(inputs) != set(declared):
+        raise TypeError(f"{function} takes {sorted(declared)}, got {sorted(inputs)}")
+    arrays = {name: np.asarray(inputs[name]) for name in declared}
+    for name, type in declared.items():
+        array = arrays[name]
+        if array.dtype.kind not in ("f" if type.dtype in ("fp16", "fp32") else "iub") or not type.fits(array.shape):
+            raise TypeError(f"input {name} of {function} is {type}, got {array.dtype} {array.shape}")
+    return arrays
 
 
 @dataclass(frozen=True)
