@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
-from tests.backends.coreml.native import Order
 from tests.backends.coreml.packages import X, save_two_functions
 
 
@@ -89,20 +88,6 @@ def test_the_plan_has_devices_for_the_default_function_only(compiled):
               for name, function in plan.model_structure.program.functions.items()}
     assert None not in usages["double"]
     assert set(usages["triple"]) == {None}
-
-
-@pytest.mark.parametrize("call", ["compile", "load", "predict", "plan"])
-def test_it_refuses_on_order(unguarded_mac, packages, tmp_path, call):
-    import coremltools
-    from coremltools.models.compute_plan import MLComputePlan
-    from coremltools.models.utils import compile_model
-
-    unguarded_mac.order(Order(call, message="no wish"))
-    with pytest.raises(RuntimeError, match="no wish"):      # noqa: PT012  one of these calls
-        compiled = Path(compile_model(str(packages / "both.mlpackage"), str(tmp_path / "both.mlmodelc")))
-        model = opened(compiled)
-        model.predict({"x": X.copy()}, model.make_state())
-        MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit.ALL)
 
 
 def test_an_array_that_dies_while_core_ml_reads_it_is_noticed(unguarded_mac, packages, tmp_path):
