@@ -42,6 +42,7 @@ def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
     monkeypatch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     paths = [CHECKOUT / "tests" / "backends" / "coreml" / "mac", CHECKOUT, *os.environ.get("PYTHONPATH", "").split(":")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+    monkeypatch.syspath_prepend(str(paths[0]))          # a child imports what this process imports
     native.install_in_process(monkeypatch.setattr, monkeypatch.setitem)
     yield stand_in
     coremltools.models.utils._macos_version.cache_clear()

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = "NATIVE_STAND_IN"                  # environment variable: the folder with the orders and the log
+FOLDER = "ANE_NATIVE_STAND_IN"              # environment variable: the folder with the orders and the log
 READ_SECONDS = 1.0                          # how long Core ML reads an array after the prediction
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 SPECIFICATION_VERSION = 9                   # of macOS 15
