@@ -8,6 +8,7 @@ is slow, the one with the smallest bucket of each kind.
 import argparse
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -35,7 +36,15 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
                      figures["interpreter fp16"] and Spread.of([figures["interpreter fp16"]]), figures)
             for (package, name), figures in found.items()]
-    return BenchmarkResult(rows, {"model": model_name(options)})
+    return BenchmarkResult(rows, {"model": model_name(options)}, more={"tables": [table(found)]})
+
+
+def table(found: dict[tuple[str, str], dict[str, float | None]]) -> dict[str, Any]:
+    """The table of the documentation (``docs/generate.py``)."""
+    columns = dict.fromkeys(name for figures in found.values() for name in figures)
+    return {"columns": ["package", "function", *columns],
+            "rows": [[*names, *("–" if figures.get(column) is None else f"{figures[column]:.1f}" for column in columns)]
+                     for names, figures in found.items()]}
 
 
 BENCHMARK = Benchmark(measure, "dB of each converted function, by what runs it", quick=None, uses=("bundle",))

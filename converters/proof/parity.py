@@ -23,6 +23,7 @@ from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Functi
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
+FLUSHED_THRESHOLD = 45.0    # dB, or that for rounding if it is lower
 ON_CPU, ERROR = "cpu", "error"
 MAX_SNR = 200.0         # dB recorded for equal arrays
 
@@ -122,7 +123,9 @@ def threshold_of(package: PackageRecord, name: str, arithmetic: str | None) -> f
         own = row.onnx_fp32 if package.precision == "fp32" else None
         return own[0] if own else ONNX_THRESHOLDS[package.precision]
     maths, rounding = row.thresholds.get(package.precision) or THRESHOLDS[package.precision]
-    return maths if arithmetic == MATHS or rounding is None else rounding
+    if arithmetic == MATHS or rounding is None:
+        return maths
+    return min(rounding, FLUSHED_THRESHOLD) if arithmetic == FLUSHED else rounding
 
 
 def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -> None:

@@ -23,7 +23,7 @@ THRESHOLDS = [
     ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "store", "fp32", 60, 60),
     ("autoregressive", "state", "fp16", 60, 50), ("autoregressive", "step", "8bit", 33, 33),
     ("autoregressive", "step", "6bit", 20, 20), ("autoregressive", "step", "4bit", 8, 8),
-    ("diffusion", "sample", "fp32", 90, 90), ("diffusion", "sample", "fp16", 72, 38),
+    ("diffusion", "sample", "fp32", 90, 90), ("diffusion", "sample", "fp16", 66, 38),
     ("diffusion", "denoise", "fp16", 72, 50),
     ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50), ("hifigan", "hifigan", "fp16", 60, 45),
     ("univnet", "univnet", "fp32", 100, 100)]
@@ -39,7 +39,8 @@ def test_a_function_must_reach_its_threshold(network, kind, precision, maths, ro
     record = package(network, kind, precision)
     assert threshold_of(record, "main", MATHS) == maths
     assert threshold_of(record, "main", ROUNDING) == threshold_of(record, "main", None) == rounding
-    for arithmetic, threshold in ((MATHS, maths), (ROUNDING, rounding), (FLUSHED, rounding)):
+    flushed = min(rounding, 45) if precision != "fp32" else maths
+    for arithmetic, threshold in ((MATHS, maths), (ROUNDING, rounding), (FLUSHED, flushed)):
         check_threshold(record, "main", FunctionRecord(kind, {}, {arithmetic: threshold}))
         for short in (threshold - 0.1, float("nan")):
             with pytest.raises(UserError, match=f"below the threshold of {threshold}"):
