@@ -14,7 +14,7 @@ import torch
 
 from ane.bundles.weights import layout
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_config import configs
+from ane.models.tortoise.upstream_keys import configs
 from ane.system.files import replacing, write_json
 
 SIZES: dict[str, dict[str, dict[str, int]]] = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import PositiveFloat, PositiveInt
 
 from ane.bundles.opening import VOICE
-from ane.speech.budget import Budget
+from ane.speech.request import Budget
 from ane.system.checked import checked
 from ane.system.errors import UserError
 

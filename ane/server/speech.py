@@ -14,10 +14,9 @@ from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits, Work
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
-from ane.speech.budget import Spending
 from ane.speech.fed_stream import COUNTED, FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import Run
+from ane.speech.request import Run, Spending
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.text import Lexicon

@@ -1,14 +1,13 @@
 """A request for speech, what accompanies its work, and the sound that a model makes for it, piece by piece."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
 
-from ane.speech.budget import Spending
 from ane.speech.lanes import Lanes
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
@@ -16,6 +15,49 @@ from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, read_passages
 from ane.text.passages import PLAIN, Delivery, Passage
+
+FREE = 4096             # characters that a lexicon may add to any text
+
+
+@checked
+class Budget:
+    """Limits of one request. Sound costs no memory in sum: it is made and sent in pieces of bounded length.
+
+    Attributes:
+        silence: seconds of all pauses of the text together.
+        expansion: length of the text when its lexicon has respelled it, relative to what was sent.
+    """
+
+    silence: float = Field(default=600.0, gt=0)
+    expansion: float = Field(default=4.0, ge=1)
+
+
+@dataclass
+class Spending:
+    """What the texts of one request have cost so far."""
+
+    budget: Budget = field(default_factory=Budget)
+    silence: float = 0.0
+    sent: int = 0
+    spelled: int = 0
+
+    def anew(self) -> "Spending":
+        """That of another request with the same budget."""
+        return Spending(self.budget)
+
+    def add(self, sent: str, passages: Iterable[Passage]) -> None:
+        """Count a text and its passages. Raises UserError when they are beyond the budget."""
+        self.sent += len(sent)
+        for passage in passages:
+            self.silence += passage.silence
+            self.spelled += len(passage.text)
+        if self.silence > self.budget.silence:
+            raise UserError(f"the text asks for {self.silence:g} s of silence, at most {self.budget.silence:g} s can "
+                            "be made at a time: shorten its pauses, or speak it in parts")
+        if self.spelled > self.budget.expansion * self.sent + FREE:
+            raise UserError(f"the lexicon makes {self.spelled} characters of {self.sent}, at most "
+                            f"{self.budget.expansion:g} times as many can be spoken: shorten its respellings")
+
 
 Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
 # phonemes in braces, of which one is a vowel with its stress

@@ -17,7 +17,7 @@ from ane.backends.mil import Arithmetic, Package
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged.vocoders import UnivnetVocoder
+from ane.models.tortoise.packaged import UnivnetVocoder
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
 from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, WaveglowVocoder
 from ane.models.vocoders.waveglow import HOP, Waveglow, WaveglowConfig

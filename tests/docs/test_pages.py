@@ -17,11 +17,9 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)(?:#[^)]*)?\)")
 # `ane say` on torch imports these, and no step of it on the CPU runs them
 OFF_THE_PATH = {
     "ane.models.tortoise.family",      # of a bundle that is opened
-    "ane.models.tortoise.checkpoints", "ane.models.tortoise.upstream_config",       # of official checkpoints
-    "ane.models.tortoise.upstream_keys", "ane.models.tortoise.word_times",          # the latter if it is asked for
-    "ane.models.tortoise.packaged", "ane.models.tortoise.packaged.clvp",            # of packages; stages name them
-    "ane.models.tortoise.packaged.denoiser", "ane.models.tortoise.packaged.encoders",
-    "ane.models.tortoise.packaged.vocoders",
+    "ane.models.tortoise.checkpoints", "ane.models.tortoise.checkpoint_files", "ane.models.tortoise.upstream_keys",
+    "ane.models.tortoise.word_times",          # the latter if it is asked for
+    "ane.models.tortoise.packaged",                 # of packages; stages name them
     "ane.models.tortoise.networks.classifier",      # compared with upstream, and used by no command
     "ane.backends.torch.static_decoder",            # for GPUs
 }

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import ane
-from ane.speech.budget import Budget, Spending
 from ane.speech.delivery import BLOCK_SECONDS
-from ane.speech.request import Run
+from ane.speech.request import Budget, Run, Spending
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
 

@@ -17,8 +17,7 @@ from ane.bundles.weights import PRECISIONS, layout
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
-from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
-from ane.models.vocoders.waveglow_checkpoints import WaveglowCheckpoint, is_waveglow
+from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint, WaveglowCheckpoint, is_waveglow
 from ane.system.errors import UserError
 
 SIDES = ("phoneme_side", "mel_side")

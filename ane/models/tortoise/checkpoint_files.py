@@ -18,8 +18,7 @@ from ane.bundles.entries import Entries, summarise_keys
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import looks_like, networks_of
+from ane.models.tortoise.upstream_keys import configs, looks_like, networks_of
 from ane.system.errors import UserError
 
 SUFFIXES = (".pth", ".pt", ".safetensors")

@@ -26,8 +26,7 @@ from ane.models.tortoise.checkpoint_files import (
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_config import configs
-from ane.models.tortoise.upstream_keys import check_surplus, match, networks_of
+from ane.models.tortoise.upstream_keys import check_surplus, configs, match, networks_of
 from ane.system.errors import UserError
 
 FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)

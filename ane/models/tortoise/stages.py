@@ -6,10 +6,15 @@ UnivNet's noise.
 """
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
-from ane.models.tortoise.packaged.clvp import run_clvp_speech, run_clvp_text
-from ane.models.tortoise.packaged.denoiser import bind_denoiser, denoiser_conditioning
-from ane.models.tortoise.packaged.encoders import run_clip_encoder, run_random_converter
-from ane.models.tortoise.packaged.vocoders import run_vocoder
+from ane.models.tortoise.packaged import (
+    bind_denoiser,
+    denoiser_conditioning,
+    run_clip_encoder,
+    run_clvp_speech,
+    run_clvp_text,
+    run_random_converter,
+    run_vocoder,
+)
 
 STAGES = {
     # reference audio to voice latents, one clip per row

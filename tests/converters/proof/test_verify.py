@@ -16,7 +16,7 @@ from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.diffusion import Diffusion, sample
-from ane.models.tortoise.packaged.denoiser import PackagedDenoiser
+from ane.models.tortoise.packaged import PackagedDenoiser
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.package import CoreMLOptions

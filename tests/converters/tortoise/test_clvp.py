@@ -10,7 +10,7 @@ import torch
 
 from ane.backends.mil import Arithmetic, Package
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
-from ane.models.tortoise.packaged.clvp import ClvpEncoder
+from ane.models.tortoise.packaged import ClvpEncoder
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style

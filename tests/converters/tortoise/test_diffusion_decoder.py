@@ -26,7 +26,7 @@ from ane.models.tortoise.networks.diffusion_decoder import (
     DiffusionTts,
     timestep_embedding,
 )
-from ane.models.tortoise.packaged.denoiser import PackagedDenoiser, upsample_nearest
+from ane.models.tortoise.packaged import PackagedDenoiser, upsample_nearest
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import Style

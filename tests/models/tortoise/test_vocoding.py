@@ -13,7 +13,7 @@ from ane.backends.base import check_inputs
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged.vocoders import UnivnetVocoder
+from ane.models.tortoise.packaged import UnivnetVocoder
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.vocoding import (

@@ -1,1 +1,0 @@
-"""The stages of Tortoise on fixed-shape package functions: padding, masks, windows and cropping in NumPy."""
