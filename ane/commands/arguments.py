@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -115,13 +114,7 @@ def natural(text: str) -> int:
 
 
 def gigabytes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"it must be a number of GB above 0, got {text!r}")
-    return value
+    return _above_zero(text, "a number of GB above 0")
 
 
 def error(text: str) -> float:
@@ -140,7 +133,7 @@ def _above_zero(text: str, what: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        raise argparse.ArgumentTypeError(f"it must be {what}, got {text!r}")
     return number
 
 

@@ -6,18 +6,15 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from ane.bundles import add_model_arguments, open_model
 from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
-from ane.commands.messages import LOGGER, message_console, output_console
-from ane.commands.profile import print_profile
+from ane.commands.messages import LOGGER, message_console, output_console, plain_table
 from ane.commands.progress import ProgressDisplay
 from ane.commands.say_lines import print_line_report, speak_lines
-from ane.commands.say_report import output_paths, print_report, write_word_times
+from ane.commands.say_report import output_paths, print_profile, print_report, write_word_times
 from ane.commands.speech_options import (
     add_settings_arguments,
     read_settings,
@@ -154,11 +151,9 @@ def list_presets(args: argparse.Namespace) -> int:
         raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
     default = default_preset(model.settings)
     for title, upstream in (("upstream's presets", True), ("our presets", False)):
-        table = Table(title, "work for each chunk")
-        for name, preset in PRESETS.items():
-            if preset.upstream == upstream:
-                table.add_row(f"{name} (default)" if name == default else name, preset.work)
-        output_console().print(table)
+        rows = [(f"{name} (default)" if name == default else name, preset.work)
+                for name, preset in PRESETS.items() if preset.upstream == upstream]
+        output_console().print(plain_table(None, title, "work for each chunk", rows=rows))
     output_console().print("A guided step runs the denoiser twice.")
     return 0
 

@@ -7,12 +7,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from ane.bundles import Model, add_model_arguments, is_path, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
-from ane.commands.messages import LOGGER, output_console, report_console
+from ane.commands.messages import LOGGER, output_console, plain_table, report_console
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
@@ -82,10 +80,8 @@ def list_command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0
-    table = Table("voice", "content", "folder")
-    for voice in voices:
-        table.add_row(voice.name, _content(voice), str(voice.files[0].parent))
-    output_console().print(table if table.row_count else
+    rows = [(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices]
+    output_console().print(plain_table(None, "voice", "content", "folder", rows=rows) if rows else
                            "There are no voices yet. Add one: ane voices add CLIP.wav -o NAME")
     return 0
 
@@ -197,16 +193,13 @@ def _print_facts(facts: dict) -> None:
     console = output_console()
     console.print(f"{facts['name']}: {', '.join(facts['files'])}")
     if "clips" in facts:
-        table = Table("clip", "seconds", "rate")
-        for clip in facts["clips"]:
-            table.add_row(str(clip["clip"]), f"{clip['seconds']:.2f}", str(clip["rate"]))
-    else:
-        console.print(f"source: {facts['source'] or 'unknown'}; mels of {facts['clip_mels']} clips, for CVVP")
-        table = Table("latent", "shape", "min", "max", "std")
-        for name, values in facts["latents"].items():
-            table.add_row(name, "×".join(map(str, values["shape"])),
-                          *(f"{values[key]:.3f}" for key in ("min", "max", "std")))
-    console.print(table)
+        console.print(plain_table(None, "clip", "seconds", "rate", rows=[
+            (str(clip["clip"]), f"{clip['seconds']:.2f}", str(clip["rate"])) for clip in facts["clips"]]))
+        return
+    console.print(f"source: {facts['source'] or 'unknown'}; mels of {facts['clip_mels']} clips, for CVVP")
+    console.print(plain_table(None, "latent", "shape", "min", "max", "std", rows=[
+        (name, "×".join(map(str, values["shape"])), *(f"{values[key]:.3f}" for key in ("min", "max", "std")))
+        for name, values in facts["latents"].items()]))
 
 
 SUFFIXES = (".safetensors", ".pth")

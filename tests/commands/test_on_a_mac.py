@@ -93,7 +93,7 @@ def test_the_report_states_everything_but_paths_and_names(mac, small, tmp_path, 
     monkeypatch.setattr(platform, "node", lambda: "janes-mac.local")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home of jane.doe"))
     flags = ("--runs", "1", "--backend", "coreml", "--networks", "clvp", "--compute-units", "CPU_ONLY")
-    monkeypatch.setattr("ane.commands.doctor_report.BENCH_FLAGS", flags)
+    monkeypatch.setattr("ane.commands.doctor.BENCH_FLAGS", flags)
     mac.order(Order("load", function="clvp_text_32", message="Error at /Users/jane.doe/x"))
     assert main(["doctor", "--report", str(tmp_path / "report.json"), "--bundle", str(small)]) == 0
     report = read_report(tmp_path / "report.json")
