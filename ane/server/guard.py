@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from ane.server.engine import BusyError
 from ane.server.errors import RefusedError, error_response
-from ane.server.settings import ServerSettings
+from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
 # without a token: for what watches over the server, and the page, which asks for the token
@@ -67,7 +67,7 @@ class Guard:
             return
         limits, length = self.settings.limits, Headers(scope=scope).get("content-length", "")
         size = int(length) if length.isdigit() else limits.upload
-        if self._file_bytes + size > limits.files or self._files >= 2 * limits.uploads:
+        if self._file_bytes + size > limits.files or self._files >= limits.uploads + TRANSCRIPTIONS + NEW_VOICES:
             raise BusyError(max(1, round(limits.idle / 10)))
         self._files, self._file_bytes = self._files + 1, self._file_bytes + size
         try:

@@ -15,6 +15,7 @@ OPENAI_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "no
                  "marin", "cedar")
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
+TRANSCRIPTIONS, NEW_VOICES = 2, 1       # that are worked on at a time
 
 
 @checked

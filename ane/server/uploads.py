@@ -5,8 +5,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,20 +18,16 @@ from ane.models.tortoise.voices import cloning_notes
 from ane.models.whisper.features import RATE
 from ane.models.whisper.transcript import Transcript, as_srt, as_vtt
 from ane.models.whisper.transcription import TranscriptionOptions
-from ane.server.engine import BusyError
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits
 from ane.server.schemas import NewVoice
-from ane.server.settings import Limits
+from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, Limits
 from ane.server.speech_service import Service, while_connected
 from ane.system import paths
 from ane.system.child_process import ChildProcess
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
-# at a time, from decoding to the end: others wait, as files, not as decoded sound
-TRANSCRIPTIONS = 2
-NEW_VOICES = 1
 CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
 CLIP_RATE = 44100       # Hz at most; the encoders take 24 kHz or less
 MIN_CONSENT = 20        # characters of a statement of consent
@@ -41,13 +36,13 @@ Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 def upload_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
-    most = service.settings.limits.uploads
-    transcribing, adding = UploadSlots(TRANSCRIPTIONS, most), UploadSlots(NEW_VOICES, most)
+    # from decoding to the end: others wait, as files, not as decoded sound; the guard limits their number
+    transcribing, adding = asyncio.Semaphore(TRANSCRIPTIONS), asyncio.Semaphore(NEW_VOICES)
     limits = service.settings.limits
 
     async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions) -> Transcript:
         name = service.catalogue.transcriber(model)
-        async with transcribing.slot():
+        async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
             def work(job: Job) -> Iterator[Waits]:
@@ -66,7 +61,7 @@ def upload_routes(service: Service) -> APIRouter:
             return await service.run(options.task, work)
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
-        async with adding.slot():
+        async with adding:
             audio, rate = await decode_upload(file, limits, CLIP_SECONDS, CLIP_RATE)
             return await service.run("voice", voice_work(service, model, name, audio, rate, consent))
 
@@ -111,31 +106,6 @@ def upload_routes(service: Service) -> APIRouter:
         return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
     return router
-
-
-class UploadSlots:
-    """Files that are worked on at a time, and those that wait for it."""
-
-    def __init__(self, working: int, waiting: int):
-        self._free, self._waiting, self._most = asyncio.Semaphore(working), 0, waiting
-        self._seconds = 1.0             # that a file takes, a moving average
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Raises BusyError when too many wait already."""
-        if self._free.locked() and self._waiting >= self._most:
-            raise BusyError(max(1, round(self._seconds)))
-        self._waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self._waiting -= 1
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds += 0.1 * (time.monotonic() - began - self._seconds)
-            self._free.release()
 
 
 def at_temperature(temperature: float) -> dict[str, Any]:

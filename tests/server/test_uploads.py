@@ -1,6 +1,5 @@
 """Files of clients: recordings are transcribed, clips become voices, and malicious files harm nothing."""
 
-import asyncio
 import io
 import json
 import socket
@@ -27,11 +26,9 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
 from ane.server import uploads  # noqa: E402 (all need the extra)
-from ane.server.engine import BusyError  # noqa: E402
 from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech import read_client_lexicon  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
-from ane.server.uploads import UploadSlots  # noqa: E402
 from ane.system.child_process import ChildProcess  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
@@ -183,32 +180,6 @@ def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, containe
     answer, audio = decoded(tmp_path / "clip", 48000)
     assert answer == {"rate": 48000}
     assert len(audio) == pytest.approx(48000, rel=0.1)
-
-
-def test_files_beyond_those_that_may_wait_are_refused_at_once():
-    async def use(slots: UploadSlots) -> list[str]:
-        entered, release = [], asyncio.Event()
-
-        async def work(name: str) -> None:
-            async with slots.slot():
-                entered.append(name)
-                await release.wait()
-
-        tasks = [asyncio.ensure_future(work(name)) for name in "abc"]
-        await asyncio.sleep(0)
-        with pytest.raises(BusyError) as refused:
-            await work("d")
-        assert refused.value.retry_after >= 1
-        assert entered == ["a"]
-        tasks[1].cancel()               # a client that waits may leave, which frees its place
-        await asyncio.sleep(0)
-        tasks.append(asyncio.ensure_future(work("e")))
-        await asyncio.sleep(0)
-        release.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        return entered
-
-    assert asyncio.run(use(UploadSlots(working=1, waiting=2))) == ["a", "c", "e"]
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
