@@ -85,7 +85,7 @@ class Model(ABC):
                   if network.voice_width]
         if not widths:
             raise self.lacks("voices")
-        return tuple(widths)
+        return widths[0], widths[1]
 
     @property
     def has_latents(self) -> bool:

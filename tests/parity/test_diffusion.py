@@ -13,7 +13,7 @@ from ane.models.tortoise.diffusion import (
     denoising_steps,
     frame_count,
     sample,
-    spectrogram,
+    spectrograms,
 )
 from tests.parity.conftest import RecordedNoise
 
@@ -75,6 +75,6 @@ def test_complete_sampling_runs_are_upstreams(golden_stage, backend, tolerance, 
         denoiser = backend.denoiser([stage["latents"]], stage["conditioning_latent"], [frames])
         mel = sample(denoiser, frames, diffusion, recorded_noise(stage, run))
         assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)
-        mel = spectrogram(backend, stage["latents"][0], stage["conditioning_latent"], diffusion,
-                          recorded_noise(stage, run))
+        [mel] = spectrograms(backend, [stage["latents"][0]], stage["conditioning_latent"], diffusion,
+                             [recorded_noise(stage, run)])
         assert_close(mel, stage[f"{run}.mel"], tolerance("diffusion", f"{run}.mel"), f"{run}, denormalised")

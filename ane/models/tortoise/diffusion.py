@@ -213,21 +213,13 @@ def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
                         "precision is too low for them (use precision=fp32)")
 
 
-def spectrogram(backend: Backend, latents: np.ndarray, voice: np.ndarray, diffusion: Diffusion,
-                rng: np.random.Generator, progress: StepProgress = no_step_progress,
-                prediction: str = "epsilon") -> np.ndarray:
-    """Latents (N, D) and the voice's diffusion latent (1, C) → log-mel (1, 100, L) float32 for the vocoder."""
-    frames = frame_count(len(latents))
-    denoiser = backend.denoiser([latents[None]], voice, [frames])
-    return denormalise_mel(sample(denoiser, frames, diffusion, rng, progress, prediction))
-
-
 def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
                  rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
                  prediction: str = "epsilon") -> list[np.ndarray]:
-    """``spectrogram`` for several utterances of one voice, in order, each with its own ``rng``.
+    """Latents (N, D) of utterances and their voice's diffusion latent (1, C) → log-mels (1, 100, L) for the vocoder, in
+    order.
 
-    Batched as the backend prefers. ``progress`` counts the steps of all utterances.
+    Each has its own ``rng``. They are batched as the backend prefers. ``progress`` counts the steps of all utterances.
     """
     lengths = [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)

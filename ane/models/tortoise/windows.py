@@ -46,7 +46,7 @@ class WindowedDiffusion:
     """Latents (n, D) that arrive incrementally → log-mel pieces (100, m).
 
     The result depends on the latents, not on the pieces they arrive in. The joined pieces have as many frames as
-    ``ane.models.tortoise.diffusion.spectrogram`` returns, and are equal to it when one window holds all.
+    ``ane.models.tortoise.diffusion.spectrograms`` returns, and are equal to it when one window holds all.
 
     Args:
         voice: the voice's diffusion latent (1, C).

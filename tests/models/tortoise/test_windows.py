@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends.denoising import Denoiser
-from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrogram
+from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrograms
 from ane.models.tortoise.windows import WindowedDiffusion, Windows
 from ane.system.errors import UserError
 
@@ -19,6 +19,8 @@ VOICE = np.zeros((1, 4), np.float32)
 class FirstChannelBackend:
     """A backend whose denoiser predicts, as the clean mel of a frame, the first number of its latent plus a share of
     the noise in ``x``: a frame then depends on its latent and its noise alone, not on the window."""
+
+    max_batched_frames = 0
 
     def __init__(self, noise_share: float = 0.0):
         self.noise_share = noise_share
@@ -73,8 +75,9 @@ def arriving_mels(backend: FirstChannelBackend, pieces, windows: Windows | None,
 
 def whole_mel(backend: FirstChannelBackend, latents: np.ndarray, sampler: str, steps: int) -> np.ndarray:
     """The mel (100, L) without windows."""
-    return spectrogram(backend, latents, VOICE, Diffusion(steps, sampler, None), np.random.default_rng(5),
-                       prediction="x0")[0]
+    [mel] = spectrograms(backend, [latents], VOICE, Diffusion(steps, sampler, None), [np.random.default_rng(5)],
+                         prediction="x0")
+    return mel[0]
 
 
 random_windows = st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0, 40)).map(
