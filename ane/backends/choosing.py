@@ -5,11 +5,13 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
+from ane.system.checked import checked
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     return kind, device
 
 
-@dataclass(frozen=True)
+@checked
 class EngineOptions:
     """How an engine runs. ``cache``, ``compute_units``, ``memory`` and ``rebuild_engines`` are each for some engines.
 
@@ -63,17 +65,17 @@ class EngineOptions:
     """
 
     precision: str = "auto"
-    threads: int | None = None
+    threads: int | None = Field(None, ge=1)
     keep: bool | None = None
-    cache: str = "auto"
+    cache: Literal["auto", "io", "state"] = "auto"
     compute_units: str | Mapping[str, str] | None = None
-    memory: float | None = None
+    memory: float | None = Field(None, gt=0)
     rebuild_engines: bool = False
 
     def given(self) -> list[str]:
         """The names of those that have another value than by default; that loaded networks are kept is no demand."""
-        return [field.name for field in fields(self)
-                if getattr(self, field.name) != field.default and not (field.name == "keep" and self.keep)]
+        usual = vars(EngineOptions())
+        return [name for name, value in vars(self).items() if value != usual[name] and not (name == "keep" and value)]
 
     def check(self, spec: str, kind: str, device: str) -> None:
         """Raise UserError for more threads than cores, or an option that the backend ignores."""
