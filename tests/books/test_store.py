@@ -22,10 +22,10 @@ from ane.books.store import LEASE, JobStore
 from ane.commands.read_report import seconds_of
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
-from tests.books.campaign import RESULTS, in_child, kill_at_random, state, whole_run
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds
+from tests.campaigns.kill import RESULTS, in_child, kill_at_random, narration_state, whole_run
 
-CHUNKS = 42
+CHUNKS = 22
 
 
 def test_a_finished_job_speaks_nothing_again(tmp_path):
@@ -229,12 +229,12 @@ def test_a_job_of_the_first_version_goes_on(tmp_path):
     assert sounds(tmp_path) == before
 
 
-CHUNKS = 42
+CHUNKS = 22
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
-    command = [sys.executable, "-m", "tests.books.campaign", "--every", "140", "--kills", "0", "-o"]
+    command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "170", "--kills", "0", "--stops", "0", "-o"]
     done = subprocess.run([*command, tmp_path / "c.json"], cwd=Path(__file__).parents[2], capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -246,13 +246,14 @@ def test_the_committed_campaign_found_nothing_wrong():
     assert result["failures"] == []
     assert result["trials"] >= 1000
     assert result["sigkills"] >= 20
+    assert result["sigstops"] >= 20
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_on_one_job_of_which_one_is_killed_speak_each_chunk_once(tmp_path):
     (tmp_path / "alone").mkdir()
     whole_run(tmp_path / "alone")
-    assert kill_at_random(tmp_path / "shared", state(tmp_path / "alone"), 3) == []
+    assert kill_at_random(tmp_path / "shared", narration_state(tmp_path / "alone"), 3) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

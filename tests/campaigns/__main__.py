@@ -7,6 +7,8 @@ import importlib
 import sys
 
 CAMPAIGNS = {
+    "kill": "tests.campaigns.kill",             # work interrupted at every call that changes a file
+    "fuzz": "tests.campaigns.fuzz",             # damaged and hostile inputs of every kind that is read
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
 }
 

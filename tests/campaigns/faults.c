@@ -2,7 +2,8 @@
 
    cc -shared -fPIC -O1 -o faults.so faults.c -ldl
    arm(folder, n, mode): mode 0 counts; 1 ends the process before call n; 2 ends it after half of what call n would
-   write; 3 lets call n and all later ones fail with ENOSPC, but those that free space; 4 lets call n alone fail so.
+   write; 3 lets call n and all later ones fail with ENOSPC, but those that free space; 4 lets call n alone fail so;
+   5 lets call n alone fail with EIO; 6 lets every rename from call n on fail with EXDEV, as between two disks.
    counted(): the number of calls so far. */
 
 #define _GNU_SOURCE
@@ -36,14 +37,16 @@ static int open_inside(int fd) {
     return inside(path);
 }
 
-enum kind { FREES, CHANGES, WRITES };      /* unlink; rename, mkdir, fsync, ftruncate; write */
+enum kind { FREES, CHANGES, WRITES, RENAMES };      /* unlink; mkdir, fsync, ftruncate; write; rename */
 
-/* 1: fail with ENOSPC. 2: write a half, then end. 0: go on. */
+/* 1: fail. 2: write a half, then end. 0: go on. */
 static int fault(enum kind kind) {
     calls++;
     if (calls == chosen && mode == 1) _exit(86);
     if (calls == chosen && mode == 2) { if (kind == WRITES) return 2; _exit(86); }
     if (kind != FREES && ((calls >= chosen && mode == 3) || (calls == chosen && mode == 4))) { errno = ENOSPC; return 1; }
+    if (kind != FREES && calls == chosen && mode == 5) { errno = EIO; return 1; }
+    if (kind == RENAMES && calls >= chosen && mode == 6) { errno = EXDEV; return 1; }
     return 0;
 }
 
@@ -89,7 +92,7 @@ int ftruncate64(int fd, off_t size) { ON_FD("ftruncate64", off_t) return next(fd
 int rename(const char *path, const char *to) {
     static int (*next)(const char *, const char *);
     if (!next) next = dlsym(RTLD_NEXT, "rename");
-    if (inside(path) && fault(CHANGES)) return -1;
+    if (inside(path) && fault(RENAMES)) return -1;
     return next(path, to);
 }
 
