@@ -8,22 +8,24 @@ The producer appends pieces to a queue and waits while it is full; a thread of t
 error at either end, or Ctrl-C, ends both: the device is closed, the next ``play`` raises, no thread is left.
 """
 
+import contextlib
+import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
 import numpy as np
 
-from ane.audio.playback_process import PlayerProcess
 from ane.audio.writer import pcm16
+from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
+PLAYER = "ane.audio"     # the module of the child that plays
 PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
 PERIODS = 3             # number of them that the device buffers
 STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
@@ -224,7 +226,56 @@ class Player:
             raise PlayerError(f"the sound device stopped before the end of the sound; {_ADVICE}")
 
 
-@contextmanager
+class PlayerProcess:
+    """Plays in a child process (``ane.audio.__main__``) what it is fed; the methods are those of ``Player``.
+
+    For engines that hold this process: coremltools holds the GIL during a prediction, and the callback of a sound
+    device is Python code, which then waits: each prediction that is longer than what the device buffers is a gap.
+
+    Args:
+        expected: estimate of the seconds of sound in all, or None.
+        program: of the child (``ChildProcess``), which gets the rate and ``expected`` as arguments.
+    """
+
+    def __init__(self, sample_rate: int, expected: float | None, program: str | Sequence[str] = PLAYER):
+        arguments = [str(sample_rate), *([] if expected is None else [str(expected)])]
+        self._process = ChildProcess(program, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def feed(self, audio: np.ndarray) -> None:
+        """Append audio (n,) float32; returns when the child has room for it. PlayerError when the device failed."""
+        assert self._process.stdin is not None
+        samples = np.ascontiguousarray(audio, "<f4")
+        try:
+            self._process.stdin.write(len(samples).to_bytes(4, "little") + samples.tobytes())
+            self._process.stdin.flush()
+        except OSError:
+            self._raise_failure()
+
+    def finish(self) -> None:
+        """Wait for the end of the sound. PlayerError when the device fails."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        if self._process.wait():
+            self._raise_failure()
+
+    def close(self) -> None:
+        """Stop at once."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _raise_failure(self) -> None:
+        assert self._process.stdout is not None
+        status = self._process.wait()
+        message = self._process.stdout.read().decode(errors="replace").strip()
+        raise PlayerError(message or f"the process that plays ended (exit status {status})")
+
+
+@contextlib.contextmanager
 def playing(sample_rate: int, expected: float | None = None,
             buffering: Buffering | None = None,
             own_process: bool = False) -> Iterator[Callable[[np.ndarray], None]]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ane.books.document import Document
-from ane.books.epub import read_epub
-from ane.books.epub_archive import EpubArchive, decoded
+from ane.books.epub import EpubArchive, decoded, read_epub
 from ane.books.html_reader import read_html, read_markdown
 from ane.books.omissions import Omission, active_omissions
 from ane.books.plain_text import read_plain_text, read_subtitles

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.audio.griffin_lim import griffin_lim
-from ane.audio.mel import mel_filters
+from ane.audio.mel import griffin_lim, mel_filters
 
 RATE, HIGH = 22050, 8000.0
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ane.audio import playback
-from ane.audio.playback import PlayerError
-from ane.audio.playback_process import PlayerProcess
+from ane.audio.playback import PlayerError, PlayerProcess
 from ane.audio.writer import pcm16
 from tests.audio.recording_device import RecordingDevice
 
@@ -19,7 +18,7 @@ RATE = 24000
 CHILD = """
 import sys, time
 from pathlib import Path
-from ane.audio import playback, playback_process
+from ane.audio import __main__ as child, playback
 from tests.audio.recording_device import RecordingDevice
 
 folder = Path(sys.argv.pop(1))
@@ -33,8 +32,7 @@ class Device(RecordingDevice):
                 time.sleep(0.01)
         (folder / "taken").write_bytes(self.taken)
 playback.open_device = Device(FAILS)
-playback.check_sound_device = lambda rate: None
-playback_process.main()
+child.main()
 """
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.audio.griffin_lim import griffin_lim
+from ane.audio.mel import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
