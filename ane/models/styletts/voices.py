@@ -11,6 +11,7 @@ import numpy as np
 from ane.system.errors import UserError
 
 STYLE_WIDTH = 256
+MAX_TABLES = 256 << 20      # bytes of all voices of a model: those of Kokoro have 28 MB
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,14 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
             tables = {file.stem: raw_table(file) for file in sorted(path.glob("*.bin"))}
         else:
             with np.load(path, allow_pickle=False) as archive:
+                if sum(part.file_size for part in archive.zip.infolist()) > MAX_TABLES:
+                    raise ValueError(f"it states more than {MAX_TABLES >> 20} MB")
                 tables = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise UserError(f"{path} is missing: download the model again") from None
     # what numpy, zipfile and zlib raise for archives that are cut off, altered or of another kind
-    except (OSError, EOFError, ValueError, AttributeError, KeyError, NotImplementedError, zipfile.BadZipFile,
-            zlib.error) as error:
+    except (OSError, EOFError, ValueError, AttributeError, KeyError, MemoryError, NotImplementedError,
+            zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} cannot be read as voices ({error}): it is damaged; download the model "
                         "again") from error
     if not tables:

@@ -15,6 +15,7 @@ from ane.bundles.manifest import bundle_family
 from ane.models.kitten import model_files, open_kitten
 from ane.models.kitten.family import FAMILY
 from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
+from ane.models.styletts import voices
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import kitten_graph, letters
 
@@ -73,6 +74,12 @@ def test_truncated_voices(folder: Path) -> None:
 def test_tables_that_are_no_styles(folder: Path, table: np.ndarray, message: str) -> None:
     np.savez(folder / "voices.npz", **{"expr-voice-2-f": table})
     refused(folder, message)
+
+
+def test_a_small_file_that_states_much_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voices, "MAX_TABLES", 1 << 20)
+    np.savez_compressed(folder / "voices.npz", **{"expr-voice-2-f": np.zeros((1024, 256), np.float32)})
+    refused(folder, "it states more than 1 MB")
 
 
 def test_no_voices(folder: Path) -> None:
