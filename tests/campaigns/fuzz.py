@@ -40,8 +40,7 @@ from ane.bundles.model import read_tokenizer
 from ane.bundles.opening import demo_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError
-from ane.text import normalise_english, split
-from ane.text.passages import read_passages
+from ane.text import normalise_english, read_passages, split
 from ane.text.tokenizer import Tokenizer
 from ane.text.user_lexicon import read_lexicon
 from ane.voices import Voice, open_voice, save_voice
