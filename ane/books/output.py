@@ -185,6 +185,7 @@ def completed(store: JobStore, path: Path) -> Iterator[Path]:
     Whoever has the lease on the output removes what an interrupted run left.
     """
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else path       # a link stays, as with ``replacing``
     try:
         for left in store.path.glob("writing*"):
             shutil.rmtree(left, ignore_errors=True)

@@ -252,6 +252,15 @@ def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_
     assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
 
 
+def test_what_a_linked_output_refers_to_is_replaced(job, tmp_path):
+    (tmp_path / "there").mkdir()
+    for name in ("book.wav", "book.srt"):
+        (tmp_path / name).symlink_to(tmp_path / "there" / name)
+    write(job, tmp_path / "book.wav", srt=True)
+    assert {path.name for path in (tmp_path / "there").iterdir() if path.stat().st_size} == {"book.wav", "book.srt"}
+    assert all((tmp_path / name).is_symlink() for name in ("book.wav", "book.srt"))
+
+
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
     options = OutputOptions(tmp_path / f"{'b' * 150}.wav", per_chapter=True)
     with closing(JobStore(job)) as store, pytest.raises(UserError, match="File name too long"):
