@@ -241,6 +241,7 @@ def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     assert json.loads((tmp_path / "c.json").read_text())["trials"] >= 28
 
 
+@pytest.mark.skipif(not RESULTS.exists(), reason="no campaign is committed")
 def test_the_committed_campaign_found_nothing_wrong():
     result = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert result["failures"] == []
