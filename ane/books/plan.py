@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.speech.request import Budget
 from ane.system.errors import UserError
-from ane.text import split
+from ane.text import shorten, split
 from ane.text.passages import read_pauses, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
@@ -110,6 +111,9 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
     their position: an inserted paragraph changes no other chunk. ``respell``: a lexicon, which changes those chunks
     alone that it respells.
+
+    Raises:
+        UserError: there is nothing to say, or more silence after a chunk than a request may ask for.
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
@@ -125,6 +129,10 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
                 silence = (silence_after(block, following, silences) + pause if index == len(parts) else
                            pause or silence_within(part, silences))
                 chunks.append(PlannedChunk(len(chunks) + 1, key, part, number, block.kind, block.language, silence))
+    for chunk in chunks:
+        if chunk.silence > Budget().silence + MAX_SILENCE:
+            raise UserError(f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
+                            f"{Budget().silence:g} s can be made at a time: shorten its pauses")
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")
     return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)

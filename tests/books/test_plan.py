@@ -34,6 +34,12 @@ def test_a_pause_that_the_text_asks_for_is_silence_between_chunks():
         ("Wait", 1.5), ("for it.", 0.75 + 3 + 0.5 + 1), ("There", 2), ("it [pause] is.", 2)]
 
 
+@pytest.mark.parametrize("blocks", [["Wait." + " [pause:60s]" * 340], ["Wait."] + ["[pause:60s]"] * 340])
+def test_a_short_text_cannot_ask_for_hours_of_silence(blocks):
+    with pytest.raises(UserError, match=r"after 'Wait\.' the text asks for 2040[0-9.]+ s of silence, at most 600 s"):
+        plan(*(TextBlock(PARAGRAPH, text) for text in blocks))
+
+
 def test_no_chunk_spans_two_blocks():
     planned = plan(TextBlock(PARAGRAPH, "One."), TextBlock(PARAGRAPH, "Two."))
     assert [chunk.text for chunk in planned.chunks] == ["One.", "Two."]
