@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ane.backends import load_backend
 from ane.backends.base import Backend
 from ane.bundles import Model, open_model
+from ane.bundles.opening import DEMO
 from ane.system.errors import UserError
 
 ENGINES = ("upstream", "torch", "onnx", "coreml", "mil")
@@ -42,7 +43,7 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Model, list[Competi
     Raises:
         UserError: an unknown engine, or upstream without its interpreter or official files.
     """
-    model = open_model(options.bundle, options.checkpoints)
+    model = open_model(options.bundle or (None if options.checkpoints else DEMO), options.checkpoints)
     names = options.competitors or [*(["upstream"] if options.upstream_python else []), "torch",
                                     *(["onnx"] if getattr(model, "onnx_packages", None) else [])]
     for name in names:

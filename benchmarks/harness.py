@@ -54,7 +54,7 @@ class Benchmark:
 def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> None:
     add, source = parser.add_argument, parser.add_mutually_exclusive_group()
     if "bundle" in uses:
-        source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded bundle)")
+        source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded Tortoise, demo)")
     if "checkpoints" in uses:
         source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
     if "competitors" in uses:
