@@ -87,7 +87,7 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
     _check_disk_space(destination, model, chosen, options, target)
     with _locked(destination):
         work = destination.with_name(f"{destination.name}.converting")
-        fingerprint = _fingerprint(model, options, chosen, target)
+        fingerprint = fingerprint_of(model, options, chosen, target)
         done = _resume(work, fingerprint, overwrite, target)
         licence = provenance_of(model)["licence"]
         for option in options:
@@ -141,7 +141,7 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     return kept
 
 
-def _fingerprint(model: Model, options: Sequence[Any], networks: Sequence[str],
+def fingerprint_of(model: Model, options: Sequence[Any], networks: Sequence[str],
                  target: ConversionTarget) -> str:
     """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
     parts = [model.identity, target.name, code_fingerprint(target), networks,

@@ -70,13 +70,18 @@ def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def onnx_packages(golden_checkpoints: Path, golden_config: Path, tmp_path_factory: pytest.TempPathFactory,
-                  worker_id: str) -> "OnnxPackages":
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder shared by all workers of a run."""
+    own = tmp_path_factory.getbasetemp()
+    return own if worker_id == "master" else own.parent
+
+
+@pytest.fixture(scope="session")
+def onnx_packages(golden_checkpoints: Path, golden_config: Path, shared: Path) -> "OnnxPackages":
     """ONNX packages of the golden checkpoints, shared by all workers of a run; tests must not change them."""
     from tests.onnx_packages import OnnxPackages
 
-    own = tmp_path_factory.getbasetemp()
-    return OnnxPackages(golden_checkpoints, golden_config, (own if worker_id == "master" else own.parent) / "onnx")
+    return OnnxPackages(golden_checkpoints, golden_config, shared / "onnx")
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from ane.backends.mil.package import METADATA, Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
+from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
 OPTIONS = CoreMLOptions(lanes=(2,), caches=("io", "state"), buckets={
@@ -27,11 +26,9 @@ def write_small_bundle(folder: Path, networks: list[str] | None = None) -> Path:
     """
     write_random_bundle(folder / "plain")
     shared = folder.parent.parent if folder.parent.name.startswith("popen-") else folder.parent     # of xdist's workers
-    with FileLock(shared / "small.lock"):
-        if not (shared / "small").exists():
-            convert(Bundle(folder / "plain"), shared / "small", [OPTIONS], NETWORKS)
+    small = converted(shared, Bundle(folder / "plain"), [OPTIONS], NETWORKS).path
     left_out = [f"{network}-*" for network in NETWORKS if networks and network not in networks]
-    shutil.copytree(shared / "small", folder / "small", ignore=lambda parent, names: (
+    shutil.copytree(small, folder / "small", ignore=lambda parent, names: (
         shutil.ignore_patterns(*left_out)(parent, names) if Path(parent).name == "packages" else ()))
     manifest = json.loads((folder / "small" / "bundle.json").read_text())
     manifest["coreml"]["packages"] = [package for package in manifest["coreml"]["packages"]

@@ -110,7 +110,11 @@ def value_table(one: "FunctionCheck") -> Table:
 def print_published(console: Console, results: "Sequence[FunctionCheck]") -> None:
     """The activations under the names that the model's authors give them, of one function of each package and kind: a
     row each; of those without a value, why there is none."""
-    for one in {(one.package, *one.published): one for one in reversed(results) if one.published}.values():
+    shown: dict[tuple[str, ...], FunctionCheck] = {}
+    for one in results:
+        if one.published:
+            shown.setdefault((one.package, *one.published), one)
+    for one in shown.values():
         table = plain_table(f"{one.package}, {one.function}: activations", "activation", "dB", *ELEMENT_HEADINGS,
                             numbers=(1, 4, 5, 6))
         values = {value.module: value for value in one.values}

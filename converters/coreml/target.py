@@ -81,7 +81,8 @@ def check_options(options: CoreMLOptions, model: Model) -> None:
         return
     for option, name in DECODER_ONLY.items():
         if getattr(options, option) != getattr(CoreMLOptions, option):
-            raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder")
+            raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder",
+                            name)
 
 
 def network_of(model: ConvertibleModel, bucket: str) -> str:
@@ -104,7 +105,8 @@ def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
             raise UserError(f"buckets={STEP}={slots}: the slots of a state must be a multiple of {RECENT}; use "
                             f"{-(-slots // RECENT) * RECENT}, or cache io only")
     if max(options.lanes) > RECENT:
-        raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only")
+        raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only",
+                        "cache")
 
 
 # Packages of a bundle

@@ -13,15 +13,14 @@ from ane.bundles.packages import WEIGHTS
 from ane.cli import main
 from ane.commands.packages import open_undamaged
 from ane.system.errors import UserError
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
+from tests.conversions import converted
 
 
 @pytest.fixture(scope="module")
-def intact(random_bundle, tmp_path_factory) -> Path:
+def intact(random_bundle, shared) -> Path:
     small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
-    path = tmp_path_factory.mktemp("bundles") / "intact"
-    return convert(Bundle(random_bundle), path, [small], ["rlg_auto", "autoregressive"]).path
+    return converted(shared, Bundle(random_bundle), [small], ["rlg_auto", "autoregressive"]).path
 
 
 @pytest.fixture

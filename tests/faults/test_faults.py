@@ -6,22 +6,19 @@ import pytest
 
 from ane.backends.mil import Interpreter, Package
 from ane.bundles.bundle import Bundle
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.proof.verify import UnverifiedBundle, smallest_functions
+from tests.conversions import converted
 from tests.faults.__main__ import drawn_faults, main, score
 from tests.faults.faults import KINDS, FaultFinder, draw, write_faulty
-from tests.random_model import write_random_bundle
 
 OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={"prefill": (32,), "step": (64,)})
 NETWORKS = ["autoregressive", "rlg_auto"]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("faults")
-    write_random_bundle(folder / "plain")
-    return convert(Bundle(folder / "plain"), folder / "random", [OPTIONS], NETWORKS).path
+def bundle(random_bundle, shared):
+    return converted(shared, Bundle(random_bundle), [OPTIONS], NETWORKS).path
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,12 @@
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget
+from tests.conversions import converted
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
 BUCKETS = {"text": (24, 60), "mel": (64, 160), "vocoder": (62,)}
@@ -28,9 +27,5 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="session")
 def packaged(imported: Bundle, shared: Path) -> Bundle:
     """With packages; tests must not change it."""
-    path = shared / "fastspeech-packages"
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            core_ml = convert(imported, shared / "fastspeech-core-ml", [CoreMLOptions("fp32", buckets=BUCKETS)])
-            convert(core_ml, path, [OnnxOptions()], target=OnnxTarget())
-    return Bundle(path)
+    core_ml = converted(shared, imported, [CoreMLOptions("fp32", buckets=BUCKETS)])
+    return converted(shared, core_ml, [OnnxOptions()], target=OnnxTarget())

@@ -3,16 +3,15 @@
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.system.decibels import snr_db
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget
+from tests.conversions import converted
 
 BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}
 TEXT = "Hello there. How are you?"
@@ -21,13 +20,8 @@ TEXT = "Hello there. How are you?"
 @pytest.fixture(scope="module")
 def packaged(shared: Path) -> Bundle:
     """With packages of both formats in float32; tests must not change it."""
-    path = shared / "hibari-packages"
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            core_ml = convert(open_model("demo-fast"), shared / "hibari-core-ml",
-                              [CoreMLOptions("fp32", buckets=BUCKETS)])
-            convert(core_ml, path, [OnnxOptions()], target=OnnxTarget())
-    return Bundle(path)
+    core_ml = converted(shared, open_model("demo-fast"), [CoreMLOptions("fp32", buckets=BUCKETS)])
+    return converted(shared, core_ml, [OnnxOptions()], target=OnnxTarget())
 
 
 @pytest.mark.parametrize("engine", ["mil", "onnx:cpu"])

@@ -12,10 +12,10 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.cli import main
-from converters.conversion import convert
 from converters.swift.export import token_tables, write_arrays
 from converters.swift.golden import fingerprint
-from tests.random_model import RandomModel, write_random_bundle
+from tests.conversions import converted
+from tests.random_model import RandomModel
 from tests.small_bundle import OPTIONS
 
 MODEL = Path("Sources/TortoiseCoreML/Model")
@@ -26,11 +26,9 @@ needs_swift = pytest.mark.skipif(shutil.which("swift") is None, reason=(
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bundles")
-    write_random_bundle(folder / "plain")
+def small(random_bundle: Path, shared: Path) -> Path:
     options = replace(OPTIONS, caches=("io",), buckets=BUCKETS)
-    return convert(Bundle(folder / "plain"), folder / "small", [options], ["autoregressive", "hifigan"]).path
+    return converted(shared, Bundle(random_bundle), [options], ["autoregressive", "hifigan"]).path
 
 
 @pytest.fixture(scope="module")
