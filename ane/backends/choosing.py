@@ -116,7 +116,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     options = EngineOptions(precision, threads, keep, **others)
     if model.family.stages is None:
         refuse_backend_options(model, spec, options)
-        return model.family.own_backend(model)
+        return model.own_backend()
     kind, device = resolve(spec, model)
     options.check(spec, kind, device)
     if kind == "torch":

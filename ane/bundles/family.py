@@ -126,7 +126,8 @@ class ModelFamily:
     Attributes:
         name: of its folder in ``ane.models``. title: its name in messages.
         networks: by name, in the order in which bundles store them. None of PyTorch: the family runs graphs of its own.
-        stages: what a backend runs; None: it has a backend of its own.
+        stages: what a backend runs; None: its models have one of their own, and write their bundles themselves
+            (``own_backend`` and ``write_bundle`` of ``ane.models.styletts.bundle.StyleModel``).
         settings: class of the settings of a request, whose fields are its options; None: it transcribes.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
         repositories: regular expression found in the names of repositories of this family; "": any other.
@@ -165,19 +166,11 @@ class ModelFamily:
         """The ``ane.bundles.hub.Snapshot`` of a repository. ``progress`` is called with each file's name."""
         raise NotImplementedError
 
-    # Of a family without PyTorch networks
-
-    def own_backend(self, model: Any) -> Any:
-        """What the synthesizer gets for a backend when the family has no ``stages``."""
-        raise NotImplementedError
-
     def open_bundle(self, folder: Path) -> Any:
-        """The ``ane.bundles.Model`` of a bundle."""
-        raise NotImplementedError
+        """The ``ane.bundles.Model`` of a bundle. A family without PyTorch networks has a class of its own."""
+        from ane.bundles.bundle import Bundle  # imports torch
 
-    def write_bundle(self, model: Any, destination: Path, **options: Any) -> Any:
-        """``ane.bundles.bundle.write_bundle``."""
-        raise NotImplementedError
+        return Bundle(folder)
 
 
 def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:

@@ -85,9 +85,9 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
     if checkpoints is None:
         if config is not None:
             raise UserError(f"the constructor arguments in {config} are for checkpoints; a bundle has its own")
-        folder = find_bundle(bundle)
         from ane.bundles.bundle import Bundle
 
+        folder = find_bundle(bundle)
         family = find_family(bundle_family(folder))
         return Bundle(folder) if family.networks else family.open_bundle(folder)
     if bundle is not None:

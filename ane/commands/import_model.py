@@ -88,8 +88,8 @@ def import_command(args: argparse.Namespace) -> int:
     options = checkpoint_options(family, config=origin.config, where=args.config and str(args.config), **_paths(args))
     model = family.open_checkpoints(origin.path, **options)
     surplus = model.check()
-    write = partial(_write_networks, console, args.precision) if family.networks else family.write_bundle
-    bundle = write(model, destination, name=args.name or destination.name, licence=origin.licence,
+    write = partial(_write_networks, console, args.precision, model) if family.networks else model.write_bundle
+    bundle = write(destination, name=args.name or destination.name, licence=origin.licence,
                    source=origin.source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
     report_console(args).print(f"Wrote {destination}. {how_to_use(family, args.output)}")

@@ -110,12 +110,35 @@ class StyleModel(Model):
     def renamed(self, name: str) -> Self:
         return dataclasses.replace(self, name=name)
 
+    def own_backend(self) -> StyleBackend:
+        """What runs its graph."""
+        return StyleBackend(self)
+
+    def write_bundle(self, destination: Path | str, *, name: str | None = None, licence: str = "",
+                     source: Mapping[str, Any] | None = None, overwrite: bool = False) -> "StyleModel":
+        """Write the model as a bundle, which appears at ``destination`` complete or not at all.
+
+        ``source`` states where the files came from. Call ``check`` before, to write no damaged model.
+
+        Raises:
+            UserError: the destination is taken or not writable.
+        """
+        from ane.bundles.bundle import check_destination  # imports torch
+
+        destination = Path(destination)
+        check_destination(destination, overwrite, self.folder)
+        with replacing(destination, directory=True) as folder:
+            written = [record(folder, file) for file in self.write_files(folder)]
+            content = {"format": FORMAT, "model": self.kind, "name": name or destination.name, "licence": licence,
+                       "source": dict(source or {}), "created_by": f"tortoise-ane {version()}",
+                       "files": dataclasses.asdict(StyleFiles(*written))}
+            (folder / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n",
+                                                encoding="utf-8")
+        return self.family.open_bundle(destination)
+
 
 class StyleFamily(ModelFamily):
     """What these families declare in common. Each defines ``open_checkpoints`` and ``synthesizer``."""
-
-    def own_backend(self, model: StyleModel) -> StyleBackend:
-        return StyleBackend(model)
 
     def open_bundle(self, folder: Path) -> StyleModel:
         """The files of a bundle, each compared with its SHA-256.
@@ -137,25 +160,3 @@ class StyleFamily(ModelFamily):
 
     def source_files(self, path: Path, **options: Any) -> dict[str, Path]:
         return self.open_checkpoints(path, **options).files
-
-    def write_bundle(self, model: StyleModel, destination: Path | str, *, name: str | None = None, licence: str = "",
-                     source: Mapping[str, Any] | None = None, overwrite: bool = False, **options: Any) -> StyleModel:
-        """Write a model as a bundle, which appears at ``destination`` complete or not at all.
-
-        ``source`` states where the files came from. Call ``check`` before, to write no damaged model.
-
-        Raises:
-            UserError: the destination is taken or not writable.
-        """
-        from ane.bundles.bundle import check_destination  # imports torch
-
-        destination = Path(destination)
-        check_destination(destination, overwrite, model.folder)
-        with replacing(destination, directory=True) as folder:
-            written = [record(folder, file) for file in model.write_files(folder)]
-            content = {"format": FORMAT, "model": self.name, "name": name or destination.name, "licence": licence,
-                       "source": dict(source or {}), "created_by": f"tortoise-ane {version()}",
-                       "files": dataclasses.asdict(StyleFiles(*written))}
-            (folder / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n",
-                                                encoding="utf-8")
-        return self.open_bundle(destination)

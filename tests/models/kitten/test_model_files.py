@@ -152,7 +152,7 @@ def test_no_such_source() -> None:
 
 def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
     destination = tmp_path / "bundles" / "kitty"
-    written = FAMILY.write_bundle(read_model_files(folder), destination, licence="apache-2.0",
+    written = read_model_files(folder).write_bundle(destination, licence="apache-2.0",
                                   source={"repository": "a/b"})
     assert (written.name, bundle_family(destination)) == ("kitty", "kitten")
     content = json.loads((destination / "bundle.json").read_text())
@@ -166,7 +166,7 @@ def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
 def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, file: str) -> None:
-    FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
+    read_model_files(folder).write_bundle(tmp_path / "kitty")
     path = tmp_path / "kitty" / file
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -175,7 +175,7 @@ def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, f
 
 
 def test_other_commands_say_that_it_is_a_bundle_of_kitten(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
-    FAMILY.write_bundle(read_model_files(folder), tmp_path / "kitty")
+    read_model_files(folder).write_bundle(tmp_path / "kitty")
     with pytest.raises(UserError, match="is a bundle of KittenTTS, which this command or function cannot use"):
         Bundle(tmp_path / "kitty")
     with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
