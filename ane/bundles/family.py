@@ -167,10 +167,8 @@ class ModelFamily:
         raise NotImplementedError
 
     def open_bundle(self, folder: Path) -> Any:
-        """The ``ane.bundles.Model`` of a bundle. A family without PyTorch networks has a class of its own."""
-        from ane.bundles.bundle import Bundle  # imports torch
-
-        return Bundle(folder)
+        """The ``ane.bundles.Model`` of a bundle of a family without PyTorch networks."""
+        raise NotImplementedError
 
 
 def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
