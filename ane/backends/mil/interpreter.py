@@ -264,14 +264,15 @@ class PreparedOp:
         return tuple(self._part(part, values) for part in self._parts[key])
 
     def _argument(self, key: str, values: dict[str, Tensor]) -> object:
-        parts = [self._part(part, values) for part in self._parts[key]]
+        flush = self.flush and key not in self._kernel.numbers
+        parts = [self._part(part, values, flush) for part in self._parts[key]]
         return tuple(parts) if key in self._kernel.variadic else self._kernel.converters[key](parts[0])
 
-    def _part(self, part: str | Constant, values: dict[str, Tensor]) -> Tensor | str:
+    def _part(self, part: str | Constant, values: dict[str, Tensor], flush: bool = False) -> Tensor | str:
         if isinstance(part, str):
             return values[part]
         value = self._package.tensor(part)
-        return flushed(value) if self.flush and part.type.dtype == "fp16" else value
+        return flushed(value) if flush and part.type.dtype == "fp16" else value
 
 
 class MilRuntime(Runtime):

@@ -52,6 +52,11 @@ class Kernel:
         return frozenset(name for name, kind in self._kinds.items() if kind == Tensors)
 
     @cached_property
+    def numbers(self) -> frozenset[str]:
+        """Parameters that are single numbers, such as the epsilon of a norm."""
+        return frozenset(name for name, kind in self._kinds.items() if kind is float)
+
+    @cached_property
     def has_inner(self) -> bool:
         """Whether it takes ``inner``, which rounds its intermediate results."""
         return "inner" in self._kinds

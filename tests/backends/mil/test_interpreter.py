@@ -127,6 +127,12 @@ def test_small_numbers_of_inputs_weights_and_results_are_flushed(tmp_path: Path)
     assert (run(path, np.full(SHAPE, .25, np.float32), fp16=True, flush=True) == 0).all(), "the result is flushed"
 
 
+def test_the_epsilon_of_a_norm_is_not_flushed(tmp_path: Path):
+    """It keeps columns of zeros, such as padding, from being divided by 0: no number that is multiplied."""
+    path = saved(convert(lambda x: mb.layer_norm(x=x, axes=[1], epsilon=np.float16(1e-5))), tmp_path)
+    assert (run(path, np.zeros(SHAPE, np.float32), fp16=True, flush=True) == 0).all()
+
+
 @pytest.mark.parametrize("option", ["narrow_norms", "flush"])
 def test_arithmetic_of_fp16_without_fp16_is_refused(option):
     with pytest.raises(ValueError, match="narrow_norms and flush need fp16"):
