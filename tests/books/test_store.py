@@ -25,7 +25,7 @@ from ane.text import nothing_to_say_error
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds
 from tests.campaigns.kill import RESULTS, in_child, kill_at_random, narration_state, whole_run
 
-CHUNKS = 22
+CHUNKS = 42
 
 
 def test_a_finished_job_speaks_nothing_again(tmp_path):
@@ -229,7 +229,7 @@ def test_a_job_of_the_first_version_goes_on(tmp_path):
     assert sounds(tmp_path) == before
 
 
-CHUNKS = 22
+CHUNKS = 42
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
@@ -241,7 +241,6 @@ def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     assert json.loads((tmp_path / "c.json").read_text())["trials"] >= 28
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="no campaign is committed")
 def test_the_committed_campaign_found_nothing_wrong():
     result = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert result["failures"] == []
@@ -267,4 +266,4 @@ def test_a_process_that_ends_at_a_chunk_loses_that_chunk_alone(tmp_path):
     speaker = StandInSpeaker()
     whole_run(tmp_path, speaker)
     assert "number 9" in speaker.spoken[0]
-    assert 0 < len(speaker.spoken) < CHUNKS
+    assert 0 < len(speaker.spoken) < 22           # chunks of the campaign's book
