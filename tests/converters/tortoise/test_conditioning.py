@@ -11,7 +11,7 @@ from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import PackageFunction
-from ane.models.tortoise.packaged import encoders
+from ane.models.tortoise import packaged
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
@@ -53,7 +53,7 @@ class ConditioningCase:
         return functions(graphs, saved(graphs, style, folder), arithmetic)
 
     def latents(self, served: list[PackageFunction]) -> np.ndarray:
-        encode = encoders.clip_latents if self.input == "mel" else encoders.random_latents
+        encode = packaged.clip_latents if self.input == "mel" else packaged.random_latents
         return encode(served, **{self.input: self.value()})
 
 
@@ -120,4 +120,4 @@ def test_a_clip_of_another_length_is_reported(length):
     package = Path("conditioning_encoder.mlpackage")
     served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
     with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes exactly 517 frames"):
-        encoders.clip_latents(served, np.zeros((1, 80, length), np.float32))
+        packaged.clip_latents(served, np.zeros((1, 80, length), np.float32))
