@@ -242,12 +242,14 @@ def test_a_file_that_the_job_did_not_write_is_not_replaced(job, tmp_path):
     jobs.close()
 
 
-def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_named(job, tmp_path):
+def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_named(tmp_path):
+    job = tmp_path / "job"
+    run_job(job, book(4))
     assert write(job, tmp_path / "book.wav", srt=True).former == []
     (tmp_path / "book.srt").write_text("old")
-    book = write(job, tmp_path / "book.wav", title="Another")
+    again = write(job, tmp_path / "book.wav", title="Another")
     assert (tmp_path / "book.srt").read_text() != "old"
-    assert str(tmp_path / "book.srt") in book.files
+    assert str(tmp_path / "book.srt") in again.files
     chapters = write(job, tmp_path / "book.wav", per_chapter=True)
     assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
 
