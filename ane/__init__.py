@@ -27,8 +27,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> Any:
     """Open a model on a backend; call ``speak`` on the result.
 
-    The result is the synthesizer of the model's family: ``ane.models.tortoise.synthesizer.Synthesizer``,
-    ``ane.models.fastspeech.synthesizer.FastSpeechSynthesizer`` or ``ane.models.kitten.synthesizer.KittenSynthesizer``.
+    The result is an ``ane.speech.Speaker`` of the model's family: of hibari for the embedded voice, else of Tortoise,
+    FastSpeech, KittenTTS or Kokoro.
 
     Args:
         bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, a FastSpeech

@@ -23,7 +23,7 @@ import ane
 from ane.audio import read_audio, write
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import Model, open_model
-from ane.bundles.opening import VOICE
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
 from ane.text import normalise_english
@@ -112,7 +112,7 @@ def quality_row(system: str, settings: Mapping[str, Any], judged: Sequence[Judge
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    options.bundle = options.bundle or VOICE
+    options.bundle = options.bundle or DEFAULT_BUNDLE
     sentences = tuple(held_out_sentences()[:options.sentences])
     rows, misheard = [], {}
     for system, settings, sounds, teacher in systems(options, sentences):

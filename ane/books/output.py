@@ -175,7 +175,8 @@ def with_former_companions(options: OutputOptions, titles: Sequence[str], before
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound."""
     kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles)
             if str(file) in before and file.exists()]
-    return replace(options, **{file.suffix[1:]: True for file in kept})
+    made: dict[str, Any] = {file.suffix[1:]: True for file in kept}
+    return replace(options, **made)
 
 
 @contextmanager

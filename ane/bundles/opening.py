@@ -14,8 +14,9 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-DEMO, VOICE = "demo", "demo-fast"           # the small Tortoise, and the voice that speaks unless another is named
-EMBEDDED = {DEMO: "bundle", VOICE: "fast"}  # the bundles of the package: name → folder in ane/demo
+DEMO = "demo"                       # the small Tortoise
+DEFAULT_BUNDLE = "demo-fast"        # the voice heart, which speaks unless another is named
+EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "fast"}  # the bundles of the package: name → folder in ane/demo
 
 
 def demo_bundle(name: str = DEMO) -> Path:
@@ -42,9 +43,9 @@ def is_path(text: str | Path) -> bool:
 
 
 def find_bundle(bundle: str | Path | None) -> Path:
-    """The directory of a bundle given by path or by name; None: ``VOICE``. Raises UserError when there is none."""
+    """The directory of a bundle by path or by name; None: ``DEFAULT_BUNDLE``. Raises UserError when there is none."""
     if bundle is None or str(bundle) in EMBEDDED:
-        return demo_bundle(str(bundle or VOICE))
+        return demo_bundle(str(bundle or DEFAULT_BUNDLE))
     if isinstance(bundle, Path) or is_path(bundle):
         return Path(os.path.expanduser(bundle))
     names = bundle_names()
@@ -74,7 +75,7 @@ def new_bundle(text: str) -> Path:
 
 def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
                config: Path | None = None) -> Model:
-    """Open a bundle (by name or path; ``VOICE`` when nothing is given) or official checkpoints: a directory, or a file.
+    """Open a bundle, by name or path, or official checkpoints: a directory, or a file. Of neither: ``DEFAULT_BUNDLE``.
 
     ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
     All keys and shapes are compared with the configs here, so a model that opens is complete; weights are read later.
@@ -113,7 +114,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--bundle`` and ``--checkpoints``, whose values ``open_model`` takes under the same names."""
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--bundle", metavar="NAME|PATH",
-                       help=f"bundle to use: a name (as in `ane import`) or a directory (default: {VOICE}, embedded)")
+                       help="bundle to use: a name (as in `ane import`) or a directory (default: "
+                            f"{DEFAULT_BUNDLE}, embedded)")
     group.add_argument("--checkpoints", metavar="PATH", type=Path,
                        help="official checkpoints to use without importing: Tortoise's directory of .pth files, a "
                             "FastSpeech .pt file or a KittenTTS folder")

@@ -15,7 +15,7 @@ INTERVAL = 5.0      # seconds between two plain lines
 
 
 class ProgressDisplay:
-    """Shows the progress of synthesis on a console; ``update`` is what ``Synthesizer.speak`` calls."""
+    """Shows the progress of synthesis on a console; ``update`` is what ``Speaker.speak`` calls."""
 
     def __init__(self, console: Console, shown: bool, clock: Callable[[], float] = time.monotonic):
         self.progress = Progress(TextColumn("{task.description:<21}"), BarColumn(), MofNCompleteColumn(),

@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from ane.bundles.opening import VOICE
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.commands.arguments import FullHelpAction, comma_separated, gigabytes, natural, positive, rare_group, seconds
 from ane.system.errors import UserError
 
@@ -42,8 +42,9 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
     parser.add_argument("--wyoming-host", default="", metavar="H",
                         help="address for Wyoming, which has no token (default: that of --host)")
-    parser.add_argument("--models", type=comma_separated, default=[VOICE], metavar="A,B",
-                        help=f"bundles to speak with; the first is the one for OpenAI's model names (default: {VOICE})")
+    parser.add_argument("--models", type=comma_separated, default=[DEFAULT_BUNDLE], metavar="A,B",
+                        help="bundles to speak with; the first is the one for OpenAI's model names (default: "
+                             f"{DEFAULT_BUNDLE})")
     parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
     parser.add_argument("--map-voice", action="append", default=[], type=voice_mapping, metavar="NAME=VOICE",
                         help="what a client's voice name means, such as alloy=rms; may be repeated")

@@ -15,9 +15,10 @@ from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
 from ane.speech.settings import Option, check_option
 from ane.system.errors import UserError
 
-# of all kinds of models; of options with one name, the first has the help
-OPTIONS: dict[str, Option] = (KittenSettings.options() | FastSpeechSettings.options() | HibariSettings.options()
-                              | KokoroSettings.options() | Settings.options())
+KINDS = tuple(settings.options() for settings in (Settings, KokoroSettings, HibariSettings, FastSpeechSettings,
+                                                  KittenSettings))
+# of all kinds of models; of options with one name, Tortoise's has the help
+OPTIONS: dict[str, Option] = {name: option for kind in reversed(KINDS) for name, option in kind.items()}
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
 REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream")    # options that are no field of settings
@@ -49,7 +50,8 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
         return
     kind = {int: int if option.name == "top_k" else positive, tuple: pair}.get(option.type, option.type)
     stated = option.default and option.group != "diffusion" and "(default" not in option.help
-    default = f" (default: {option.default})" if stated else ""
+    same = len({kind[option.name].default for kind in KINDS if option.name in kind}) == 1
+    default = f" (default: {option.default if same else 'that of the model'})" if stated else ""
     named = {"choices": option.choices} if option.choices else {"type": kind, "metavar": option.metavar}
     group.add_argument(flag, help=option.help + default, **named)
 

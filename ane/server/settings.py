@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pydantic import PositiveFloat, PositiveInt
 
-from ane.bundles.opening import VOICE
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.speech.request import Budget
 from ane.system.checked import checked
 from ane.system.errors import UserError
@@ -74,7 +74,7 @@ class ServerSettings:
         add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
     """
 
-    models: tuple[str, ...] = (VOICE,)
+    models: tuple[str, ...] = (DEFAULT_BUNDLE,)
     transcriber: str = ""
     host: str = "127.0.0.1"
     port: int = 8880

@@ -100,14 +100,14 @@ class SpeechRequest:
 
 @dataclass
 class Run:
-    """What is no part of the answer to a request.
+    """Progress, timing, shared lanes and limits of one request: what its answer does not depend on.
 
     Attributes:
         progress: called during the work. timeline: records when each phase runs.
         lanes: those that several requests share; None: a request has its own if it needs some.
         priority: key for sorting requests that share lanes, the least being the most urgent.
-        whole: whether chunks are worked on in groups, phase by phase, because nothing is heard before all is spoken;
-            otherwise one after the other, each as soon as it can be.
+        whole: whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one
+            after the other, each as soon as it can be.
         spending: what the texts of the request have cost, and may.
     """
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -27,7 +27,7 @@ from ane.text.unicode_to_ascii import foreign_scripts
 LOGGER = logging.getLogger("ane.speech")
 
 
-class Speaker:
+class Speaker(ABC):
     """A model on a backend. ``speak``, ``speak_all``, ``stream`` and ``feed`` synthesise speech; their arguments are
     those of ``request``, ``progress`` and ``timeline``.
 

@@ -65,7 +65,7 @@ class HibariSynthesizer(Speaker):
         speed = settings.speed * chunk.delivery.speed
         with run.timeline.record("text"):
             states, counts = self.encode(chunk, min(speed, 1.0))
-            counts[0] = min(counts[0], MOST_SILENCE * max(speed, 1.0))
+            counts[0] = min(counts[0], int(MOST_SILENCE * max(speed, 1.0)))
         with run.timeline.record("prosody"):
             width = self.config.prosody_width
             slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)

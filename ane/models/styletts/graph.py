@@ -45,10 +45,10 @@ class StyleGraph:
             raise UserError(f"{path} is missing: download the model again")
         onnxruntime_module(title, f"'tortoise-ane[{extra}]'")
         with _one_line_errors(f"{path} cannot be loaded"):
-            self._session = make_session(path, [CPU], threads)
+            self._session = make_session(path, [CPU], threads, spins=False)
             self.published_outputs = self._names()
             if {DURATION, CLIPPED}.isdisjoint(self._names()) and CLIPPED.encode() in path.read_bytes():
-                self._session = make_session(with_durations(path), [CPU], threads)
+                self._session = make_session(with_durations(path), [CPU], threads, spins=False)
         fault = interface_fault(self._session)
         if fault:
             raise UserError(f"{path} is not a {title} graph: {fault}")
