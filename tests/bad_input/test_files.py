@@ -30,7 +30,7 @@ def test_a_name_longer_than_names_can_be(complain, arguments):
                                        ("export", "random", "-o", f"{LONG}.pth"), ("show", f"./{LONG}")])
 def test_a_name_longer_than_names_can_be_for_a_voice(complain, tmp_path, speech, arguments):
     soundfile.write(tmp_path / "work" / "clip.wav", speech, RATE)
-    assert LONG in complain("voices", *arguments)
+    assert LONG in complain("voices", *arguments, "--bundle", "demo")
 
 
 def test_a_name_longer_than_names_can_be_for_a_bundle(complain, checkpoints):

@@ -187,14 +187,15 @@ def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoin
 
 # Names
 
-def test_bundles_are_found_by_name_or_path_and_the_demo_by_default(path, home, monkeypatch):
+def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, home, monkeypatch):
     shutil.copytree(path, home / "bundles" / "mine")
     assert bundle_names() == ["demo", "demo-fast", "mine"]
     assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
     monkeypatch.chdir(path.parent)
     assert open_model("./tiny").path == Path("tiny")
     assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
-    assert find_bundle(None) == find_bundle("demo") == demo_bundle()
+    assert find_bundle(None) == find_bundle("demo-fast")
+    assert find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
     assert find_bundle("demo-fast").parts[-3:] == ("ane", "demo", "fast")
 

@@ -225,6 +225,7 @@ class Sharing:
     def __init__(self, lanes: int = 4):
         model = RandomModel()
         self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
+        self.synthesizer.backend.keeps_threads = True       # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes)
 
     def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:

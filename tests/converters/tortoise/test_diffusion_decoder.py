@@ -160,7 +160,7 @@ def test_half_precision_is_near(half, arithmetic, floor):
 
 def test_the_trained_network_is_near_in_half_precision(build):
     """With its own unconditioned row, on which group norms have hardly any variance."""
-    network = reference_network("diffusion", open_model(None))
+    network = reference_network("diffusion", open_model("demo"))
     path = build(diffusion.denoise(network, 2, 64), Style("fp16"))
     inputs, _ = denoised(network, 50, 64)
     code = np.concatenate((numbers(1, network.config.model_channels, 50), network.unconditioned(50).numpy()))

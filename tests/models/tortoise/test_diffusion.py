@@ -175,7 +175,7 @@ def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(predi
 
 @pytest.mark.parametrize("prediction", ["eps", "V", ""])
 def test_an_unknown_prediction_raises(prediction):
-    with pytest.raises(ValueError, match="epsilon, v, x0"):
+    with pytest.raises(ValueError, match="epsilon, v or x0"):
         denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 

@@ -99,7 +99,7 @@ def test_sizes_that_config_json_states(tmp_path):
 @pytest.mark.parametrize(("change", "fault"), [
     ({"sampling_rate": 44100}, "sampling_rate is 44100, and mels of FastSpeech need 22050"),
     ({"hop_size": 512}, "hop_size is 512"), ({"upsample_rates": [8, 8, 2, 4]}, "makes 512 samples a frame"),
-    ({"upsample_rates": "8,8"}, "upsample_rates must be like"), ({"resblock": "3"}, "resblock must be like"),
+    ({"upsample_rates": "8,8"}, "upsample_rates must be like"), ({"resblock": "3"}, "resblock must be one of 1, 2"),
     ({"upsample_rates": [8, 8]}, "do not fit together"), ({"resblock_kernel_sizes": [3]}, "differ in length"),
     ({"upsample_rates": [8, 8, 1, 4]}, "must be upsample_rates plus an even"),
     ({"upsample_initial_channel": 64}, "the network has"),
