@@ -30,7 +30,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="how much work to do; '?' lists the presets (default: the "
                                                          f"model's, or {DEFAULT_PRESET})")
     parser.add_argument("--seed", type=natural, metavar="N",
-                        help="random seed, to repeat a result (default: a new one, which is printed)")
+                        help="random seed, to repeat a result (default: a new one, or the "
+                             "model's own; it is printed)")
     parser.add_argument("--speed", type=float, metavar="FACTOR",
                         help="speed of speech: 2 is twice as fast (default: 1)")
     parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
