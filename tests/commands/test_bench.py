@@ -12,7 +12,7 @@ from ane.bench import sessions
 from ane.bench.sessions import read_row
 from ane.bench.worker import BenchWorker
 from ane.bundles.bundle import Bundle
-from ane.bundles.opening import VOICE
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main
 from ane.commands import bench
 from ane.system.errors import UserError
@@ -124,7 +124,7 @@ def test_a_flag_that_was_removed_says_what_to_do_instead(capsys, flag, advice):
 
 def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
     found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "-o", "-"))
-    assert found["bundle"]["name"] == VOICE
+    assert found["bundle"]["name"] == DEFAULT_BUNDLE
     assert {row["what"] for row in found["rows"]} == {"sentence"}
     assert found["chosen"]["backend"] == "torch:cpu"
 
