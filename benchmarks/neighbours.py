@@ -17,7 +17,7 @@ import torch
 import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
-from ane.commands.arguments import comma_separated
+from ane.commands.arguments import comma_separated, natural
 from benchmarks.embedded import TEXTS, WAYS, first_sound_call, speed_call
 from benchmarks.harness import Benchmark, BenchmarkResult
 
@@ -65,7 +65,7 @@ def settle(synthesizer: Any, text: str, arguments: dict[str, Any]) -> None:
 
 
 def numbers(text: str) -> list[int]:
-    return [int(part) for part in comma_separated(text)]
+    return [natural(part) for part in comma_separated(text)]
 
 
 def add_options(add: Any) -> None:

@@ -20,7 +20,7 @@ PICKLE_MAGIC = b"\x80"          # torch.save before that
 MAX_ENTRIES = 100_000           # tensors of a file; Tortoise's decoder has 400
 MAX_SHARED = 8                  # by which tensors that share memory may exceed it: weights are tied in pairs
 SMALL = 64 << 20                # bytes that they may claim in any case: masks are stored as one number, repeated
-ZEROS = re.compile(rb"c(?:builtins|__builtin__)\nbytearray\n")      # torch allows it, and it allocates what it is told
+ZEROS = re.compile(rb"c(?:builtins|__builtin__)\nbytearray\n")      # allowed by torch; allocates what is stated
 OTHER_FILES = {
     b"version https://git-lfs": "is a Git LFS pointer, not the file itself: run `git lfs pull`, or download the file",
     b"<": "is a web page, not a checkpoint: the download went to an error or login page; download it again",

@@ -41,7 +41,7 @@ class Spending:
     sent: int = 0
     spelled: int = 0
 
-    def anew(self) -> "Spending":
+    def fresh(self) -> "Spending":
         """That of another request with the same budget."""
         return Spending(self.budget)
 

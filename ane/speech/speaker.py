@@ -250,7 +250,7 @@ class Speaker(ABC):
         """The chunks of each of some requests that differ in their texts only, and what ``render`` takes."""
         run.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
-        runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.anew()) for _ in requests]
+        runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.fresh()) for _ in requests]
         chunks = [with_final(self.chunks(request, own)) for request, own in zip(requests, runs, strict=True)]
         self._require(requests[0])
         return chunks, self.with_voice(requests[0], run)

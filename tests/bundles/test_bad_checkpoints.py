@@ -241,7 +241,7 @@ def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
 
 
 def rewritten(source: Path, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> None:
-    """Write a ZIP archive anew."""
+    """Write a ZIP archive again."""
     with zipfile.ZipFile(source) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(source, "w", compression) as archive:

@@ -60,6 +60,14 @@ def test_a_fine_tuned_decoder_alone_takes_the_other_networks_from_a_base(name, d
     assert same_weights(model, official)
 
 
+def test_sizes_stated_for_the_fine_tune_leave_those_of_the_base(directory, official, original, tmp_path):
+    stated = json.loads((directory / "config.json").read_text())
+    shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
+    model = CheckpointDirectory(tmp_path / "8301_gpt.pth", {GPT: stated[GPT]}, base=open_model(bundle=original))
+    model.check()
+    assert same_weights(model, official)
+
+
 def test_safetensors_are_read(directory, official, tmp_path):
     save_file({key: tensor.clone() for key, tensor in torch.load(directory / GPT, weights_only=True).items()},
               tmp_path / "gpt.safetensors")

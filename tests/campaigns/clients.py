@@ -155,7 +155,7 @@ def leaving(campaign: Campaign, rng: random.Random) -> None:
 
 
 def flooding(campaign: Campaign, rng: random.Random) -> None:
-    """Pings that nobody reads the answers of, or requests one after the other."""
+    """Pings whose answers are never read, or requests one after the other."""
     with campaign.connect() as connection:
         connection.settimeout(2)
         key = base64.b64encode(os.urandom(16)).decode()

@@ -13,6 +13,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
+from ane.system.machine import usable_cores
 from tests.random_model import RandomModel
 
 TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped.", "Two?"]
@@ -23,7 +24,7 @@ SETTINGS = replace(SETTINGS, sampling=replace(SETTINGS.sampling, max_codes=10))
 @pytest.fixture(scope="module")
 def synthesizer() -> Synthesizer:
     model = RandomModel()
-    return Synthesizer(model, TorchBackend(model, "cpu", "fp32"))
+    return Synthesizer(model, TorchBackend(model, "cpu", "fp32", threads=usable_cores()))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ this process wait for a core is watched, and while they wait, fewer of them are 
 state depends on their number; the sound of vocoders does by rounding, so that a program can keep theirs.
 """
 
+import math
 import os
 import threading
 import time
@@ -63,16 +64,19 @@ class ThreadGovernor:
         self._waiting, self._idle, self._clock = waiting, idle, clock
         self._lock, self._thread = threading.Lock(), threading.local()
         self.limit: int | None = None       # threads that are used at most; None: as many as torch was told
-        self._patience = PATIENCE[0]
+        self._patience, self._raised = PATIENCE[0], -math.inf       # seconds; when the limit was last raised
         try:
             self._begin_window(clock())
+            self._watch_idle(clock())
             self.active = True
         except (OSError, IndexError, ValueError):
             self.active = False
 
     def _begin_window(self, now: float) -> None:
-        self._began, self._calls = now, 0.0
-        self._waited, self._idled = self._waiting(), self._idle()
+        self._began, self._calls, self._waited = now, 0.0, self._waiting()
+
+    def _watch_idle(self, now: float) -> None:
+        self._watched, self._idled = now, self._idle()
 
     def begin(self, keeps_threads: bool = False) -> float:
         """Set the number of threads for a call on this thread, which may keep what was chosen; returns the time."""
@@ -94,21 +98,20 @@ class ThreadGovernor:
                 self._judge(now)
 
     def _judge(self, now: float) -> None:
-        seconds = now - self._began
-        waited, idled = (self._waiting() - self._waited) / seconds, (self._idle() - self._idled) / seconds
+        waited = (self._waiting() - self._waited) / (now - self._began)
         most = self._thread.most
         count = min(most, self.limit or most)
         if waited > MOST_WAITING and count > 1:
-            if self.limit is not None:      # it was raised in vain
-                self._patience = min(2 * self._patience, PATIENCE[1])
+            in_vain = now - self._raised < self._patience
+            self._patience = min(2 * self._patience, PATIENCE[1]) if in_vain else PATIENCE[0]
             self.limit = max(1, count - max(1, round(waited)))
-        elif self.limit is not None:
-            if seconds < self._patience:    # the window grows: idle time is counted in hundredths of a second
-                return
-            if idled > IDLE:
-                self.limit = min(most, count + int(idled + 1 - IDLE))
-            else:
-                self._patience = PATIENCE[0]
+            self._watch_idle(now)
+        elif self.limit is not None and now - self._watched >= self._patience:
+            idle = (self._idle() - self._idled) / (now - self._watched)
+            if idle > IDLE:
+                count += int(idle + 1 - IDLE)
+                self.limit, self._raised = (count if count < most else None), now
+            self._watch_idle(now)
         self._begin_window(now)
 
 

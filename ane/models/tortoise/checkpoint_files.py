@@ -57,14 +57,18 @@ def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 def official_name(path: Path) -> str | None:
     """The official file that a file's keys are those of; None: of none. Raises UserError for a damaged file."""
-    return looks_like(read_entries(path)[0], "", configs({}, ""))
+    return _looks_official(read_entries(path)[0])
+
+
+def _looks_official(entries: Entries) -> str | None:
+    return looks_like(entries, "", configs({}, ""))
 
 
 def find_files(path: Path) -> dict[str, Path]:
     """The official checkpoints at ``path``, a directory or one file, by their official names.
 
     Raises:
-        UserError: there is none.
+        UserError: no such path, or a file that is none of them.
     """
     if os.path.isfile(path):
         return {_named(path): path}
@@ -84,9 +88,9 @@ def _official_files(folder: Path) -> dict[str, Path]:
 
 
 def _named(path: Path) -> str:
-    if name := official_name(path):
-        return name
     entries, _ = read_entries(path)
+    if name := _looks_official(entries):
+        return name
     for starts, what in OTHER_LAYOUTS.items():
         if all(any(key.startswith(start) for key in entries) for start in starts):
             raise UserError(f"{path} is {what}")
@@ -117,6 +121,12 @@ def is_official_config(path: Path) -> bool:
     except (OSError, ValueError):
         return True         # whoever reads it says what is wrong
     return not (isinstance(stated, dict) and {"model", "model_args"} <= set(stated))
+
+
+def states_vocabulary(config: Mapping[str, Any]) -> bool:
+    """Whether constructor arguments, directly or under "constructor", give the decoder's number of text tokens."""
+    stated = config.get("autoregressive.pth", {})
+    return "number_text_tokens" in (stated.get("constructor", stated) if isinstance(stated, Mapping) else {})
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:

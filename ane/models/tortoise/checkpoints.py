@@ -1,4 +1,4 @@
-"""A directory of official checkpoints, used as it is: upstream's file names, upstream's keys."""
+"""Official checkpoints, a directory or one file, used as they are: upstream's keys."""
 
 import hashlib
 import os
@@ -18,18 +18,20 @@ from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.checkpoint_files import (
     MEL_NORMS,
+    OFFICIAL,
     check_complete,
     find_files,
     is_official_config,
     read_entries,
     settings_of_tokenizer,
+    states_vocabulary,
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import check_surplus, configs, match, networks_of
 from ane.system.errors import UserError
 
-FILES = (*dict.fromkeys(network.file for network in NETWORKS.values()), "tokenizer.json", MEL_NORMS)
+FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
 def source_files(path: Path, base: Model | None = None) -> dict[str, Path]:
@@ -46,7 +48,9 @@ def packaged_file(name: str) -> Path:
 
 
 class CheckpointDirectory(Model):
-    """The official .pth files of one directory. A network whose optional file is absent is not in ``networks``.
+    """The official .pth files of one directory, or one of them.
+
+    A network whose optional file is absent is not in ``networks``.
 
     A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package. Files of other names, and
     one file alone, are known by their keys (``ane.models.tortoise.checkpoint_files``).
@@ -73,9 +77,9 @@ class CheckpointDirectory(Model):
         if config is None and is_official_config(beside := self.path / "config.json"):
             config, where = read_constructor_arguments(beside), str(beside)
         self._configs = configs(config or {}, where)
-        if base and config is None:
-            self._configs |= {name: base.config(name) for name in base.networks}
-        if "autoregressive" in own and "number_text_tokens" not in str((config or {}).get("autoregressive.pth")):
+        if base:
+            self._configs |= {name: base.config(name) for name in base.networks if config is None or name not in own}
+        if "autoregressive" in own and not states_vocabulary(config or {}):
             entries, _ = self._entries("autoregressive.pth")
             self._configs["autoregressive"] = with_vocabulary(self._configs["autoregressive"], entries)
         self._own = own

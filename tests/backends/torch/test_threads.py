@@ -58,6 +58,17 @@ def test_they_come_back_when_the_other_programs_end():
     assert machine.compute(2)[-1] == 4
 
 
+def test_programs_that_begin_later_are_noticed_as_soon():
+    machine = SharedMachine(1)
+    for _ in range(20):
+        machine.idled += 1.0
+        machine.compute(1)
+    machine.cores = 4
+    assert machine.compute(20)[-1] == 4
+    machine.cores = 1
+    assert machine.compute(1)[12] == 1
+
+
 def test_what_was_raised_in_vain_is_tried_again_ever_more_rarely():
     machine = SharedMachine(1)
     machine.compute(1)
