@@ -6,7 +6,7 @@ import shutil
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.books.assembly import BookTimeline, TimedChunk, measure_book, sound_of_book, time_book
 from ane.books.captions import WordsOf, no_words, srt, times, vtt
 from ane.books.document import CoverImage
+from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.media_writer import ChapterMark, check_media_output, writing_media
 from ane.books.narration import EDGE, POLL, leases_renewed
-from ane.books.plan import digest_of
+from ane.books.plan import PlannedBlock, digest_of
 from ane.books.store import JobStore
 from ane.speech.words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
@@ -41,7 +42,8 @@ class OutputOptions:
     """What is written.
 
     Attributes:
-        path: of the book; its suffix is the format. Subtitles and times are beside it, with their own suffixes.
+        path: of the book; its suffix is the format. Subtitles and times are beside it, with their own suffixes; an
+            EPUB has its text and times inside, and none beside it.
         per_chapter: one file a chapter, named by ``template`` in the folder of ``path``.
         template: with {book} (the stem of ``path``), {number} and {title}.
         srt, vtt, json: whether to write these. word_times: whether they state when each word is heard.
@@ -72,9 +74,19 @@ class OutputOptions:
         if unknown or ("{number}" not in self.template and "{title}" not in self.template):
             raise UserError(f"template must have {{number}} or {{title}}, and may have {{book}}; got {self.template!r}",
                             "template")
-        check_media_output(self.path)
+        if self.is_epub:
+            for name in ("per_chapter", "srt", "vtt", "json"):
+                if getattr(self, name):
+                    raise UserError(f"{name} has no effect on an EPUB, which has chapters, text and times inside", name)
+            check_output_file(self.path)
+        else:
+            check_media_output(self.path)
         for suffix in self.companions:
             check_output_file(self.path.with_suffix(suffix))
+
+    @property
+    def is_epub(self) -> bool:
+        return self.path.suffix.lower() == EPUB
 
     @property
     def companions(self) -> list[str]:
@@ -141,10 +153,13 @@ def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str
                             "force=True to replace it")
 
 
-def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
+def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True) -> WrittenBook:
     """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
 
     Several processes may call it: one writes, the others wait.
+
+    Args:
+        prune: whether the sounds that are not in the plan are deleted then.
 
     Raises:
         UserError: the job is not finished, or a file cannot be written.
@@ -159,13 +174,15 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
         before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
         options = with_former_companions(options, titles, before)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
-                            {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())}])
+                            {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())},
+                            *([store.fact("text")] if options.is_epub else [])])
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
         store.set_fact("outputs", [os.path.abspath(path) for path in options.beside(titles)])
         book = _write(store, timeline, options)
         book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)])
-        store.prune()
+        if prune:
+            store.prune()
         store.set_fact("written", {"digest": wanted, "book": asdict(book),
                                    "files": [[file, os.path.getsize(file)] for file in book.files]})
         return book
@@ -173,6 +190,8 @@ def write_book_files(store: JobStore, options: OutputOptions) -> WrittenBook:
 
 def with_former_companions(options: OutputOptions, titles: Sequence[str], before: Sequence[str]) -> OutputOptions:
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound."""
+    if options.is_epub:
+        return options
     kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles)
             if str(file) in before and file.exists()]
     made: dict[str, Any] = {file.suffix[1:]: True for file in kept}
@@ -213,6 +232,20 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
         gain = 10 ** ((options.loudness - before.loudness) / 20) if np.isfinite(before.loudness) else 1.0
     words_of = timed_words(store, timeline.rate) if options.word_times else no_words
     after = LoudnessMeter(timeline.rate)
+
+    def write_sound(part: BookTimeline, path: Path, tags: Mapping[str, str] | None = None,
+                    marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:
+        with writing_media(path, part.rate, tags or {}, marks, cover) as append:
+            for piece in _levelled(sound_of_book(store, part), part.rate, gain, options.loudness is not None):
+                append(piece)
+                if options.loudness is not None:
+                    after.feed(piece)
+
+    if options.is_epub:
+        with completed(store, options.path) as target:
+            write_epub(target, timeline, epub_facts(store, options), words_of if options.word_times else
+                       lambda timed: store.words(timed.chunk.key), write_sound)
+        return _written_book([str(options.path)], timeline, options, after)
     files: list[str] = []
     content: list[dict[str, Any]] = []
     parts = timeline.parts() if options.per_chapter else [timeline]
@@ -221,11 +254,8 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
         marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
                  for chapter in part.chapters]
         tags = _tags(options, part, number, len(parts))
-        with completed(store, path) as target, writing_media(target, part.rate, tags, marks, options.cover) as append:
-            for piece in _levelled(sound_of_book(store, part), part.rate, gain, options.loudness is not None):
-                append(piece)
-                if options.loudness is not None:
-                    after.feed(piece)
+        with completed(store, path) as target:
+            write_sound(part, target, tags, marks, options.cover)
         files += [str(path), *_write_subtitles(store, part, path, options, words_of)]
         content += [{"file": path.name, **chapter} for chapter in times(part, words_of)]
     if options.json:
@@ -234,8 +264,19 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
             write_json(target, {"title": options.title, "author": options.author, "sample_rate": timeline.rate,
                               "seconds": timeline.samples / timeline.rate, "chapters": content})
         files.append(str(path))
+    return _written_book(files, timeline, options, after)
+
+
+def _written_book(files: list[str], timeline: BookTimeline, options: OutputOptions,
+                  after: LoudnessMeter) -> WrittenBook:
     measured = (after.loudness, after.true_peak) if options.loudness is not None else (None, None)
     return WrittenBook(files, timeline.samples / timeline.rate, *measured)
+
+
+def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
+    text = store.fact("text") or {"language": "", "blocks": []}
+    return EpubFacts(options.title, options.author, text["language"], options.cover, store.fact("plan"),
+                     [PlannedBlock(*block) for block in text["blocks"]], options.word_times)
 
 
 def timed_words(store: JobStore, rate: int) -> WordsOf:

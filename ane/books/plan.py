@@ -5,8 +5,9 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
@@ -20,6 +21,7 @@ MAX_SILENCE = 60.0      # seconds
 WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
 MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
 MAX_TITLE = 200         # characters
+CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute, with pauses
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,46 @@ class PlannedChunk:
 
 
 @dataclass(frozen=True)
+class PlannedBlock:
+    """A block of the document: the number of its first chunk (of a scene break: of the chunk after it), its kind, and
+    the level of a heading."""
+
+    first: int
+    kind: str
+    level: int = 0
+
+
+@dataclass(frozen=True)
 class BookPlan:
-    """All chunks of a book, and the titles of its chapters."""
+    """All chunks of a book, the titles of its chapters, and its blocks, which change no sound."""
 
     chunks: tuple[PlannedChunk, ...]
     chapters: tuple[str, ...]
+    blocks: tuple[PlannedBlock, ...] = ()
 
     @property
     def digest(self) -> str:
         return digest_of([[*vars(chunk).values()] for chunk in self.chunks] + [list(self.chapters)])
+
+    def chosen(self, chapters: Collection[int] = (), seconds: float | None = None) -> "BookPlan":
+        """The chunks of some chapters, numbered from 1, or of all; of these the first, of about so many seconds. Their
+        sounds are those of the whole book.
+
+        Raises:
+            UserError: no such chapter, or nothing to say in it.
+        """
+        if wrong := [number for number in chapters if not 1 <= number <= len(self.chapters)]:
+            raise UserError(f"chapters must name chapters from 1 to {len(self.chapters)}, got {wrong[0]}", "chapters")
+        chunks = [chunk for chunk in self.chunks if not chapters or chunk.chapter + 1 in chapters]
+        if not chunks:
+            raise UserError("chapters names chapters without a letter or digit to say", "chapters")
+        if seconds is not None:
+            before = accumulate((len(chunk.text) / CHARACTERS_A_SECOND for chunk in chunks), initial=0.0)
+            chunks = [chunk for chunk, start in zip(chunks, before, strict=False) if start < seconds]
+        numbers = {chunk.number: number for number, chunk in enumerate(chunks, 1)}
+        return BookPlan(tuple(replace(chunk, number=numbers[chunk.number]) for chunk in chunks), self.chapters,
+                        tuple(replace(block, first=numbers[block.first]) for block in self.blocks
+                              if block.first in numbers))
 
 
 def digest_of(value: Any) -> str:
@@ -117,9 +150,12 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     """
     base, seen = identity.digest, Counter[str]()
     chunks: list[PlannedChunk] = []
+    blocks: list[PlannedBlock] = []
     for number, chapter in enumerate(document.chapters):
         for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
             before, parts = parts_with_pauses(block.text, lengths)
+            blocks += [PlannedBlock(len(chunks) + 1, block.kind, block.level)] * (
+                bool(parts) or block.kind == SCENE_BREAK)
             if before and chunks:
                 chunks[-1] = replace(chunks[-1], silence=chunks[-1].silence + before)
             for index, (part, pause) in enumerate(parts, 1):
@@ -136,7 +172,7 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     if not chunks:
         raise UserError("there is nothing to say: the document has no letter or digit")
     return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
-                                         for number, chapter in enumerate(document.chapters, 1)))
+                                         for number, chapter in enumerate(document.chapters, 1)), tuple(blocks))
 
 
 def parts_with_pauses(text: str, lengths: tuple[int, int] | None) -> tuple[float, list[tuple[str, float]]]:

@@ -44,6 +44,9 @@ EXAMPLES = """
 examples:
   ane read book.epub -o book.m4b                    an audiobook with chapters and cover
   ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
+  ane read book.epub -o spoken.epub                 text and sound in one: the sentence being read is marked
+  ane read book.epub -o 3.m4b --chapters 3 --preview 60
+                                                    the first minute of a chapter
   ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
   ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
   ane read --list book.epub                         chapters, lengths, what is left out
@@ -62,13 +65,17 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="an EPUB, Markdown, HTML, plain text or .srt file; - is standard input")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
-                             ".wav or .ogg")
+                             ".wav or .ogg; .epub has text and sound, and marks what is heard")
     parser.add_argument("-v", "--voice", metavar="VOICE", help="as in `ane say`")
     parser.add_argument("--lexicon", metavar="FILE", help="respell words, as in `ane say`")
     parser.add_argument("--status", metavar="JOB", type=arguments.path,
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
     parser.add_argument("--list", action="store_true",
                         help="print the chapters of BOOK, their lengths and what is left out, and exit")
+    parser.add_argument("--chapters", metavar="N,N-N", type=chunk_numbers, default=(),
+                        help="speak these chapters alone; --list numbers them")
+    parser.add_argument("--preview", metavar="SECONDS", type=arguments.positive,
+                        help="speak about so much from the beginning; without it the same command goes on from there")
     parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
                         help="speak these chunks again, with another seed; --status and --times number them")
     parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
@@ -77,7 +84,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--times", "--json", action="store_true",
                         help="write the times of chapters and chunks beside OUT, as JSON")
     parser.add_argument("--word-times", action="store_true",
-                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken")
+                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken, "
+                             "an .epub marks it")
     parser.add_argument("--loudness", type=float, metavar="LUFS",
                         help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
@@ -160,14 +168,17 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         raise UserError(f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
                         "words with --lexicon", "redo")
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
-    plan = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
-    check_text(store, plan, args.force, "or add force=True")
+    whole = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
+    plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
+    check_text(store, whole, args.force, "or add force=True")
     titles = [plan.chapters[number] for number in dict.fromkeys(chunk.chapter for chunk in plan.chunks)]
     check_replaced(store, options, titles, [Path(file) for file in (args.book, args.lexicon, args.cover) if file],
                    args.force)
     former = store.fact("identity")
     store.adopt(plan)
     store.set_fact("title", document.title)
+    store.set_fact("text", {"language": document.language,
+                            "blocks": [[block.first, block.kind, block.level] for block in plan.blocks]})
     now = {**vars(identity), "settings": dict(identity.settings)}
     changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
                if former is not None and former[name] != value]
@@ -193,7 +204,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
             check_book(store, plan, speaker, checker, show_checked)
         else:
             spoken = narrate_on_cluster(args, store, plan, speaker.sample_rate, checker, seed, show, show_checked)
-    written = write_book_files(store, options)
+    written = write_book_files(store, options, prune=plan is whole)
     print_book_report(console, store, written, spoken, len(plan.chunks))
     return 0
 
@@ -265,8 +276,8 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     from ane.audio.time_stretch import check_speed
     from ane.books.speakers import book_speaker
 
-    if args.word_times and not (args.srt or args.vtt or args.times):
-        raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt")
+    if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
+        raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt, or write an .epub")
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate", "best")
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None

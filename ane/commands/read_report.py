@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ane.books.store import JobStore, StoredChunk
 
 SHOWN_NOTES = 5
-CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute, with pauses
 
 
 def duration(seconds: float) -> str:
@@ -123,7 +122,7 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 def print_contents(console: Console, document: "Document") -> None:
     """Chapters with their lengths, and what is left out."""
     from ane.books.omissions import omitted_text
-    from ane.books.plan import title_of
+    from ane.books.plan import CHARACTERS_A_SECOND, title_of
 
     table = Table("", "chapter", "characters", "about")
     lengths = [sum(len(block.text) for block in chapter.blocks) for chapter in document.chapters]

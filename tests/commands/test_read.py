@@ -1,6 +1,8 @@
 """`ane read` as a user runs it."""
 
 import json
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,24 @@ def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplac
     assert "4 min" in printed
     assert "left out: 1 listing of code, 1 image" in printed
     assert not list(workplace.glob("*.job"))
+
+
+def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, capsys):
+    (workplace / "book.md").write_text(TEXT + "\n# Three\n\nHello there.\n" + "\nWords and more. " * 9)
+    command = ["read", "book.md", "-o", "book.epub", *FAST, "--retries", "0"]
+    assert main([*command, "--chapters", "3,2", "--preview", "1"]) == 0
+    assert "3 of 3 chunks spoken now" in capsys.readouterr().err
+    with zipfile.ZipFile("book.epub") as book:
+        assert [name for name in book.namelist() if name.endswith("xhtml")] == [
+            "EPUB/chapter-001.xhtml", "EPUB/chapter-002.xhtml", "EPUB/nav.xhtml"]
+        assert "Two" in book.read("EPUB/nav.xhtml").decode()
+    assert main(command) == 0
+    printed = capsys.readouterr().err
+    assert "not in this text" not in printed
+    assert re.search(r"\((\d+) of (\d+) chunks spoken now", printed).groups() == ("5", "8")
+    assert main([*command, "--preview", "1"]) == 0
+    assert main(command) == 0
+    assert "0 of 8 chunks spoken now" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
@@ -128,6 +148,7 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     (["book.md", "-o", "book.wav", "--cover", "book.md"], "book.md cannot be a cover: give a JPEG or PNG"),
     (["book.md", "-o", "book.wav", "--best", "2"], "--best has no effect on a book"),
     (["book.md", "-o", "book.wav", "--published"], "--published has no effect on hibari models"),
+    (["book.md", "-o", "book.epub", "--srt"], "--srt has no effect on an EPUB"),
     (["--status", "nothing"], "there is no job at nothing"),
 ])
 def test_bad_input_is_one_clear_line(workplace, capsys, arguments, message):
