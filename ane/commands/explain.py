@@ -50,8 +50,8 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
         UserError: the model does not read text with the English normaliser, or what ``speak`` raises for the text.
     """
     from ane.models.hibari.settings import HibariSettings
-    from ane.models.hibari.symbols import split_into_phonemes
     from ane.models.hibari.synthesizer import MOST_IDS
+    from ane.models.phoneme_chunks import split_into_phonemes
     from ane.models.tortoise.chunks import split_into_chunks
 
     normaliser, cased = getattr(settings, "normaliser", None), isinstance(settings, HibariSettings)

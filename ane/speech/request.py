@@ -146,10 +146,14 @@ class Chunk:
     delivery: Delivery = field(default=PLAIN, kw_only=True)
     final: bool = field(default=True, kw_only=True)
 
-    def at_its_speed(self, pause: float) -> Self:
-        """The chunk when its sound has its speed, with a pause after it where another one follows."""
-        after = self.delivery.after + (0.0 if self.final else pause)
-        return replace(self, delivery=replace(self.delivery, speed=1.0, after=after))
+    def at_its_speed(self) -> Self:
+        """The chunk when the network spoke it at its speed, so that its sound need not be stretched."""
+        return replace(self, delivery=replace(self.delivery, speed=1.0))
+
+    def with_pause(self, seconds: float) -> Self:
+        """The chunk with a pause after it, unless it is the last of its text."""
+        after = self.delivery.after + (0.0 if self.final else seconds)
+        return replace(self, delivery=replace(self.delivery, after=after))
 
 
 @dataclass(frozen=True)

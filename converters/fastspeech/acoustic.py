@@ -27,7 +27,7 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
     """states (1, C, 1, T), alignment (1, 1, T, L), inside (1, 1, 1, L) → mel (1, M, 1, L).
 
-    Frame l is symbol t's where the alignment is 1 (``ane.models.fastspeech.regulator``), so one product repeats the
+    Frame l is symbol t's where the alignment is 1 (``ane.models.durations``), so one product repeats the
     states. Both inputs are 0 in the padding of symbols and frames.
     """
     return CoreMLGraph("mel", {"frames": frames, "symbols": symbols},

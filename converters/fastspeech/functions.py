@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ane.backends.base import Backend
 from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 from ane.bundles import Model
+from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import joined_heads, position_table
-from ane.models.fastspeech.regulator import alignment_matrix
 from ane.models.vocoders.waveglow import HOP, SIGMA
 from converters.fastspeech import acoustic
 from converters.functions import Bucket, ConvertibleModel, Function, Sizes
@@ -133,10 +133,10 @@ def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
             block.slf_attn.attention = ExplicitAttention()
 
 
-onnx_text = traced(lambda network, ids, mask: network.encode(ids, mask), ("encoded",), lambda network, dtype: {
+onnx_text = traced(lambda network, ids, mask: network.text(ids, mask), ("encoded",), lambda network, dtype: {
     "ids": (torch.ones((2, 13), dtype=torch.int64), {0: "batch", 1: "symbols"}),
     "mask": (torch.ones((2, 13), dtype=dtype), {0: "batch", 1: "symbols"})})
-onnx_mel = traced(lambda network, *inputs: network.decode(*inputs), ("mel",), lambda network, dtype: {
+onnx_mel = traced(lambda network, *inputs: network.mel(*inputs), ("mel",), lambda network, dtype: {
     "states": (noise(2, 13, network.config.d_model).to(dtype), {0: "batch", 1: "symbols"}),
     "alignment": (torch.zeros((2, 13, 29), dtype=dtype), {0: "batch", 1: "symbols", 2: "frames"}),
     "mask": (torch.ones((2, 29), dtype=dtype), {0: "batch", 1: "frames"})})

@@ -20,14 +20,14 @@ FRAMES = 96, 512
 MISSING = 5             # by how much a probe's input is shorter than its bucket
 BATCH, LENGTH = 2, 29   # of the inputs that ONNX graphs are traced with
 
-onnx_text = traced(lambda network, ids, mask: network.encode(ids, mask), ("encoded",), lambda network, dtype: {
+onnx_text = traced(lambda network, ids, mask: network.text(ids, mask), ("encoded",), lambda network, dtype: {
     "ids": (torch.ones((BATCH, LENGTH), dtype=torch.int64), {0: "batch", 1: "symbols"}),
     "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "symbols"})})
 onnx_prosody = traced(lambda network, states, mask: network.prosody(states, mask), ("prosody",),
                       lambda network, dtype: {
     "states": (noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), {0: "batch", 1: "frames"}),
     "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
-onnx_spectra = traced(lambda network, frames, mask: network.decode(frames, mask), ("spectra",), lambda network, dtype: {
+onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spectra",), lambda network, dtype: {
     "frames": (noise(BATCH, LENGTH, network.config.width + 2).to(dtype), {0: "batch", 1: "frames"}),
     "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
 

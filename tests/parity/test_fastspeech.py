@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from ane.backends import load_backend
 from ane.bundles.weights import skeleton
+from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
-from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from converters.fastspeech.functions import published_names
 from converters.proof.onnx_values import capture_outputs
@@ -45,12 +45,12 @@ def network(golden_fastspeech: Path, fastspeech_facts: dict) -> Callable[[str], 
 def encode(network: FastSpeech, case: Case) -> np.ndarray:
     ids = torch.from_numpy(case["ids"].astype(np.int64))
     mask = case["pos"] > 0 if "pos" in case else case["ids"] > 0        # `fixed` is `single`, padded with 0
-    return network.encode(ids, torch.from_numpy(np.broadcast_to(mask, ids.shape).astype(np.float32))).numpy()
+    return network.text(ids, torch.from_numpy(np.broadcast_to(mask, ids.shape).astype(np.float32))).numpy()
 
 
 def decode(network: FastSpeech, states: np.ndarray, counts: np.ndarray, frames: int) -> np.ndarray:
     """The mel as NVIDIA's class returns it: (B, L, M)."""
-    mel = network.decode(torch.from_numpy(states.copy()), torch.from_numpy(alignment_matrix(counts, frames)),
+    mel = network.mel(torch.from_numpy(states.copy()), torch.from_numpy(alignment_matrix(counts, frames)),
                          torch.from_numpy(length_mask(counts.sum(axis=1), frames)))
     return mel.numpy().transpose(0, 2, 1)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ane.backends.fixed_shapes import smallest_fitting
 from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.packaged.functions import smallest_fitting
 from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
-from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
 from ane.system.errors import UserError
 from converters.coreml import package as to_coreml
 from converters.onnx import package as to_onnx

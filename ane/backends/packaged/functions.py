@@ -99,34 +99,3 @@ def state_arrays(state: Any, names: Sequence[str]) -> list[np.ndarray]:
     """What a state of any engine holds: Core ML's is read by name, the others are copied."""
     read = getattr(state, "read_state", None)
     return [read(name) for name in names] if read is not None else [state.copied()[name] for name in names]
-
-
-def smallest_fitting(functions: Sequence[PackageFunction], what: str, **lengths: int) -> PackageFunction:
-    """The function with the smallest bucket that all of ``lengths`` fit in; the first length is compared first.
-
-    Raises:
-        UserError: no bucket is large enough; the message says that ``what`` ("the text", "the clip") is too long.
-    """
-    fitting = [f for f in functions if all(f.bucket[name] >= length for name, length in lengths.items())]
-    if not fitting:
-        largest = max(functions, key=lambda f: tuple(f.bucket[name] for name in lengths))
-        needed, available = (", ".join(f"{n} {name}" for name, n in sizes.items())
-                             for sizes in (lengths, {name: largest.bucket[name] for name in lengths}))
-        raise UserError(f"{what} needs {needed} and the largest bucket of {largest.package.stem} has {available}: make "
-                        "it shorter (split), or convert the model again with larger buckets")
-    return min(fitting, key=lambda f: tuple(f.bucket[name] for name in lengths))
-
-
-def pad_last_axis(array: np.ndarray, length: int, value: float = 0.0) -> np.ndarray:
-    """``array`` with ``value`` appended on the last axis up to ``length``."""
-    widths = [(0, 0)] * (array.ndim - 1) + [(0, length - array.shape[-1])]
-    return np.pad(array, widths, constant_values=value)
-
-
-def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
-    """The inputs that mark the first ``length`` positions of a bucket, (1, 1, 1, bucket) each.
-
-    ``inside`` is 1 there and 0 in the padding; ``mean_weight`` is ``inside`` / ``length``, for means over the sequence.
-    """
-    inside = (np.arange(bucket) < length).astype(np.float32)[None, None, None]
-    return {"inside": inside, "mean_weight": inside / np.float32(length)}

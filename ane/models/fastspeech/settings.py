@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ane.models.fastspeech.regulator import Rounding
+from ane.models.durations import Rounding
 from ane.speech.settings import SpeechSettings, check_split, setting
 from ane.system.checked import checked
 

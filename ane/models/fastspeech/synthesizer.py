@@ -9,7 +9,7 @@ import numpy as np
 from ane.audio.mel import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
+from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
 from ane.models.fastspeech.text import (
@@ -92,7 +92,7 @@ class FastSpeechSynthesizer(Speaker):
     def sound(self, part: EncodedChunk, mel: np.ndarray, settings: FastSpeechSettings, run: Run,
               first: Sequence[int]) -> Iterator[Piece]:
         """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last."""
-        chunk = part.chunk.at_its_speed(settings.pause)
+        chunk = part.chunk.at_its_speed().with_pause(settings.pause)
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         known: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
                                  "counts": {"frames": part.frames}, "notes": self.notes(part),

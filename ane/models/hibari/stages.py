@@ -8,7 +8,7 @@ Packages have functions of fixed shapes; each row gets the smallest that it fits
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
-from ane.models.fastspeech.stages import run_rows
+from ane.backends.fixed_shapes import run_rows
 from ane.models.hibari.networks.hibari import PITCH_SCALE
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
@@ -37,11 +37,11 @@ def run_spectra(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
 STAGES = {
     # channels: the states for the prosody, those for the sound, and the log durations
     "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
-                  TensorSpec(("B", "T", "P+C+1")), "encode", run_text),
+                  TensorSpec(("B", "T", "P+C+1")), "text", run_text),
     # states repeated for their durations → f0 in Hz, and energy
     "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
                      TensorSpec(("B", "2S", 2)), "prosody", run_prosody),
     "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
-                     TensorSpec(("B", "L", SPECTRA * BINS)), "decode", run_spectra),
+                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra", run_spectra),
 }
 HIBARI_STAGES = ModelStages(STAGES)

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ane.models.fastspeech.regulator import durations, length_mask, repeats
+from ane.models.durations import durations, length_mask, repeats
 from ane.models.hibari.networks.hibari import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
-from ane.models.hibari.symbols import PhonemeChunk, split_into_phonemes
+from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
@@ -57,45 +57,52 @@ class HibariSynthesizer(Speaker):
             self.backend.release()
 
     def sound(self, chunk: PhonemeChunk, settings: HibariSettings, run: Run, first: int) -> Iterator[Piece]:
-        """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last.
+        """The pieces of a chunk, the facts of it in the first, and the pause after it in the last.
+
+        A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
 
         Args:
             first: the most frames of the first piece.
         """
         speed = settings.speed * chunk.delivery.speed
+        skip = max(speed, 1.0)          # frames for one that is spoken
         with run.timeline.record("text"):
-            states, counts = self.encode(chunk, min(speed, 1.0))
-            counts[0] = min(counts[0], int(MOST_SILENCE * max(speed, 1.0)))
+            states, counts = self.text(chunk, min(speed, 1.0))
+            counts[0] = min(counts[0], int(MOST_SILENCE * skip))
         with run.timeline.record("prosody"):
-            width = self.config.prosody_width
-            slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)
-            prosody = np.concatenate(list(self.in_windows("prosody", "states", slow[:, :width], SLOW_FRAME)))
-            f0 = np.ascontiguousarray(prosody[:, 0])                                            # (L,)
-            pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
-            frames = np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
-            # a duration is at least 25 ms; faster speech is made at the trained speed, and then leaves out spectra
-            kept = (np.arange(int(len(f0) / max(speed, 1.0)) or 1) * max(speed, 1.0)).astype(int)
-        heard = chunk.at_its_speed(settings.pause)
-        times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / max(speed, 1.0)
-        known: dict[str, Any] = {"words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(kept)},
-                                 "details": {"durations": counts, "pitch": f0[kept]}}
-        vocoder = HarmonicNoise(f0[kept], settings.seed)
-        sounds = (vocoder.feed(part) for part in self.kept_spectra(frames, kept, first))
+            f0, frames = self.prosody(states, counts)
+        spoken = (np.arange(int(len(f0) / skip) or 1) * skip).astype(int)
+        chunk = chunk.at_its_speed().with_pause(settings.pause)
+        times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / skip
+        facts: dict[str, Any] = {
+            "words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(spoken)},
+            "details": {"durations": counts, "pitch": f0[spoken]}}
+        vocoder = HarmonicNoise(f0[spoken], settings.seed)
+        sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken, first))
         for samples in run.timeline.record_each("vocode", sounds):
-            yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), heard, **known)
-            known = {}
-        yield Piece(np.zeros(0, np.float32), heard, last=True)
+            yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), chunk, **facts)
+            facts = {}
+        yield Piece(np.zeros(0, np.float32), chunk, last=True)
 
-    def kept_spectra(self, frames: np.ndarray, kept: np.ndarray, first: int) -> Iterator[np.ndarray]:
-        """The spectra of the ``kept`` ones of frames (L, C + 2), window after window."""
+    def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""
+        width = self.config.prosody_width
+        slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)
+        prosody = np.concatenate(list(self.in_windows("prosody", "states", slow[:, :width], SLOW_FRAME)))
+        f0 = np.ascontiguousarray(prosody[:, 0])
+        pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
+        return f0, np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
+
+    def spectra(self, frames: np.ndarray, spoken: np.ndarray, first: int) -> Iterator[np.ndarray]:
+        """The spectra of those of frames (L, C + 2) that are spoken, window after window."""
         done = 0
-        for part in self.in_windows("spectra", "frames", frames, first=first):
-            inside = kept[(kept >= done) & (kept < done + len(part))] - done
-            done += len(part)
+        for window in self.in_windows("spectra", "frames", frames, first=first):
+            inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
+            done += len(window)
             if len(inside):
-                yield part[inside]
+                yield window[inside]
 
-    def encode(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
+    def text(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
         """The states of phonemes (T, P + C), and how many slow frames each takes, (T,) int64, at least one."""
         length = len(chunk.ids)
         ids = np.zeros((1, -(-length // STEP) * STEP), np.int64)

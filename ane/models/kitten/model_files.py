@@ -13,12 +13,11 @@ from typing import Any
 
 from ane.bundles.hub import Snapshot, download_files, is_repository
 from ane.models.styletts.bundle import CONFIG_FILE, StyleModel
-from ane.models.styletts.voices import StyleVoices, read_tables
+from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
 TYPES = ("ONNX1", "ONNX2")
-PUBLISHED_DEFAULT = "expr-voice-5-m"        # the voice that the published code speaks with
 OWNER = "KittenML"          # of the published repositories; a name without an owner is one of theirs
 
 
@@ -44,7 +43,7 @@ class KittenModel(StyleModel):
         for alias, name in self.voice_aliases.items():
             if name not in tables:
                 raise UserError(f"{self.voices_path} has no voice {name}, which the alias {alias} of config.json names")
-        return StyleVoices(tables, PUBLISHED_DEFAULT, self.voice_aliases, self.speed_priors)
+        return StyleVoices(tables, KITTEN_DEFAULT, self.voice_aliases, self.speed_priors)
 
 
 def read_model_files(folder: Path) -> KittenModel:

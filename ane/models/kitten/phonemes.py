@@ -12,19 +12,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from ane.models.styletts.vocabulary import VOCABULARY
 from ane.system.errors import UserError
 from ane.text.splitter import is_abbreviation
 
 Phonemizer = Callable[[str], str]       # English text → IPA with stress marks, punctuation kept
 
-PAD = "$"
 END_ID = 10                             # "…", which ends every text
-PUNCTUATION = ';:,.!?¡¿—…"«»"" '        # the quotation mark three times; the last index of a character counts
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-IPA = ("ɑɐɒæɓʙβɔɕçɗɖðʤəɘɚɛɜɝɞɟʄɡɠɢʛɦɧħɥʜɨɪʝɭɬɫɮʟɱɯɰŋɳɲɴøɵɸθœɶʘɹɺɾɻʀʁɽʂʃʈʧʉʊʋⱱʌɣɤʍχʎʏʑʐʒʔʡʕʢǀǁǂǃ"
-       "ˈˌːˑʼʴʰʱʲʷˠˤ˞↓↑→↗↘'\u0329'ᵻ")
-SYMBOLS = PAD + PUNCTUATION + LETTERS + IPA                                 # 178, of which 175 differ
-VOCABULARY = {symbol: index for index, symbol in enumerate(SYMBOLS)}        # character → id
 
 # espeak-ng has one state for the whole process: concurrent calls return wrong phonemes. Every call takes this lock.
 PHONEMIZER_LOCK = threading.RLock()

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from ane.models.kitten.model_files import PUBLISHED_DEFAULT
-from ane.models.kitten.phonemes import VOCABULARY as KITTEN_VOCABULARY
 from ane.models.styletts.bundle import CONFIG_FILE, StyleModel
 from ane.models.styletts.graph import CLIPPED, DURATION, with_durations
-from ane.models.styletts.voices import StyleVoices, read_tables
+from ane.models.styletts.vocabulary import VOCABULARY as KITTEN_VOCABULARY
+from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
@@ -64,7 +63,7 @@ class KokoroModel(StyleModel):
 
     def read_voices(self) -> StyleVoices:
         tables = read_tables(self.voices_path)
-        if PUBLISHED_DEFAULT in tables:
+        if KITTEN_DEFAULT in tables:
             raise UserError(f"{self.voices_path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a "
                             "model beside it: download the model again")
         return StyleVoices(tables, DEFAULT_VOICE)

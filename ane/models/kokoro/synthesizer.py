@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from ane.models.hibari.symbols import PhonemeChunk, split_into_phonemes
 from ane.models.kokoro.model_files import KokoroModel
 from ane.models.kokoro.settings import KokoroSettings
+from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.styletts.speaker import StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
 from ane.text import shorten

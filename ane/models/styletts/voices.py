@@ -11,6 +11,7 @@ import numpy as np
 from ane.system.errors import UserError
 
 STYLE_WIDTH = 256
+KITTEN_DEFAULT = "expr-voice-5-m"       # the voice that the published code of KittenTTS speaks with
 MAX_TABLES = 256 << 20      # bytes of all voices of a model: those of Kokoro have 28 MB
 
 

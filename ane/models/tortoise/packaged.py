@@ -7,7 +7,7 @@ import torch
 
 from ane.backends.base import FunctionSet
 from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
-from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks, smallest_fitting
+from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, zero_padded
@@ -22,8 +22,8 @@ class PackagedDenoiser(Denoiser):
     Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
 
-    def __init__(self, condition: Sequence[PackageFunction], denoise: Sequence[PackageFunction],
-                 sample: Sequence[PackageFunction], unconditioned: np.ndarray, latents: np.ndarray,
+    def __init__(self, condition: Sequence[FixedFunction], denoise: Sequence[FixedFunction],
+                 sample: Sequence[FixedFunction], unconditioned: np.ndarray, latents: np.ndarray,
                  conditioning: np.ndarray, length: int):
         """
         Args:
@@ -68,7 +68,7 @@ class PackagedDenoiser(Denoiser):
         next_x, x0 = (outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_previous_x0"))
         return [next_x], [x0], [self._output(outputs, guided)]
 
-    def _fused(self, guided: bool) -> list[PackageFunction]:
+    def _fused(self, guided: bool) -> list[FixedFunction]:
         """Fused functions of exactly this batch size: two rows instead of one would double the work."""
         return [f for f in self._sample if f.bucket["batch"] == 1 + guided]
 
@@ -76,7 +76,7 @@ class PackagedDenoiser(Denoiser):
         """The network's output (1 or 2, 200, L), cropped."""
         return outputs["prediction"][:1 + guided, :, 0, :self.length]
 
-    def _columns(self, array: np.ndarray, function: PackageFunction) -> np.ndarray:
+    def _columns(self, array: np.ndarray, function: FixedFunction) -> np.ndarray:
         """(n, channels, L) → (n, channels, 1, bucket)."""
         return pad_last_axis(array[:, :, None], function.bucket["frames"])
 
@@ -84,7 +84,7 @@ class PackagedDenoiser(Denoiser):
         """Embeddings of n timesteps: (n, C, 1, 1)."""
         return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
 
-    def _constant_inputs(self, function: PackageFunction) -> dict[str, np.ndarray]:
+    def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
         """The inputs that are the same for every step, padded once per bucket."""
         key = batch, bucket = function.bucket["batch"], function.bucket["frames"]
         if key not in self._prepared:
@@ -107,7 +107,7 @@ def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
 
 
-def condition_code(condition: Sequence[PackageFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
+def condition_code(condition: Sequence[FixedFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
     """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column per latent: (1, C, 1, N) float32."""
     count = latents.shape[1]
     function = smallest_fitting(condition, INPUT, latents=count)
@@ -135,7 +135,7 @@ class ClvpEncoder:
         what: name of the input in messages, "the text" or "the speech".
     """
 
-    def __init__(self, functions: Sequence[PackageFunction], table: np.ndarray, factor: float, what: str):
+    def __init__(self, functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str):
         self.functions, self.table, self.factor, self.what = functions, table, np.float32(factor), what
 
     def __call__(self, ids: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ def run_clvp_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarr
                        "the speech")(inputs["codes"])
 
 
-def clip_latents(functions: Sequence[PackageFunction], mel: np.ndarray) -> np.ndarray:
+def clip_latents(functions: Sequence[FixedFunction], mel: np.ndarray) -> np.ndarray:
     """The stages ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32.
 
     Raises:
@@ -185,7 +185,7 @@ def clip_latents(functions: Sequence[PackageFunction], mel: np.ndarray) -> np.nd
     return np.concatenate([function(mel=row[None, :, None])["latent"][:, :, 0, 0] for row in mel])
 
 
-def random_latents(functions: Sequence[PackageFunction], noise: np.ndarray) -> np.ndarray:
+def random_latents(functions: Sequence[FixedFunction], noise: np.ndarray) -> np.ndarray:
     """The stages ar_random and diffusion_random: noise (B, width) → (B, width) float32."""
     function, = functions
     return np.concatenate([function(noise=row[None, :, None, None])["latent"][:, :, 0, 0] for row in noise])

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ane.backends.packaged.functions import PackageFunction, smallest_fitting
+from ane.backends.fixed_shapes import FixedFunction, smallest_fitting
 
 
-def split_into_windows(functions: Sequence[PackageFunction], start: int,
-               stop: int) -> Iterator[tuple[PackageFunction, int, int]]:
+def split_into_windows(functions: Sequence[FixedFunction], start: int,
+               stop: int) -> Iterator[tuple[FixedFunction, int, int]]:
     """Split frames ``start`` … ``stop`` into windows (function, first frame, number of frames): the largest bucket for
     all but the last, for which the smallest that fits is used."""
     largest = max(function.bucket["frames"] for function in functions)
@@ -39,7 +39,7 @@ class PackagedVocoder:
         functions: all of one kind and one margin: they belong to one network.
     """
 
-    def __init__(self, functions: Sequence[PackageFunction]):
+    def __init__(self, functions: Sequence[FixedFunction]):
         self.functions = functions
         self.margin = functions[0].bucket["margin"]
 
@@ -72,7 +72,7 @@ class HifiganVocoder(PackagedVocoder):
 class WaveglowVocoder(PackagedVocoder):
     """``group``: samples that the network computes side by side, ``WaveglowConfig.n_group``."""
 
-    def __init__(self, functions: Sequence[PackageFunction], group: int):
+    def __init__(self, functions: Sequence[FixedFunction], group: int):
         super().__init__(functions)
         self.group = group
 

@@ -11,8 +11,8 @@ import torch
 
 from ane.backends.mil import Package
 from ane.backends.packaged.functions import PackageFunction
+from ane.models.durations import alignment_matrix, length_mask
 from ane.models.fastspeech.networks.acoustic import FastSpeech
-from ane.models.fastspeech.regulator import alignment_matrix, length_mask
 from ane.models.fastspeech.stages import run_mel, run_text
 from ane.system.decibels import snr_db
 from converters.coreml.graph import Style
@@ -75,7 +75,7 @@ def mel_inputs(symbols: int, *lengths: int) -> dict[str, np.ndarray]:
 
 
 def expected(network: FastSpeech, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    call = network.encode if "ids" in inputs else network.decode
+    call = network.text if "ids" in inputs else network.mel
     return call(*map(torch.from_numpy, inputs.values())).numpy()
 
 

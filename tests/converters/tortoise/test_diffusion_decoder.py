@@ -8,8 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ane.backends.fixed_shapes import pad_last_axis, sequence_masks
 from ane.backends.mil import Arithmetic, Interpreter, Package
-from ane.backends.packaged.functions import PackageFunction, pad_last_axis, sequence_masks
+from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
 from ane.models.tortoise.diffusion import (

@@ -7,7 +7,7 @@ import torch
 from ane.bundles import open_model
 from ane.models.hibari.networks import NETWORKS
 from ane.models.hibari.networks.hibari import Hibari, margins
-from ane.models.hibari.symbols import split_into_phonemes
+from ane.models.phoneme_chunks import split_into_phonemes
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 from ane.system.decibels import snr_db
 from ane.text.passages import Passage
@@ -37,7 +37,7 @@ def test_durations_and_pitch_are_those_of_the_published_graph(network):
     [chunk] = split_into_phonemes([Passage(TEXT)], None, 402)
     ids = torch.from_numpy(chunk.ids)[None]
     with torch.no_grad():
-        encoded = network.encode(ids, torch.ones(ids.shape))[0]
+        encoded = network.text(ids, torch.ones(ids.shape))[0]
         counts = (encoded[:, -1].exp() - 1).round().clamp(min=1).long()
         states = encoded[:, :network.config.prosody_width].repeat_interleave(counts, 0)[None]
         prosody = network.prosody(states, torch.ones(states.shape[:2]))[0].numpy()
@@ -50,7 +50,7 @@ def test_durations_and_pitch_are_those_of_the_published_graph(network):
 def test_padding_changes_no_output(network):
     ids = torch.randint(1, 178, (1, 20), generator=torch.Generator().manual_seed(0))
     slow, frames = torch.randn(1, 30, network.config.prosody_width), torch.randn(1, 40, network.config.width + 2)
-    for method, x, rate in ((network.encode, ids, 1), (network.prosody, slow, 2), (network.decode, frames, 1)):
+    for method, x, rate in ((network.text, ids, 1), (network.prosody, slow, 2), (network.spectra, frames, 1)):
         alone = method(x, torch.ones(x.shape[:2])).numpy()
         beside = method(*padded(x, 13))[:, :rate * x.shape[1]].numpy()
         assert snr_db(alone, beside) > 90
@@ -60,8 +60,8 @@ def test_padding_changes_no_output(network):
 def test_a_window_with_its_margins_is_the_whole(network):
     frames = torch.randn(1, 120, network.config.width + 2, generator=torch.Generator().manual_seed(0))
     margin = margins(network.config)["spectra"]
-    whole = network.decode(frames, torch.ones(1, 120))
+    whole = network.spectra(frames, torch.ones(1, 120))
     assert whole.shape == (1, 120, SPECTRA * BINS)
-    window = network.decode(frames[:, 50 - margin:60 + margin], torch.ones(1, 10 + 2 * margin))
+    window = network.spectra(frames[:, 50 - margin:60 + margin], torch.ones(1, 10 + 2 * margin))
     assert snr_db(whole[0, 50:60].numpy(), window[0, margin:margin + 10].numpy()) > 90
-    assert not np.allclose(whole[0, 50:60], network.decode(frames[:, 50:60], torch.ones(1, 10))[0], atol=1e-3)
+    assert not np.allclose(whole[0, 50:60], network.spectra(frames[:, 50:60], torch.ones(1, 10))[0], atol=1e-3)

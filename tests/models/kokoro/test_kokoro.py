@@ -213,7 +213,7 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
     (kitten / "config.json").unlink()
     with pytest.raises(UserError, match="has the voices of KittenTTS"):
         open_model(checkpoints=kitten)
-    assert model_files.PUBLISHED_DEFAULT in VOICES
+    assert model_files.KITTEN_DEFAULT in VOICES
 
 
 @pytest.mark.skipif(not REAL, reason="set ANE_KOKORO to a folder with a published .onnx and its voices, and run "

@@ -78,7 +78,7 @@ class DurationPredictor(nn.Module):
 class LengthRegulator(nn.Module):
     """Repeats the states of symbols for their frames: (B, T, C), alignment (B, T, L) → (B, L, C), exactly.
 
-    It has the duration predictor under its official name. ``ane.models.fastspeech.regulator`` makes the alignment.
+    It has the duration predictor under its official name. ``ane.models.durations`` makes the alignment.
     """
 
     def __init__(self, width: int, filters: int, exact: bool):
@@ -102,14 +102,14 @@ class FastSpeech(nn.Module):
                                  config.mel_side_conv1d_filter_size, config.fft_conv1d_kernel, exact)
         self.mel_linear = nn.Linear(config.d_model, config.n_mels)
 
-    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def text(self, ids: Tensor, mask: Tensor) -> Tensor:
         """The text side: ids (B, T) int64, mask (B, T) → (B, T, C + 1): encoder states, then the log durations."""
         mask = mask[..., None]
         states = self.phoneme_side(self.word_emb(ids), mask)
         log_durations = self.length_regulator.duration_predictor(states, mask)
         return torch.cat([states, log_durations[..., None]], dim=-1)
 
-    def decode(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
+    def mel(self, states: Tensor, alignment: Tensor, mask: Tensor) -> Tensor:
         """The mel side: states (B, T, C), alignment (B, T, L), mask (B, L) → mel (B, M, L), natural logarithms.
 
         Frame l is symbol t's where ``alignment`` is 1. Frames outside the mask are the bias of ``mel_linear``.

@@ -4,7 +4,7 @@ A FastSpeech (Ren et al. 2019, arXiv 1905.09263) with pitch and energy (FastSpee
 ConvNeXt's (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814), as in the package hibari-tts of Maureese
 Williams (Apache-2.0), with its names of parameters.
 
-    phonemes ─ encode ─> durations, states ─ prosody ─> f0, energy ─ decode ─> spectra ─> harmonic_noise
+    phonemes ─ text ─> durations, states ─ prosody ─> f0, energy ─ spectra ─> spectra ─> harmonic_noise
                             at 40 Hz: states repeated        at 80 Hz: states repeated, f0, energy
 
 Axes: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), C channels. ``mask`` is 1 at real positions and 0 at
@@ -178,7 +178,7 @@ class Hibari(nn.Module):
         self.pn = ProsodyNet(config)
         self.m = SpectrumDecoder(config)
 
-    def encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def text(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Phonemes (B, T) int64, mask (B, T) → (B, T, C' + C + 1): states for prosody and sound, log durations."""
         mask = mask[..., None]
         states = self.pn.text(ids, mask)
@@ -189,7 +189,7 @@ class Hibari(nn.Module):
         """Repeated states of the prosody (B, S, C'), mask (B, S) → (B, 2S, 2): f0 in Hz, and energy."""
         return self.pn(states, mask[..., None])
 
-    def decode(self, frames: Tensor, mask: Tensor) -> Tensor:
+    def spectra(self, frames: Tensor, mask: Tensor) -> Tensor:
         """Frames (B, L, C + 2), mask (B, L) → (B, L, 5 · 601): states of the sound, log f0 and energy → spectra."""
         return self.m(frames, mask[..., None])
 

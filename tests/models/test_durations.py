@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.fastspeech.regulator import alignment_matrix, durations, length_mask, repeats
+from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 
 
 def test_durations_are_never_negative():
