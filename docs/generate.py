@@ -22,33 +22,47 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"(?ms)^<!-- (reading path|table: [^\n]*?) -->\n.*?^<!-- end -->$")
+BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|table: [^\n]*?) -->\n.*?^<!-- end -->$")
 
-# From the command to the sound on torch, in the order in which to read them.
+# From `ane say` to sound by the default voice, hibari, on torch, in the order in which to read them; a test compares
+# them with the files whose functions are called.
 READING_PATH = {
-    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane"],
+    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.text_input",
+                    "ane.commands.backend_options", "ane.commands.say_report"],
+    "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.model", "ane.bundles.manifest",
+                "ane.bundles.bundle", "ane.bundles.weights"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
-                  "ane.speech.delivery", "ane.models.tortoise.settings", "ane.models.tortoise.synthesizer",
-                  "ane.models.tortoise.pipeline"],
-    "Text to tokens": ["ane.text.passages", "ane.models.tortoise.chunks", "ane.text.splitter",
-                       "ane.text.english", "ane.text.tokenizer"],
-    "A voice": ["ane.models.tortoise.voices", "ane.voices.voice", "ane.audio.mel"],
-    "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
-                                    "ane.models.tortoise.sampling", "ane.models.tortoise.ranking"],
-    "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows"],
-    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.audio.trimming",
-                              "ane.audio.writer"],
-    "The backend": ["ane.backends.base", "ane.backends.denoising", "ane.models.tortoise.stages",
-                    "ane.backends.choosing", "ane.backends.torch.backend", "ane.backends.torch.decoder",
-                    "ane.backends.torch.linear", "ane.backends.torch.frame_layers",
-                    "ane.backends.torch.device", "ane.backends.torch.threads"],
-    "The networks": ["ane.models.tortoise.networks", "ane.models.tortoise.networks.layers",
-                     "ane.models.tortoise.networks.autoregressive", "ane.models.tortoise.networks.clvp",
-                     "ane.models.tortoise.networks.conditioning", "ane.models.tortoise.networks.frames",
-                     "ane.models.tortoise.networks.diffusion_decoder",
-                     "ane.models.vocoders.layers", "ane.models.tortoise.networks.univnet",
-                     "ane.models.tortoise.networks.hifigan"],
+                  "ane.speech.delivery", "ane.speech.words"],
+    "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
+                         "ane.text.phonemes", "ane.text.phonemes.tagger", "ane.text.phonemes.dictionary",
+                         "ane.models.phoneme_chunks"],
+    "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.settings", "ane.models.hibari.stages",
+                          "ane.models.hibari.synthesizer", "ane.models.durations",
+                          "ane.models.hibari.networks.hibari", "ane.models.vocoders.harmonic_noise",
+                          "ane.audio.writer"],
+    "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.torch.backend",
+                    "ane.backends.torch.linear", "ane.backends.torch.device", "ane.backends.torch.threads"],
 }
+# What Tortoise has in place of text to phonemes to sound.
+TORTOISE_PATH = {
+    "Settings and steps": ["ane.models.tortoise.settings", "ane.models.tortoise.synthesizer",
+                           "ane.models.tortoise.pipeline"],
+    "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.tokenizer"],
+    "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
+    "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
+                                    "ane.models.tortoise.sampling", "ane.models.tortoise.ranking",
+                                    "ane.backends.torch.decoder"],
+    "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows",
+                                 "ane.backends.denoising", "ane.backends.torch.frame_layers"],
+    "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
+    "The networks": ["ane.models.tortoise.family", "ane.models.tortoise.stages", "ane.models.tortoise.networks",
+                     "ane.models.tortoise.networks.layers", "ane.models.tortoise.networks.autoregressive",
+                     "ane.models.tortoise.networks.clvp", "ane.models.tortoise.networks.conditioning",
+                     "ane.models.tortoise.networks.frames", "ane.models.tortoise.networks.diffusion_decoder",
+                     "ane.models.vocoders.layers", "ane.models.vocoders.hifigan",
+                     "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
+}
+PATHS = {"reading path": READING_PATH, "reading path of Tortoise": TORTOISE_PATH}
 
 
 def module_file(module: str) -> Path:
@@ -61,9 +75,9 @@ def first_sentence(source: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".:").replace("``", "`")
 
 
-def reading_path() -> list[str]:
+def reading_path(path: dict[str, list[str]]) -> list[str]:
     lines, total = ["| file | lines | what it does |", "|---|---:|---|"], 0
-    for part, modules in READING_PATH.items():
+    for part, modules in path.items():
         lines.append(f"| **{part}** | | |")
         for module in modules:
             file = module_file(module)
@@ -95,7 +109,8 @@ def generated(page: str) -> str:
 
     def make(block: re.Match[str]) -> str:
         directive = block[1]
-        table = reading_path() if directive == "reading path" else results_table(directive.removeprefix("table: "))
+        table = (reading_path(PATHS[directive]) if directive in PATHS
+                 else results_table(directive.removeprefix("table: ")))
         return "\n".join([f"<!-- {directive} -->", "", *table, "", "<!-- end -->"])
 
     return BLOCK.sub(make, page)

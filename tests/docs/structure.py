@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from docs.generate import READING_PATH, module_file
+from docs.generate import READING_PATH, TORTOISE_PATH, module_file
 
 ROOT = Path(__file__).parents[2]
 FIGURES = Path(__file__).with_name("figures.json")
@@ -47,6 +47,8 @@ class Structure:
     family_members: int
     path_lines: int
     path_files: int
+    tortoise_lines: int
+    tortoise_files: int
 
 
 def sources(*folders: str) -> list[Path]:
@@ -151,10 +153,12 @@ def measure() -> Structure:
         by_folder[folders] = sum(line_count(file) for file in sources(*folders))
     files = sources(*SOURCES)
     longest = max(files, key=line_count)
-    path = [module_file(module) for modules in READING_PATH.values() for module in modules]
+    path, tortoise = ([module_file(module) for modules in each.values() for module in modules]
+                      for each in (READING_PATH, TORTOISE_PATH))
     return Structure(dict(by_folder), len(files), (longest.relative_to(ROOT).as_posix(), line_count(longest)),
                      sum(1 for _ in classes(*SOURCES)), sum(is_protocol(node) for _, node in classes(*SOURCES)),
-                     contract_protocols(), circles(), family_members(), sum(map(line_count, path)), len(path))
+                     contract_protocols(), circles(), family_members(), sum(map(line_count, path)), len(path),
+                     sum(map(line_count, tortoise)), len(tortoise))
 
 
 def report(found: Structure) -> str:
@@ -173,7 +177,8 @@ def report(found: Structure) -> str:
               *(f"  {', '.join(circle)}" for circle in found.circles),
               f"members of a model family's interface: {found.family_members}",
               f"reading path: {found.path_lines:,} lines in {found.path_files} files "
-              f"(at most {PATH_LINES:,} in {PATH_FILES})"]
+              f"(at most {PATH_LINES:,} in {PATH_FILES})",
+              f"  of Tortoise besides: {found.tortoise_lines:,} lines in {found.tortoise_files} files"]
     return "\n".join(lines)
 
 
@@ -186,7 +191,8 @@ def figures(found: Structure) -> dict[str, int]:
             "files": found.files, "lines of the longest file": found.longest[1], "protocols": found.protocols,
             "protocols of the engine contract": len(found.contract_protocols), "circles of imports": len(found.circles),
             "members of a model family": found.family_members, "lines of the reading path": found.path_lines,
-            "files of the reading path": found.path_files}
+            "files of the reading path": found.path_files,
+            "lines of Tortoise's reading path": found.tortoise_lines}
 
 
 if __name__ == "__main__":
