@@ -4,10 +4,11 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from ane.bundles import Model, open_model
 from ane.bundles.bundle import Bundle, write_bundle
@@ -50,10 +51,17 @@ class OnnxPackages:
         """
         destination = self.folder / "-".join(["bundle", *networks])
         own = [network for network in TARGET.networks if network in self.model().networks]
+        self._convert_those_that_no_other_worker_converts(networks or own)
         packages = [self.package(network, precision) for network in networks or own
                     for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
         with FileLock(f"{destination}.lock"):
             return Bundle(destination) if destination.exists() else self._write(destination, packages)
+
+    def _convert_those_that_no_other_worker_converts(self, networks: Sequence[str]) -> None:
+        for network in networks:
+            with suppress(Timeout), FileLock(f"{self.folder / network}.lock", timeout=0):
+                for precision in ("fp32", *OTHER_PRECISIONS.get(network, ())):
+                    self.package(network, precision)
 
     def _write(self, destination: Path, packages: Sequence[PackageRecord]) -> Bundle:
         model, rng = self.model(), np.random.default_rng(0)

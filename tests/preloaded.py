@@ -9,6 +9,7 @@ process.
 """
 
 import array
+import gc
 import importlib
 import json
 import os
@@ -67,6 +68,7 @@ def write_client(path: Path, address: Path, before: tuple[str, ...] = (), one_ne
 def serve(path: str) -> None:
     for module in MODULES:
         importlib.import_module(module)
+    gc.freeze()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()

@@ -16,8 +16,8 @@ from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main
 from ane.commands import bench
 from ane.system.errors import UserError
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
+from tests import conversions
 from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
 
@@ -25,12 +25,11 @@ COMPUTE_UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE")
 
 
 @pytest.fixture(scope="module")
-def converted(random_bundle, tmp_path_factory) -> Path:
+def converted(random_bundle, shared) -> Path:
     """The random bundle with packages of its decoder and CLVP."""
-    path = tmp_path_factory.mktemp("bundles") / "converted"
     buckets = {"prefill": (64,), "step": (44 + 2 * 500 + 44,), "clvp_text": (64,), "clvp_speech": (128,)}
-    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
-    return path
+    return conversions.converted(shared, Bundle(random_bundle), [CoreMLOptions(lanes=(2,), buckets=buckets)],
+                                 ["autoregressive", "clvp"]).path
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,8 @@ def test_a_flag_that_was_removed_says_what_to_do_instead(capsys, flag, advice):
 
 
 def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
-    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "-o", "-"))
+    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--runs", "1", "--text", "Hi.",
+                           "-o", "-"))
     assert found["bundle"]["name"] == DEFAULT_BUNDLE
     assert {row["what"] for row in found["rows"]} == {"sentence"}
     assert found["chosen"]["backend"] == "torch:cpu"

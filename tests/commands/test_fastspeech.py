@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
 from ane.cli import main
-from tests.fastspeech_files import write_fastspeech, write_hifigan, write_waveglow
+from tests.fastspeech_files import WAVEGLOW, write_fastspeech, write_hifigan, write_waveglow
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_a_seed_without_a_waveglow_is_refused(bundle, capsys):
 
 def test_with_a_waveglow(files, capsys):
     """The same seed gives the same sound, from bundle and checkpoints, on torch and in packages of both kinds."""
-    write_waveglow(files / "waveglow.pt")
+    write_waveglow(files / "waveglow.pt", replace(WAVEGLOW, n_flows=3, n_layers=2))
     assert main(["import", "checkpoint.pt", "--vocoder", "waveglow.pt", "-o", "./bundle"]) == 0
     assert Bundle(files / "bundle").networks == {"fastspeech", "waveglow"}
     assert main(["convert", "./bundle", "--to", "onnx", "--networks", "waveglow", "-o", "./onnx"]) == 0

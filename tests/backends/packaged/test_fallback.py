@@ -21,11 +21,11 @@ from ane.models.tortoise.settings import Diffusion, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
+from tests.conversions import converted
 from tests.notices import noticed
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "sample": (64,), "steps": (2,),
@@ -35,12 +35,11 @@ NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
 @pytest.fixture(scope="module")
-def bundle(random_bundle, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("bundles") / "small"
+def bundle(random_bundle, shared) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
-        convert(Bundle(random_bundle), path, [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS)
-    return path
+        return converted(shared, Bundle(random_bundle), [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)],
+                         NETWORKS).path
 
 
 def settings() -> Settings:
