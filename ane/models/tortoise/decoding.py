@@ -10,7 +10,7 @@ before that pass; only the few latents that this changes need another call, with
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,20 +88,6 @@ def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig, period: int =
     return longest
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What the decoder continues for one chunk; each of ``samplers`` samples one candidate.
-
-    Attributes:
-        conditioning: the voice's conditioning latent (1, D) float32.
-        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
-    """
-
-    conditioning: np.ndarray
-    tokens: Sequence[int]
-    samplers: Sequence[Sampler]
-
-
 @dataclass
 class Candidate:
     """One code sequence sampled for a chunk.
@@ -132,22 +118,32 @@ LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ig
 DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
 
 
-class ChunkPrompt:
-    """A prompt as ``ane.speech.lanes`` takes it.
-
-    Args:
-        rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
-            call per candidate; otherwise ``Candidate.latents`` ends before them.
+@dataclass
+class Prompt:
+    """What the decoder continues for one chunk, as ``ane.speech.lanes`` takes it; each of ``samplers`` samples one
+    candidate.
 
     Attributes:
+        conditioning: the voice's conditioning latent (1, D) float32.
+        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
+        tables, config, sampling: set by ``decode`` where it is called.
+        rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
+            call per candidate; otherwise ``Candidate.latents`` ends before them.
         codes: sampled so far in all candidates.
     """
 
-    def __init__(self, prompt: Prompt, tables: Embeddings, config: UnifiedVoiceConfig, sampling: Sampling,
-                 rewrite_tail: bool = True):
-        self.tokens, self.conditioning, self.samplers = prompt.tokens, prompt.conditioning, prompt.samplers
-        self.tables, self.config, self.sampling, self.rewrite_tail = tables, config, sampling, rewrite_tail
-        self.count, self.codes = len(prompt.samplers), 0
+    conditioning: np.ndarray
+    tokens: Sequence[int]
+    samplers: Sequence[Sampler]
+    tables: Embeddings = None           # type: ignore[assignment]
+    config: UnifiedVoiceConfig = None   # type: ignore[assignment]
+    sampling: Sampling = None           # type: ignore[assignment]
+    rewrite_tail: bool = True
+    codes: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.samplers)
 
     def prefix(self) -> np.ndarray:
         prefix = self.tables.prefix(self.conditioning, self.tokens, self.config)
@@ -162,7 +158,7 @@ class ChunkPrompt:
 class SampledCandidate:
     """A candidate that is being sampled."""
 
-    def __init__(self, prompt: ChunkPrompt, sampler: Sampler):
+    def __init__(self, prompt: Prompt, sampler: Sampler):
         self.prompt, self.sampler = prompt, sampler
         self.codes: list[int] = []
         self._history = np.full(prompt.sampling.max_codes + 2, PREFIX_ID)
@@ -246,14 +242,15 @@ def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConf
     """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
 
     Work is done only while the caller waits for a result. ``progress`` is called after every step. Other arguments:
-    ``ChunkPrompt``, ``make_lanes``.
+    ``Prompt``, ``make_lanes``.
     """
     tables = Embeddings(**backend.embeddings())
     count = sum(len(prompt.samplers) for prompt in prompts)
     lanes = min(lanes, count)
     longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
     shared = make_lanes(backend, config, lanes, sampling.max_codes, min(lanes, len(prompts)), longest, recorded_heads)
-    jobs = [shared.add(ChunkPrompt(prompt, tables, config, sampling, rewrite_tail)) for prompt in prompts]
+    jobs = [shared.add(replace(prompt, tables=tables, config=config, sampling=sampling, rewrite_tail=rewrite_tail))
+            for prompt in prompts]
     for job in jobs:
         while not job.done:
             shared.step()

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from ane.bundles import Model
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import (
     Candidate,
-    ChunkPrompt,
     Embeddings,
     Prompt,
     candidates_of,
@@ -31,7 +29,7 @@ from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, joined
+from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, sound_of
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import WordTimer
@@ -41,6 +39,7 @@ from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
+NO_SOUND = np.zeros(0, np.float32)
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
               "more candidates or shorter sentences")
@@ -63,21 +62,15 @@ class DecodingSignals:
 
 
 @dataclass(frozen=True)
-class DecodedChunk:
-    """A chunk with its best candidates, best first.
+class RankedChunk:
+    """A chunk with its best candidates, best first, and what one of its pieces states: fields of ``Piece``.
 
-    Attributes:
-        codes: sampled in all of its candidates.
-        words: those of the best one, in the time of its sound before trimming; none unless asked for.
-        notes: warnings for the user.
+    The words are in the time of the best one's sound before trimming.
     """
 
     chunk: TokenChunk
-    kept: list[Candidate]
-    codes: int
-    signals: DecodingSignals
-    words: Sequence[SpokenWord] = ()
-    notes: Sequence[str] = ()
+    best: list[Candidate]
+    facts: dict[str, Any]
 
 
 class DiffusedSound:
@@ -133,54 +126,49 @@ class Rendering:
     # Whole chunks, step by step
 
     def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[Piece | Lanes]:
-        decoded: list[DecodedChunk] = []
-        for item in self._decoded(chunks):
-            if isinstance(item, Lanes):
-                yield item
-            else:
-                decoded.append(item)
-        columns = iter(self._diffused(decoded))
-        for each in decoded:
-            with self.timeline.record("vocode"):
-                trimmers = [self._trimmer() for _ in each.kept]
-                sounds = [trimmed(joined(self._vocoder(each.chunk, rank), next(columns)), trimmer)
-                          for rank, trimmer in enumerate(trimmers)]
-            self._add("vocode", 1)
-            self._report("vocode", 0)
-            yield self._piece(each, sounds[0], trimmers[0], last=True, alternatives=sounds[1:])
-
-    def _decoded(self, chunks: Sequence[TokenChunk]) -> Iterator[DecodedChunk | Lanes]:
-        """Every chunk, ranked as soon as its candidates end, so that only the best are kept in memory."""
+        """The sound of chunks. Each is ranked as soon as its candidates end, so that only the best are in memory."""
+        ranked: list[RankedChunk] = []
         lanes = self._own_lanes(chunks)
         try:
             for chunk in chunks:
                 self._add_job(lanes, chunk)
             for chunk, job in zip(chunks, self._jobs[-len(chunks):], strict=True):
-                yield from self._awaited(lanes, job)
+                while not job.done:
+                    yield lanes
+                    self._report_decoding()
                 candidates = candidates_of(job)
                 if chunk is chunks[-1]:
                     lanes.close()               # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
-                yield self._ranked(chunk, candidates)
+                ranked.append(self._ranked(chunk, candidates))
                 del candidates
         finally:
             lanes.close()
         self._jobs.clear()
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp", "cvvp")
+        columns = iter(self._diffused(ranked))
+        for each in ranked:
+            trimmers = [self._trimmer() for _ in each.best]
+            sounds = [np.concatenate([NO_SOUND, *self._trimmed(
+                sound_of(self._vocoder(each.chunk, rank), next(columns)), trimmer)])
+                for rank, trimmer in enumerate(trimmers)]
+            self._add("vocode", 1)
+            self._report("vocode", 0)
+            yield Piece(sounds[0], each.chunk, True, alternatives=sounds[1:], **self._facts(each, trimmers[0]))
 
-    def _diffused(self, decoded: Sequence[DecodedChunk]) -> list[np.ndarray]:
-        """What the vocoder takes for every kept candidate: its mel (100, L), or without diffusion its latents."""
-        kept = [candidate for each in decoded for candidate in each.kept]
+    def _diffused(self, ranked: Sequence[RankedChunk]) -> list[np.ndarray]:
+        """What the vocoder takes for every candidate: its mel (100, L), or without diffusion its latents."""
+        best = [candidate for each in ranked for candidate in each.best]
         if self.settings.diffusion is None:
-            return [candidate.hidden for candidate in kept]
-        rngs = [self.randomness.diffusion(each.chunk.index, rank) for each in decoded for rank in range(len(each.kept))]
+            return [candidate.hidden for candidate in best]
+        rngs = [self.randomness.diffusion(each.chunk.index, rank) for each in ranked for rank in range(len(each.best))]
         with self.timeline.record("diffuse"):
-            mels = spectrograms(self.backend, [candidate.latents for candidate in kept], self.voice.diffusion,
+            mels = spectrograms(self.backend, [candidate.latents for candidate in best], self.voice.diffusion,
                                 self.settings.diffusion, rngs, lambda done, total: self._report("diffuse", done),
                                 self._prediction)
-        self._add("diffuse", len(kept) * self.settings.diffusion.steps)
+        self._add("diffuse", len(best) * self.settings.diffusion.steps)
         self.backend.release("diffusion")
         return [mel[0] for mel in mels]
 
@@ -214,36 +202,26 @@ class Rendering:
         job = self._jobs[index]
         while not job.done:
             sequence = None if self.settings.ranked else job.sampled.get(0)
-            known = sequence.rows(self.diffused) if sequence else 0
-            if known > rows:
-                for samples in self._heard(sound.feed(np.stack(sequence.hidden[rows:known])), trimmer):
+            certain = sequence.rows(self.diffused) if sequence else 0
+            if certain > rows:
+                for samples in self._trimmed(sound.feed(np.stack(sequence.hidden[rows:certain])), trimmer, ended=False):
                     yield Piece(samples, chunk)
-                rows = known
+                rows = certain
             else:
                 yield lanes
                 self._report_decoding()
-        candidates = candidates_of(job)
-        if not self.settings.ranked:
-            for samples in self._heard(sound.feed(self._rows(candidates[0])[rows:]), trimmer):
-                yield Piece(samples, chunk)
-        decoded: DecodedChunk | None = self._ranked(chunk, candidates)
-        if self.settings.ranked:
-            sound_left = chain(sound.feed(self._rows(decoded.kept[0])), sound.finish())
-        else:
-            sound_left = sound.finish()
-        for samples in self._heard(sound_left, trimmer):
-            yield self._piece(decoded, samples, trimmer) if decoded else Piece(samples, chunk)
-            decoded = None
-        end = np.zeros(0, np.float32) if trimmer is None else trimmer.finish()
+        ranked = self._ranked(chunk, candidates_of(job))
+        [best] = ranked.best
+        left = sound_of(sound, (best.latents if self.diffused else best.hidden)[rows:])
+        stated = False
+        for samples in self._trimmed(left, trimmer):
+            yield Piece(samples, chunk, **({} if stated else self._facts(ranked, trimmer)))
+            stated = True
         self._add("vocode", 1)
         self._report("vocode", 0)
         if self.settings.diffusion is not None:
             self._add("diffuse", self.settings.diffusion.steps)
-        yield self._piece(decoded, end, trimmer, last=True) if decoded else Piece(end, chunk, last=True)
-
-    def _rows(self, candidate: Candidate) -> np.ndarray:
-        """What diffusion or HiFi-GAN takes of a candidate, (n, D)."""
-        return candidate.latents if self.diffused else candidate.hidden
+        yield Piece(NO_SOUND, chunk, last=True, **({} if stated else self._facts(ranked, trimmer)))
 
     def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | DiffusedSound:
         vocoder = self._vocoder(chunk, 0, VocodingWindow())
@@ -254,13 +232,6 @@ class Rendering:
             prediction=self._prediction,
             progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
         return DiffusedSound(windows, vocoder, self.timeline)
-
-    def _heard(self, sound: Iterator[np.ndarray], trimmer: Trimmer | None) -> Iterator[np.ndarray]:
-        """Pieces of sound without the silence that is trimmed, none of them empty."""
-        for samples in self.timeline.record_each("vocode", sound):
-            kept = samples if trimmer is None else trimmer.feed(samples)
-            if len(kept):
-                yield kept
 
     # Shared
 
@@ -273,27 +244,21 @@ class Rendering:
     def _add_job(self, lanes: Lanes, chunk: TokenChunk) -> None:
         samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
                     for candidate in range(self.settings.candidates)]
-        prompt = ChunkPrompt(Prompt(self.voice.ar, chunk.tokens, samplers), self._tables, self.config,
-                             self.settings.sampling, self.diffused)
+        prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, self.settings.sampling,
+                        self.diffused)
         self._jobs.append(lanes.add(prompt, self.run.priority))
 
     @cached_property
     def _tables(self) -> Embeddings:
         return Embeddings(**self.backend.embeddings())
 
-    def _awaited(self, lanes: Lanes, job: LaneJob) -> Iterator[Lanes]:
-        """Yield the lanes until the job's candidates have ended."""
-        while not job.done:
-            yield lanes
-            self._report_decoding()
-
     def _report_decoding(self) -> None:
         codes = sum(job.prompt.codes for job in self._jobs)
         self._report("decode", sum(job.finished for job in self._jobs), f"{codes} codes")
 
-    def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> DecodedChunk:
+    def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
-        kept, notes, amount = candidates[:self.settings.best], [], self.settings.cvvp_amount
+        best, notes, amount = candidates[:self.settings.best], [], self.settings.cvvp_amount
         if amount < 1 and self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
             notes, amount = [UNRANKED], float(amount > 0)       # CVVP, if it takes part, knows no text
         if self.settings.ranked and (amount or not notes):
@@ -303,18 +268,18 @@ class Rendering:
                                           np.stack([candidate.padded_codes for candidate in candidates]),
                                           amount, mels, lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
-            kept = [candidates[index] for index in best_candidates(scores, self.settings.best)]
-        signals = DecodingSignals(kept[0].stopped, longest_loop(kept[0].codes, self.model.config("autoregressive")),
-                                  kept[0].log_probability)
+            best = [candidates[index] for index in best_candidates(scores, self.settings.best)]
+        signals = DecodingSignals(best[0].stopped, longest_loop(best[0].codes, self.model.config("autoregressive")),
+                                  best[0].log_probability)
         words: Sequence[SpokenWord] = ()
         if self.timer is not None:
             with self.timeline.record("words"):
-                words = self.timer.words(chunk, self.voice.ar, kept[0])
+                words = self.timer.words(chunk, self.voice.ar, best[0])
         unused = "latents" if self.settings.diffusion is None else "hidden"     # freed, to save memory
-        freed = {unused: np.empty((0, kept[0].hidden.shape[1]), np.float32)}
-        return DecodedChunk(chunk, [replace(candidate, **freed) for candidate in kept],
-                            sum(len(candidate.codes) for candidate in candidates), signals, words,
-                            notes if kept[0].stopped else [*notes, UNFINISHED])
+        freed = {unused: np.empty((0, best[0].hidden.shape[1]), np.float32)}
+        return RankedChunk(chunk, [replace(candidate, **freed) for candidate in best], {
+            "words": words, "counts": {"codes": sum(len(candidate.codes) for candidate in candidates)},
+            "notes": notes if best[0].stopped else [*notes, UNFINISHED], "details": {"decoded": signals}})
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
@@ -327,14 +292,22 @@ class Rendering:
     def _trimmer(self) -> Trimmer | None:
         return None if self.settings.silence is None else Trimmer(*self.settings.silence)
 
-    def _piece(self, decoded: DecodedChunk, samples: np.ndarray, trimmer: Trimmer | None, last: bool = False,
-               alternatives: Sequence[np.ndarray] = ()) -> Piece:
-        """A piece with what is known of its chunk, and its words after what was trimmed before its sound."""
-        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, [*self._notes, *decoded.notes]
-        words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in decoded.words]
+    def _trimmed(self, sound: Iterator[np.ndarray], trimmer: Trimmer | None,
+                 ended: bool = True) -> Iterator[np.ndarray]:
+        """Pieces of sound without the silence that is trimmed, none of them empty. ``ended``: no more follow."""
+        for samples in self.timeline.record_each("vocode", sound):
+            kept = samples if trimmer is None else trimmer.feed(samples)
+            if len(kept):
+                yield kept
+        if ended and trimmer is not None and len(end := trimmer.finish()):
+            yield end
+
+    def _facts(self, ranked: RankedChunk, trimmer: Trimmer | None) -> dict[str, Any]:
+        """Those of a chunk, its words after what was trimmed before its sound."""
+        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, [*self._notes, *ranked.facts["notes"]]
+        words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in ranked.facts["words"]]
         self._notes = []
-        return Piece(samples, decoded.chunk, last, words, {"codes": decoded.codes}, notes,
-                     {"decoded": decoded.signals}, alternatives)
+        return {**ranked.facts, "words": words, "notes": notes}
 
     @property
     def _prediction(self) -> str:
@@ -345,8 +318,3 @@ class Rendering:
 
     def _add(self, phase: str, done: int) -> None:
         self._done[phase] += done
-
-
-def trimmed(sound: np.ndarray, trimmer: Trimmer | None) -> np.ndarray:
-    """Whole sound without the silence that is trimmed."""
-    return sound if trimmer is None else np.concatenate((trimmer.feed(sound), trimmer.finish()))

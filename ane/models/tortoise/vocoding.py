@@ -5,6 +5,7 @@ HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, f
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -69,9 +70,10 @@ class UnivnetSound:
         return self.vocoder.finish()
 
 
-def joined(sound: HifiganSound | UnivnetSound, columns: np.ndarray) -> np.ndarray:
-    """The sound of a mel or of latents that are all there."""
-    return np.concatenate([*sound.feed(columns), *sound.finish()])
+def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:
+    """What a source of sound yields when it is fed its last columns."""
+    yield from source.feed(columns)
+    yield from source.finish()
 
 
 def hifigan_sound(backend: Backend, conditioning: np.ndarray, latents: np.ndarray) -> np.ndarray:

@@ -16,7 +16,6 @@ from ane.bundles import Model
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import (
     Candidate,
-    ChunkPrompt,
     Embeddings,
     Prompt,
     candidates_of,
@@ -102,8 +101,9 @@ class RecordingBackend:
         return decoder
 
 
-def on_lanes(backend: TorchBackend, config, prompt: Prompt, max_codes: int) -> ChunkPrompt:
-    return ChunkPrompt(prompt, Embeddings(**backend.embeddings()), config, Sampling(max_codes=max_codes))
+def on_lanes(backend: TorchBackend, config, prompt: Prompt, max_codes: int) -> Prompt:
+    return replace(prompt, tables=Embeddings(**backend.embeddings()), config=config,
+                   sampling=Sampling(max_codes=max_codes))
 
 
 def stopping_after(codes: int, stop_code: int) -> Sampler:

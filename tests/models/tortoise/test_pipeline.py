@@ -99,6 +99,6 @@ def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer):
     codes = np.zeros(500, np.int64)
     rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
     candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
-    decoded = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, Run())._ranked(chunk, candidates)
-    assert len(decoded.kept) == 1
-    assert [note.partition(":")[0] for note in decoded.notes] == ["chunk {chunks} was not ranked"]
+    ranked = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, Run())._ranked(chunk, candidates)
+    assert len(ranked.best) == 1
+    assert [note.partition(":")[0] for note in ranked.facts["notes"]] == ["chunk {chunks} was not ranked"]
