@@ -7,9 +7,12 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ane.system.errors import UserError
+
+if TYPE_CHECKING:       # torch takes a second to import
+    from ane.speech.speaker import Speaker
 
 __all__ = ["UserError", "__version__", "load"]
 
@@ -24,7 +27,7 @@ def __getattr__(name: str) -> str:
 
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
-         threads: int | None = None, keep: bool | None = None) -> Any:
+         threads: int | None = None, keep: bool | None = None) -> "Speaker":
     """Open a model on a backend; call ``speak`` on the result.
 
     The result is an ``ane.speech.Speaker`` of the model's family: of hibari for the embedded voice, else of Tortoise,

@@ -104,7 +104,10 @@ def speech_routes(service: Service) -> APIRouter:
     catalogue = service.catalogue
 
     def model_card(name: str) -> ModelCard:
-        return ModelCard(id=name, presets=catalogue.presets(name) if name in catalogue.models else [])
+        if name not in catalogue.models:
+            return ModelCard(id=name)           # it transcribes
+        return ModelCard(id=name, presets=catalogue.presets(name), random=catalogue.models[name].is_random,
+                         characters=service.settings.limits.characters)
 
     @router.get("/models")
     async def models() -> ModelList:

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_SEED = 2 ** 63 - 1
+SoundFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -25,9 +27,11 @@ class SpeechFields(StrictModel):
     model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
         None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "mp3"
-    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False)
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(None, description="the same seed, the same sound")
+    response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
+    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False,
+                         description="more than 1 is faster; how much a model can do, `ane say --speed` says")
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
+        None, description="the same seed, the same sound; refused where nothing is random")
     preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
         None, description="words and their respellings")
@@ -44,17 +48,21 @@ class SpeechBody(SpeechFields):
     input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
     instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
                                                                         "the server is set so: no model follows any")
-    stream_format: Literal["audio", "sse"] = "audio"
+    stream_format: Literal["audio", "sse"] = Field(
+        "audio", description="the sound alone, or events with it in base64, also of words and errors")
 
 
 class ModelCard(BaseModel):
-    """A model. ``presets``: none where presets have no effect; the first is its default."""
+    """A model. ``presets``: none where presets have no effect; the first is its default. ``random``: whether a seed has
+    an effect. ``characters``: of a text, at most."""
 
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "tortoise-ane"
     presets: list[str] = []
+    random: bool = False
+    characters: int = 0
 
 
 class ModelList(BaseModel):
@@ -91,7 +99,7 @@ class StreamStart(SpeechFields):
     """The first message of a WebSocket."""
 
     type: Literal["start"]
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] = "pcm"
+    response_format: SoundFormat = Field("pcm", description=FORMAT_HELP)
 
 
 class StreamText(StrictModel):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +18,8 @@ from ane.bundles import Model, find_bundle, open_model
 from ane.models.whisper.transcription import Transcriber
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
-from ane.system import paths
 from ane.system.errors import UserError
-from ane.voices import RANDOM, list_voices
+from ane.voices import RANDOM
 
 LOGGER = logging.getLogger("ane.server")
 REST_SECONDS = 5.0      # without a request, after which freed memory is returned: it takes a tenth of a second
@@ -138,16 +136,6 @@ class ServedModels:
         del self._loaded[name]
         LOGGER.info("model released", extra={"fields": {"model": name}})
         gc.collect()
-
-
-def voice_names(model: Model) -> list[str]:
-    """Names of the voices that a client may ask for."""
-    if names := model.voice_names:
-        return names
-    if not model.has_latents:
-        return [DEFAULT_VOICE]
-    folders: list[Path] = [folder for folder in (model.voices, paths.voices_dir()) if folder is not None]
-    return [*list_voices(folders), RANDOM]
 
 
 def check_models(settings: ServerSettings) -> None:

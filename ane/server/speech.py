@@ -12,7 +12,7 @@ from ane.bundles import Model, open_model
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits, Work
-from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels, voice_names
+from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
 from ane.speech.lanes import Lanes
@@ -21,6 +21,7 @@ from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.text import Lexicon
 from ane.text.user_lexicon import LexiconEntry
+from ane.voices import voice_names
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Catalogue:
 
     def voices(self, model: str) -> list[str]:
         if model not in self._voices:
-            self._voices[model] = voice_names(self.models[model])
+            self._voices[model] = voice_names(self.models[model]) or [DEFAULT_VOICE]
         return self._voices[model]
 
     def presets(self, model: str) -> list[str]:
@@ -171,7 +172,10 @@ def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:
     family = served.model.family
     if request.preset is not None and not served.model.presets:
         raise RefusedError(f"preset has no effect on {family.title} models: leave it out", 400, "preset")
+    if request.seed is not None and not served.model.is_random:
+        raise RefusedError(f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400,
+                           "seed")
     return {"preset": request.preset, "speed": None if request.speed == 1 else request.speed,
-            "seed": request.seed if served.model.is_random else None,
+            "seed": request.seed,
             "voice": served.voice(request.voice) if served.model.takes_voices else None,
             "lexicon": request.lexicon, "word_times": request.word_times}

@@ -31,7 +31,14 @@ from ane.voices import check_voice_name, save_voice
 CLIP_SECONDS = 600.0    # of a clip of a voice, which uses 6 s of it
 CLIP_RATE = 44100       # Hz at most; the encoders take 24 kHz or less
 MIN_CONSENT = 20        # characters of a statement of consent
+# Parameters of uploads, with what they mean
+Recording = Annotated[UploadFile, File(description="a recording in any format that FFmpeg reads")]
+ModelName = Annotated[str, Form(max_length=200, description="a name of /v1/models, or OpenAI's whisper-1")]
+Prompt = Annotated[str, Form(max_length=2000, description="text that comes before, in its spelling and style")]
 Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
+TextFormat = Annotated[Form_, Form(description="of the text")]
+Temperature = Annotated[float, Form(ge=0, le=1, allow_inf_nan=False,
+                                    description="0: the most probable words, and more where that fails")]
 
 
 def upload_routes(service: Service) -> APIRouter:
@@ -67,11 +74,11 @@ def upload_routes(service: Service) -> APIRouter:
 
     @router.post("/transcriptions", response_class=Response)
     async def transcriptions(
-            request: Request, file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
-            language: Annotated[str, Form(max_length=10)] = "", prompt: Annotated[str, Form(max_length=2000)] = "",
-            response_format: Annotated[Form_, Form()] = "json",
-            temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0,
-            granularities: Annotated[list[Literal["word", "segment"]], Form(alias="timestamp_granularities[]")] = [],  # noqa: B006 (FastAPI copies it)
+            request: Request, file: Recording, model: ModelName,
+            language: Annotated[str, Form(max_length=10, description="as en; none: it is recognised")] = "",
+            prompt: Prompt = "", response_format: TextFormat = "json", temperature: Temperature = 0.0,
+            granularities: Annotated[list[Literal["word", "segment"]], Form(
+                alias="timestamp_granularities[]", description="word: state when each word is heard")] = [],  # noqa: B006 (FastAPI copies it)
     ) -> Response:
         """Write down what is said in a recording."""
         options = TranscriptionOptions(language or None, "transcribe", prompt=prompt,
@@ -81,19 +88,20 @@ def upload_routes(service: Service) -> APIRouter:
 
     @router.post("/translations", response_class=Response)
     async def translations(
-            request: Request, file: Annotated[UploadFile, File()], model: Annotated[str, Form(max_length=200)],
-            prompt: Annotated[str, Form(max_length=2000)] = "", response_format: Annotated[Form_, Form()] = "json",
-            temperature: Annotated[float, Form(ge=0, le=1, allow_inf_nan=False)] = 0.0) -> Response:
+            request: Request, file: Recording, model: ModelName, prompt: Prompt = "",
+            response_format: TextFormat = "json", temperature: Temperature = 0.0) -> Response:
         """Translate what is said in a recording to English."""
         options = TranscriptionOptions(None, "translate", prompt=prompt, **at_temperature(temperature))
         transcript = await while_connected(transcribe(file, model, options), request)
         return transcript_response(transcript, options.task, response_format)
 
     @router.post("/voices", status_code=201)
-    async def add_voice(request: Request, name: Annotated[str, Form(max_length=100)],
-                        audio_sample: Annotated[UploadFile, File()],
-                        consent: Annotated[str, Form(max_length=10_000)],
-                        model: Annotated[str, Form(max_length=200)] = "") -> NewVoice:
+    async def add_voice(request: Request, name: Annotated[str, Form(max_length=100, description="of the new voice")],
+                        audio_sample: Recording,
+                        consent: Annotated[str, Form(max_length=10_000,
+                                                     description="a sentence which says that the speaker agrees")],
+                        model: Annotated[str, Form(max_length=200, description="whose voice it is; none: the server's "
+                                                                               "first")] = "") -> NewVoice:
         """Make a voice of a clip. ``consent`` states that the speaker agrees, in words."""
         if not service.settings.add_voices:
             raise RefusedError("this server takes no voices: it was started without --add-voices", 403)

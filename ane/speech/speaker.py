@@ -23,6 +23,7 @@ from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, NothingToSayError, normalise_basic
 from ane.text.unicode_to_ascii import foreign_scripts
+from ane.voices import voice_names
 
 LOGGER = logging.getLogger("ane.speech")
 
@@ -86,6 +87,11 @@ class Speaker(ABC):
         return None
 
     # Once for all
+
+    @property
+    def voices(self) -> list[str]:
+        """Names of the voices that ``speak`` takes; none of a model that has one voice."""
+        return voice_names(self.model)
 
     def request(self, text: str, voice: Any = None, preset: str | None = None, seed: int | None = None,
                 settings: Any = None, speed: float | None = None, lexicon: Lexicon | None = None,

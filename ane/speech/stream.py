@@ -1,11 +1,14 @@
 """Sound that arrives in pieces, and speech: a stream that has been collected."""
 
+from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 
 from ane.audio import write
 from ane.speech.lanes import Lanes
@@ -97,6 +100,12 @@ class Speech:
             UserError: another suffix, or the file cannot be written.
         """
         write(path, self.audio, self.sample_rate)
+
+    def _repr_html_(self) -> str:
+        """A player, which notebooks show."""
+        file = BytesIO()
+        soundfile.write(file, self.audio, self.sample_rate, format="WAV", subtype="PCM_16")
+        return f'<audio controls src="data:audio/wav;base64,{b64encode(file.getvalue()).decode()}"></audio>'
 
 
 class SoundStream(Iterator[np.ndarray]):

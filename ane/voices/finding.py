@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane.audio.reader import CLIP_SUFFIXES
+from ane.bundles import Model
+from ane.system import paths
 from ane.system.errors import UserError
 from ane.voices.voice import LATENT_SUFFIXES
 
@@ -62,6 +64,13 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
             if files and name not in voices:
                 voices[name] = FoundVoice(name, files)
     return dict(sorted(voices.items()))
+
+
+def voice_names(model: Model) -> list[str]:
+    """Names of the voices that a request to a model may ask for; none if it has one voice, without a name."""
+    if model.voice_names or not model.has_latents:
+        return model.voice_names
+    return [*list_voices(folder for folder in (model.voices, paths.voices_dir()) if folder is not None), RANDOM]
 
 
 def check_voice_name(name: str) -> None:

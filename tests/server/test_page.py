@@ -187,6 +187,30 @@ def test_errors_of_the_server_are_shown(page):
     assert not text_of(page, "error")
 
 
+def test_an_error_keeps_the_sound(page):
+    speak(page, "Rain fell.")
+    wait_for(lambda: ended(page))
+    speak(page, " … ")
+    wait_for(lambda: text_of(page, "error"))
+    assert text_of(page, "words") == "Rain fell."
+    assert page.find_element("id", "play").is_displayed()
+
+
+def test_only_what_has_an_effect_is_asked_for(page):
+    """As a model that draws no random numbers: the server refuses a seed for it."""
+    page.execute_script("models.find(({id}) => id === 'demo-fast').random = false; showChoices()")
+    assert not page.find_element("id", "seed-field").is_displayed()
+    speak(page, "Rain.", seed="7")
+    wait_for(lambda: ended(page))
+    assert "seed" not in text_of(page, "status")
+    assert "seed" not in page.find_element("id", "code").get_property("textContent")
+
+
+def test_characters_are_counted(page):
+    speak(page, "Rain 🐢")
+    assert text_of(page, "count") == "6 of at most 4096 characters"
+
+
 def test_the_code_does_what_the_page_does(page, tmp_path):
     speak(page, "It's a \"quoted\" $HOME — text.\n", seed="3", speed="1.1")
     sizes = {}

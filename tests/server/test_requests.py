@@ -1,6 +1,7 @@
 """Requests that cannot be met are refused; nothing that a client sends or leaves undone harms the server."""
 
 import json
+import re
 import socket
 import threading
 import time
@@ -199,6 +200,9 @@ def test_the_server_watches_itself(server):
     page = urllib.request.urlopen(urllib.request.Request(f"{server.address}/docs", headers=headers)).read().decode()
     assert "POST /v1/audio/speech" in page
     assert "<script" not in page
+    explained = re.findall(r"<tr><td><code>([^<]+)</code><td>[^<]*<td>([^<]*)</tr>", page)
+    assert len(explained) > 20
+    assert [name for name, text in explained if not text] == []
     log = server.log()
     assert any(record["message"] == "request" and record["outcome"] == "ok" for record in log)
     assert not any("text" in record or TEXT in json.dumps(record) for record in log)

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ane
+from ane.bundles import open_model
 from ane.server import served_models
 from ane.server.errors import RefusedError
-from ane.server.served_models import ServedModels
+from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import Limits, ServerSettings
-from ane.server.speech import Catalogue, ServedRequest
+from ane.server.speech import Catalogue, ServedRequest, arguments
 from ane.server.speech_service import Service
+from tests.fastspeech_files import write_fastspeech
 
 TEXT = "The wind blew over the hill. It rained."
 SIZES = {"demo-fast": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
@@ -123,3 +126,13 @@ def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
     assert (catalogue.model("tts-1"), catalogue.voice("demo-fast", "alloy")) == ("demo-fast", "default")
     with pytest.raises(RefusedError, match=r"--map-voice nova=VOICE.*the voices are default$"):
         catalogue.voice("demo-fast", "nova")
+
+
+def test_a_seed_is_refused_where_nothing_is_random(tmp_path):
+    write_fastspeech(tmp_path / "fastspeech.pt")
+    model = open_model(checkpoints=tmp_path / "fastspeech.pt")
+    served = ServedModel("fast", ane.load(tmp_path / "fastspeech.pt", "torch"), 0)
+    assert not model.is_random
+    with pytest.raises(RefusedError, match="seed has no effect on fast"):
+        arguments(served, ServedRequest("fast", "default", TEXT, seed=1))
+    assert arguments(served, ServedRequest("fast", "default", TEXT))["seed"] is None
