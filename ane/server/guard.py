@@ -21,6 +21,7 @@ from ane.system.errors import UserError
 OPEN_PATHS = ("/health", "/ready", "/")
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
+SLOWEST = 32 << 10          # bytes a second of a body, on average, beyond its first seconds
 HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
 
 Message = dict[str, Any]
@@ -107,17 +108,23 @@ class Guard:
 
 
 class LimitedBody:
-    """``receive`` of a request whose body has a limit, and whose parts must not be long in coming."""
+    """``receive`` of a request whose body has a limit.
+
+    Each part must come within ``seconds``, all within ``in_all``, and whoever sends less than ``SLOWEST`` has no longer
+    than ``seconds`` and what the bytes that came are worth at that rate: a trickle does not hold a place.
+    """
 
     def __init__(self, receive: Receive, most: int, seconds: float, in_all: float):
         self._receive, self._left, self._most, self._seconds = receive, most, most, seconds
-        self._complete, self._until = False, time.monotonic() + in_all
+        self._complete, self._began, self._in_all = False, time.monotonic(), in_all
 
     async def __call__(self) -> Message:
         if self._complete:              # what follows is that the client goes, whenever it likes
             return await self._receive()
+        earned = min(self._in_all, self._seconds + (self._most - self._left) / SLOWEST)
+        left = self._began + earned - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), min(self._seconds, self._until - time.monotonic()))
+            message = await asyncio.wait_for(self._receive(), min(self._seconds, left))
         except TimeoutError:
             raise HTTPException(408, "the body did not arrive in time") from None
         self._left -= len(message.get("body", b""))

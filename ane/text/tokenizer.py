@@ -45,6 +45,10 @@ class Tokenizer:
         except Exception as error:      # the library raises nothing more specific
             raise UserError(f"{source} is not a tokenizer ({error}); take the tokenizer.json that came with the model, "
                             "or one saved by the tokenizers library") from error
+        unknown = getattr(self._encoder.model, "unk_token", None)
+        if unknown is not None and self._encoder.model.token_to_id(unknown) is None:
+            raise UserError(f"{source} has no token {unknown!r}, which it uses for unknown words; take the "
+                            "tokenizer.json that came with the model")
         self.normalise = NORMALISERS[normaliser]
         self.size = self._encoder.get_vocab_size()
         self._has_space_token = self._encoder.token_to_id(SPACE) is not None

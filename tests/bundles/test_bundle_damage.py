@@ -269,3 +269,10 @@ def test_a_hostile_tokenizer_neither_aborts_nor_fills_the_memory(path, tmp_path,
 def test_a_missing_network_is_reported_with_its_upstream_file(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated["networks"].pop("cvvp"))
     assert "cvvp.pth" in refusal(path)
+
+
+@pytest.mark.parametrize("model", [{"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},
+                                   {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "[UNK]"}])
+def test_a_tokenizer_without_the_token_that_it_uses_for_unknown_words_is_refused(model):
+    with pytest.raises(UserError, match=r"no token '\[UNK\]'"):
+        Tokenizer(json.dumps({"version": "1.0", "added_tokens": [], "model": model})).speakable_ids("hello")

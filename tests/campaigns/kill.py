@@ -51,6 +51,7 @@ FAULTS = {1: "process ends before the call", 2: "process ends within the call", 
 ENDED, REFUSED = 86, 3              # exit statuses: of faults.c, and of a child that reported an error in one line
 FEW = 500                           # calls of work of which each is tried with every fault
 BOOK = book(10)
+IN_ONE_JOB = 10                     # signals, before the next job is begun: it is done after about so many
 SHORT_LEASE = 0.4                   # seconds; a process is stopped for up to twice as long
 
 
@@ -323,8 +324,10 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
                 shutil.rmtree(undisturbed, ignore_errors=True)
                 undisturbed.mkdir()
                 whole_run(undisturbed)
-                failures += [{"fault": signal_name, "wrong": wrong} for wrong in kill_at_random(
-                    folder, narration_state(undisturbed), times, stop=signal_name == "SIGSTOP")]
+                expected = narration_state(undisturbed)
+                for first in range(0, times, IN_ONE_JOB):
+                    failures += [{"fault": signal_name, "wrong": wrong} for wrong in kill_at_random(
+                        folder, expected, min(IN_ONE_JOB, times - first), first, signal_name == "SIGSTOP")]
     return {"every": every, "faults": list(FAULTS.values()), "work": results,
             "trials": sum(each["trials"] for each in results.values()), "sigkills": kills, "sigstops": stops,
             "failures": failures, "cpu_seconds": round(sum(os.times()[:4]))}
@@ -335,7 +338,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--every", type=int, default=len(FAULTS))
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--stops", type=int, default=40)
-    parser.add_argument("--only", help="narration, import or conversion")
+    parser.add_argument("--only", help="narration, import, conversion or none")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
     if "LD_PRELOAD" not in os.environ:

@@ -12,7 +12,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.mutation.mutants import Mutant, find_mutants
@@ -22,47 +24,69 @@ from tests.mutation.trials import TrialError, Workspace, file_of, find_tests
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     add = parser.add_argument
-    add("--modules", required=True, metavar="A,B", help="dotted names")
+    add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=200, metavar="K", help="mutants to draw (%(default)s)")
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="the tree (%(default)s)")
     add("-o", "--output", type=Path, metavar="FILE", help="JSON")
+    add("--resume", action="store_true", help="keep the verdicts that FILE has")
     options = parser.parse_args(arguments)
+    modules = [module for name in options.modules.split(",") for module in modules_of(options.root, name)]
+
+    def save(results: list[dict[str, Any]]) -> None:
+        """After each mutant: what a run that is ended has done is kept."""
+        summary = {"modules": options.modules.split(","), "seed": options.seed, **score(results), "mutants": results}
+        if options.output:
+            options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
     try:
-        mutants = draw(options.root, options.modules.split(","), options.seed, options.sample)
-        results = run(options.root, mutants, remarks(options.output))
+        mutants = draw(options.root, modules, options.seed, options.sample)
+        results = run(options.root, mutants, remarks(options.output), save,
+                      earlier(options.output) if options.resume else {})
     except (TrialError, OSError, SyntaxError) as error:
         parser.exit(1, f"error: {error}\n")
-    summary = {"modules": options.modules.split(","), "seed": options.seed, **score(results), "mutants": results}
-    if options.output:
-        options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(score(results)) + "\n")
     return 0
 
 
+def modules_of(root: Path, name: str) -> list[str]:
+    """The module of that name, or the modules of that package."""
+    folder = root / name.replace(".", "/")
+    return [f"{name}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__"] or [name]
+
+
 def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
-    """A random sample of all mutants of the modules, in the order of modules and lines."""
+    """A random sample of all mutants of the modules, in random order: what an ended run did is a sample too."""
     every = []
     for module in modules:
         find_tests(root, module)      # raises before any test runs
         every += find_mutants(module, (root / file_of(module)).read_text(encoding="utf-8"))
     chosen = random.Random(seed).sample(range(len(every)), min(count, len(every)))
-    return [every[index] for index in sorted(chosen)]
+    return [every[index] for index in chosen]
 
 
 def remarks(output: Path | None) -> dict[str, str]:
     """Reasons why survivors of an earlier run are equivalent, by key."""
+    return {key: result["equivalent"] for key, result in earlier(output).items() if result.get("equivalent")}
+
+
+def earlier(output: Path | None) -> dict[str, dict[str, Any]]:
+    """The results of an earlier run, by key."""
     if output is None or not output.exists():
         return {}
-    return {result["key"]: result["equivalent"] for result in json.loads(output.read_text(encoding="utf-8"))["mutants"]
-            if result.get("equivalent")}
+    return {result["key"]: result for result in json.loads(output.read_text(encoding="utf-8"))["mutants"]}
 
 
-def run(root: Path, mutants: list[Mutant], equivalent: dict[str, str]) -> list[dict[str, Any]]:
+def run(root: Path, mutants: list[Mutant], equivalent: dict[str, str],
+        save: Callable[[list[dict[str, Any]]], None] = lambda results: None,
+        done: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> list[dict[str, Any]]:
     results = []
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(root, Path(folder) / "tree")
         for number, mutant in enumerate(mutants, 1):
+            if mutant.key in done:
+                results.append(done[mutant.key])
+                continue
             workspace.limit(mutant.module)
             started = time.monotonic()
             result = {"key": mutant.key, "change": mutant.change, "verdict": workspace.verdict(mutant),
@@ -70,6 +94,7 @@ def run(root: Path, mutants: list[Mutant], equivalent: dict[str, str]) -> list[d
             if result["verdict"] == "survived":
                 result |= {"equivalent": equivalent.get(mutant.key, ""), "diff": mutant.diff}
             results.append(result)
+            save(results)
             sys.stderr.write(f"{number}/{len(mutants)} {mutant.key} {mutant.change}: {result['verdict']}\n")
     return results
 

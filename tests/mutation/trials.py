@@ -22,8 +22,21 @@ EXTRA_TESTS = {
     "ane.models.tortoise.diffusion": ["tests/parity/test_diffusion.py"],
     "converters.proof.lint_rules": ["tests/converters/proof/test_lint.py"],
     "training.card": ["tests/training/test_main.py"],
+    **{f"ane.server.{name}": ["tests/server/test_requests.py"] for name in (
+        "app", "encoders", "errors", "jobs", "schemas", "settings", "speech", "speech_service", "websocket")},
+    "ane.server.upload_decoder": ["tests/server/test_uploads.py"],
+    "ane.server.lifecycle": ["tests/server/test_clients.py"],
+    "ane.server.wyoming_protocol": ["tests/server/test_wyoming.py"],
+    **{f"ane.books.{name}": ["tests/books/test_output.py"] for name in (
+        "assembly", "captions", "media_writer", "omissions", "speakers")},
+    **{f"ane.books.{name}": ["tests/books/test_reading.py", "tests/books/test_hostile_files.py"] for name in (
+        "document", "epub", "html_reader", "markup", "plain_text")},
+    **{f"ane.books.{name}": ["tests/books/test_store.py"] for name in ("job_database", "narration")},
+    **{f"ane.bundles.{name}": ["tests/bundles/test_bad_checkpoints.py"] for name in ("entries", "pickles")},
+    **{f"ane.bundles.{name}": ["tests/bundles/test_bundle.py"] for name in ("family", "hashes", "weights")},
+    **{f"ane.system.{name}": ["tests/system/test_records.py"] for name in ("checked", "errors")},
 }
-NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "results", "run", "*.egg-info")
+NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 PRELOADED = ["torch", "numpy", "pytest", "hypothesis", "rich", "tests.mutation.trials"]
 SLACK, FACTOR = 20.0, 4.0       # a mutant may take SLACK + FACTOR times the seconds of the unchanged module
 

@@ -1,6 +1,7 @@
 """What every request passes first: malformed headers are refused, and tokens are compared as bytes."""
 
 import asyncio
+import itertools
 import json
 import logging
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-from ane.server.guard import Guard
+from starlette.exceptions import HTTPException
+
+from ane.server.guard import SLOWEST, Guard, LimitedBody
 from ane.server.lifecycle import REPEATS, JsonHandler
 from ane.server.settings import Limits, ServerSettings
 from ane.server.websocket import websocket_routes
@@ -94,6 +97,28 @@ def test_files_are_refused_before_they_are_read_when_others_take_their_room():
     many = asyncio.run(statuses(guard, *[file_request(25 << 20)] * 60))
     assert (many.count(200), many.count(429), len(read)) == (4, 56, 4)
     assert asyncio.run(statuses(guard, *[file_request(100)] * 60)).count(200) == Limits().uploads + 3
+
+
+@pytest.mark.parametrize(("sizes", "arrives"), [([1, 1, 1, 0], False), ([SLOWEST * 20] * 5 + [0], True)])
+def test_a_body_that_trickles_holds_its_place_for_as_long_as_its_bytes_deserve(monkeypatch, sizes, arrives):
+    clock, parts = itertools.count(), iter(sizes)
+    monkeypatch.setattr("ane.server.guard.time", SimpleNamespace(monotonic=lambda: 20.0 * next(clock)))     # per part
+
+    async def receive():
+        size = next(parts)
+        return {"type": "http.request", "body": bytes(size), "more_body": size > 0}
+
+    async def read():
+        body = LimitedBody(receive, 25 << 20, 30.0, 600.0)
+        while (await body())["more_body"]:
+            pass
+
+    if arrives:
+        asyncio.run(read())
+    else:
+        with pytest.raises(HTTPException) as raised:
+            asyncio.run(read())
+        assert raised.value.status_code == 408
 
 
 def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):

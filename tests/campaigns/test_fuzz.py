@@ -1,0 +1,87 @@
+"""The campaign ``fuzz`` notices what it looks for, and learns from what is reached."""
+
+import json
+import os
+import sys
+import time
+
+import pytest
+
+from ane.system.errors import UserError
+from tests.campaigns import fuzz
+from tests.campaigns.fuzz_inputs import InputKind
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def feed(read, folder, sources=(), good=b"a good input"):
+    """The result of a short turn with this reader."""
+    kind = InputKind([("a", good)], read, sources)
+    return fuzz.turn(kind, list(kind.inputs), folder, 0.3, 1)
+
+
+def refuse(name, data):
+    raise UserError("not this one")
+
+
+def fail(name, data):
+    raise KeyError("x")
+
+
+def end(name, data):
+    os.abort()
+
+
+def spin(name, data):
+    began = time.process_time()
+    while time.process_time() < began + 3:
+        pass
+
+
+def test_refusals_are_counted_and_are_no_failures(tmp_path):
+    found = feed(refuse, tmp_path)
+    assert found["inputs"] == found["refused"] > 0
+    assert found["failures"] == []
+
+
+@pytest.mark.parametrize(("read", "wrong"), [
+    (fail, "KeyError in test_fuzz.py"), (end, "status -6"), (spin, "more than 1 s")])
+def test_errors_ends_and_long_inputs_are_failures_with_their_input(tmp_path, monkeypatch, read, wrong):
+    monkeypatch.setattr(fuzz, "SECONDS", 1)
+    monkeypatch.setattr(fuzz, "BATCH", 1)
+    found = feed(read, tmp_path)
+    assert wrong in found["failures"][0]["wrong"]
+    assert found["failures"][0]["file"] == "a"
+
+
+def test_an_input_that_takes_much_memory_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "MEMORY", 64 << 20)
+    assert "more than 64 MB" in feed(lambda name, data: b"x" * (100 << 20), tmp_path)["failures"][0]["wrong"]
+
+
+def test_an_input_that_reaches_a_new_line_is_mutated_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "TRACED", 1)
+    found = feed(mutated, tmp_path, ("tests/campaigns/test_fuzz.py",))
+    assert len(found["corpus"]) > 1
+    lines = fuzz.lines_of(("tests/campaigns/test_fuzz.py",))
+    assert 0 < len(found["reached"] & lines) < len(lines)
+
+
+def mutated(name, data):
+    if b"good" not in data:
+        return len(data)
+    return 0
+
+
+def test_turns_and_runs_add_up(tmp_path):
+    output = tmp_path / "fuzz.json"
+    counts = []
+    for _ in range(2):
+        assert fuzz.main(["--minutes", "0.01", "--only", "messages", "-o", str(output)]) == 0
+        counts.append(json.loads(output.read_text())["kinds"]["messages"]["inputs"])
+    assert counts[1] > counts[0] > 0
+
+
+def test_the_committed_figures_are_of_a_campaign_without_failures():
+    result = json.loads(fuzz.RESULTS.read_text(encoding="utf-8"))
+    assert [kind for kind, each in result["kinds"].items() if each["failures"]] == []
