@@ -116,16 +116,14 @@ def say(args: argparse.Namespace) -> int:
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
-    if text is None:
-        named = {"voice": args.voice} if model.takes_voices else {}
-        voice = synthesizer.prepare(settings=settings, **named)
-        args.voice = args.voice if "random" in str(args.voice) else voice       # a random voice depends on the seed
-        text = "" if args.follow else read_text(args)
-    args.word_times = args.times_file is not None or None
     request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    if text is None:
+        voice = synthesizer.prepare(settings=settings, **({"voice": args.voice} if model.takes_voices else {}))
+        if voice is not None and "random" not in str(args.voice):       # a random voice depends on the seed
+            request["voice"] = voice
+        text = "" if args.follow else read_text(args)
     if not args.follow:
         request["ssml"] = args.ssml or None
-    args.stream |= args.follow
     speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
              else speak_whole)
     report = print_line_report if args.lines else print_report
@@ -133,7 +131,7 @@ def say(args: argparse.Namespace) -> int:
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
             report(args, synthesizer, speech, outputs, console)
-            if not args.stream and (args.play or args.output is None):
+            if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     if args.profile and not args.json:
         print_profile(timeline, console)

@@ -33,7 +33,8 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
         if note not in synthesizer.warned:
             LOGGER.warning("%s", note)
     LOGGER.debug("%s", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
-    first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if args.stream else ""
+    streamed = args.stream or args.follow
+    first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if streamed else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""
     stated = "".join(f"{name} {speech.facts[name]}; " for name in ("seed", "speed")
                      if name in speech.facts and (name, speech.facts[name]) != ("speed", 1.0))

@@ -98,9 +98,9 @@ def speed_from_words_per_minute(args: argparse.Namespace) -> None:
 
 
 def speak_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags given that are arguments of ``speak``, apart from its settings."""
-    return {name: getattr(args, name) for name in ("voice", "seed", "speed", "word_times")
-            if getattr(args, name) is not None}
+    """The flags of `ane say` given that are arguments of ``speak``, apart from its settings."""
+    given = {name: value for name in ("voice", "seed", "speed") if (value := getattr(args, name)) is not None}
+    return given if args.times_file is None else {**given, "word_times": True}
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
