@@ -142,7 +142,7 @@ class KittenSpeaker(SynthesizerSpeaker):
     def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings",
                  lexicon: Lexicon | None = None):
         super().__init__(synthesizer, settings, lexicon)
-        self.voice, self._settings = synthesizer.voices.resolve(voice), settings
+        self.voice, self._settings = synthesizer.styles.resolve(voice), settings
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
         return self.spoken(text, voice=self.voice, settings=self._settings)

@@ -69,7 +69,7 @@ class KittenSynthesizer(StyleSpeaker):
                 ids, spans = word_ids(phonemes, chunk)
                 chunks.append(StyleChunk(
                     chunk, f"chunk {number} of {len(found)}, {shorten(chunk)!r}", ids,
-                    *self.voices.style(name, len(chunk)), self.voices.speed(name, settings.speed * delivery.speed),
+                    *self.styles.style(name, len(chunk)), self.styles.speed(name, settings.speed * delivery.speed),
                     spans, delivery=replace(delivery, speed=1.0)))
         return chunks
 

@@ -43,8 +43,8 @@ class KokoroSynthesizer(StyleSpeaker):
     def chunk(self, chunk: PhonemeChunk, label: str, request: SpeechRequest, pause: float) -> StyleChunk:
         """A chunk with the graph's inputs. The style of n phonemes is row n − 1."""
         delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)
-        return StyleChunk(chunk.text, label, chunk.ids[None], *self.voices.style(request.voice, len(chunk.ids) - 3),
-                          self.voices.speed(request.voice, request.settings.speed * chunk.delivery.speed), chunk.spans,
+        return StyleChunk(chunk.text, label, chunk.ids[None], *self.styles.style(request.voice, len(chunk.ids) - 3),
+                          self.styles.speed(request.voice, request.settings.speed * chunk.delivery.speed), chunk.spans,
                           delivery=delivery)
 
     def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:

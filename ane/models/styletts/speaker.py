@@ -53,7 +53,7 @@ class StyleSpeaker(Speaker):
 
     def __init__(self, model: StyleModel, backend: StyleBackend, parallelism: Parallelism | None = None):
         super().__init__(model, backend)
-        self.voices = model.read_voices()
+        self.styles = model.read_voices()
         self.parallelism = parallelism or Parallelism()
 
     @abstractmethod
@@ -62,7 +62,7 @@ class StyleSpeaker(Speaker):
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """With the voice's own name."""
-        return replace(super().completed(request), voice=self.voices.resolve(request.voice))
+        return replace(super().completed(request), voice=self.styles.resolve(request.voice))
 
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         return {"voice": request.voice, "speed": request.settings.speed, "tokens": 0}

@@ -205,7 +205,7 @@ def test_a_text_that_arrives_incrementally_is_spoken_whole(folder: Path) -> None
     audio = np.concatenate(list(stream))
     assert " ".join(stream.chunks) == "is this the whole text, or is it half? it is all of it."
     assert (audio == 0).sum() >= 24000
-    assert stream.facts["voice"] == synthesizer.voices.default
+    assert stream.facts["voice"] == synthesizer.styles.default
 
 
 def test_without_onnxruntime_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
