@@ -1,4 +1,4 @@
-"""`ane cache`: list and delete what the program caches, and what killed processes left behind."""
+"""`ane cache`: list and delete what the program caches, and what killed processes left behind; fill it beforehand."""
 
 import argparse
 import json
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ane.commands import prewarm
 from ane.commands.messages import output_console, plain_table, report_console
 from ane.system import paths
 from ane.system.staging import leftovers
@@ -65,6 +66,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                                "package that is gone or was replaced, damaged, unfinished, or unused for 90 days")
     clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
+    prewarm.register(commands)
 
 
 def list_command(args: argparse.Namespace) -> int:

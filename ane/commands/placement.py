@@ -2,11 +2,13 @@
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
+from ane.system.files import read_json, write_json
 
 if TYPE_CHECKING:
     from ane.backends.mil.package import Package
@@ -101,15 +103,23 @@ def _device(device: Any) -> str:
     return type(device).__name__
 
 
+def read_placement(stored: dict[str, Any] | None) -> Placement | None:
+    if stored is None:
+        return None
+    groups = [OffloadedGroup(**group | {"supported": tuple(group["supported"])}) for group in stored["elsewhere"]]
+    return Placement(**stored | {"elsewhere": groups})
+
+
 def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
     """Compile each function as a package of its own and read Core ML's plan of it; macOS only.
 
-    Core ML plans the default function of a package only: coremltools passes no name of another.
+    Core ML plans the default function of a package only: coremltools passes no name of another. A plan is remembered
+    for this Mac and its build of macOS, so that a plan of many functions can be interrupted, and a second is free.
 
     Raises:
         UserError: not on a Mac, or Core ML returns no plan.
     """
-    from ane.backends.coreml.compiled import extract_function
+    from ane.backends.coreml.compiled import extract_function, verified_marker
     from ane.backends.coreml.tools import CoreMLTools, error_summary
     from converters.coreml.graph import quiet
 
@@ -120,6 +130,10 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
     toolkit = CoreMLTools()
     found = {}
     for name in names:
+        remembered = verified_marker(package.path, toolkit.machine(), f"placement-{name}-{units}")
+        with suppress(UserError, KeyError, TypeError):
+            found[name] = read_placement(read_json(remembered)["placement"])
+            continue
         with tempfile.TemporaryDirectory() as folder:
             alone, compiled = Path(folder) / f"{name}.mlpackage", Path(folder) / f"{name}.mlmodelc"
             try:
@@ -129,4 +143,5 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
             except (RuntimeError, OSError) as error:
                 raise UserError(f"Core ML has no plan for {name} of {package.path}: {error_summary(error)}") from error
             found[name] = placement(compute_plan, "main")
+        write_json(remembered, {"placement": found[name] and asdict(found[name])})
     return found

@@ -10,6 +10,7 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, output_console
 from ane.commands.placement import Placement, package_placements
 from ane.commands.plan_report import FunctionPlan, print_plans
+from ane.commands.progress import status_display
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
@@ -54,7 +55,11 @@ def plan(args: argparse.Namespace) -> int:
     for path, units in find_packages(args):
         package = Package(path)
         names = [name for name in package.functions if args.function in (None, name)]
-        placements = package_placements(package, units, names) if sys.platform == "darwin" and names else {}
+        placements = {}
+        with status_display(message_console(args), "asking Core ML for the placement") as show:
+            for number, name in enumerate(names if sys.platform == "darwin" else (), 1):
+                show(f"asking Core ML for the placement of {path.stem}: {name}, {number} of {len(names)}")
+                placements |= package_placements(package, units, [name])
         plans += [plan_function(package, name, chips, args.steps, placements.get(name)) for name in names]
         broken[path] = lint(package, names, min(chip.generation for chip in chips))
     if not plans:

@@ -34,7 +34,8 @@ Compare the Core ML or ONNX packages of a bundle with its networks on float32 to
 as in `ane convert`. --layers compares every value that a module of the network returns, too, element by element, for
 FastSpeech also under the names of NVIDIA's verify_trt.py; with mil:fp16 and coreml it also measures the loss of each
 operation compared with the same program in float32. It also converts each function again and names the first
-operation that differs. The exit status is 1 when a function is below its threshold.
+operation that differs. On coreml, where looking inside compiles models, only functions that fail are searched for it,
+against the interpreter. The exit status is 1 when a function is below its threshold.
 
 With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
 --inputs, on any machine.

@@ -49,7 +49,7 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
             console.print(loss_table(f"{one.function}: operations that lose most against float32",
                                      by_loss(one.operations)[:COSTLIEST]))
         if one.difference:
-            console.print(f"The same function converted again differs from {operation(one.difference)} on.")
+            console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
     else:
         console.print(layer_table(results))
         print_published(console, results)
@@ -85,7 +85,7 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), the worst operation, and
     the first that a new conversion computes otherwise."""
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
-                        "operation that loses most", "dB lost", "differs if converted again", numbers=(2, 4, 6, 8))
+                        "operation that loses most", "dB lost", "first that computes otherwise", numbers=(2, 4, 6, 8))
     for one in results:
         costliest = next(iter(by_loss(one.operations)), None)
         table.add_row(one.package, one.function, str(len(one.values)), label(one.worst),

@@ -63,9 +63,14 @@ class ReadableState(Protocol):
 
 
 class ActivationSource(Protocol):
-    """Runs a function and yields its values. ``stateful``: it supports functions that have a state."""
+    """Runs a function and yields its values.
+
+    Attributes:
+        stateful: it supports functions that have a state. cheap: all values cost little more than a few.
+    """
 
     stateful: bool
+    cheap: bool
 
     def activations(self, package: Path, function: str, call: FunctionCall) -> Activations: ...
 
@@ -76,7 +81,7 @@ class ActivationSource(Protocol):
 class InterpretedActivations:
     """The interpreter as an ``ActivationSource``."""
 
-    stateful = True
+    stateful, cheap = True, True
 
     def __init__(self, engine: MilRuntime):
         self.engine = engine

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.coreml.compiled import extract_function
-from ane.backends.mil import Package
+from ane.backends.mil import Arithmetic, MilRuntime, Package
+from ane.backends.mil.package import ProgramFunction
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 from converters.coreml.graph import quiet
-from converters.proof.activations import Activations, FunctionCall
+from converters.proof.activations import Activations, FunctionCall, InterpretedActivations, compare_with_run
+from converters.proof.comparison import MAX_DROP, ComparedValue
 
 if TYPE_CHECKING:
     from ane.backends.coreai.runtime import CoreAIFunction, CoreAIRuntime
@@ -52,19 +55,20 @@ class CoreMLActivations:
     signal, which exceeds the signal of some scaled streams. So values are compared by ``converters.proof.activations``.
     """
 
-    stateful = False
+    stateful, cheap = False, False
 
     def __init__(self, inspector: Callable[[Path, str], Any] = CoreMLInspector):
         self.inspector = inspector
 
-    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        """Raises UserError when Core ML fails."""
+    def activations(self, package: Path, function: str, call: FunctionCall,
+                    chosen: Sequence[str] | None = None) -> Activations:
+        """The values of these names, or all. Raises UserError when Core ML fails."""
         program = Package(package).function(function)
         types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
         # the binding does not accept float16 (ane.backends.coreml.runtime)
         inputs = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
                   for name, array in call.inputs.items()}
-        names = list(types)
+        names = list(types if chosen is None else chosen)
         with TemporaryDirectory() as folder:
             extract_function(package, function, Path(folder) / "function.mlpackage")
             try:
@@ -84,13 +88,51 @@ class CoreMLActivations:
         pass
 
 
+@dataclass(frozen=True)
+class ChosenActivations:
+    """Some values of a function on Core ML as an ``ActivationSource``."""
+
+    source: CoreMLActivations
+    names: Sequence[str]
+    stateful, cheap = False, False
+
+    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
+        return self.source.activations(package, function, call, self.names)
+
+    def unload(self, package: Path) -> None:
+        self.source.unload(package)
+
+
+def first_loss(program: ProgramFunction, call: FunctionCall, source: CoreMLActivations,
+               package: Path) -> ComparedValue | None:
+    """The first value of a function that loses more on Core ML than rounding to fp16 explains; None if none does.
+
+    ``BATCH`` values, evenly apart, are compared, then those between the last right one and the first wrong one, and so
+    on: two or three compilations for a large function. Raises UserError when Core ML fails.
+    """
+    exact, rounded = (InterpretedActivations(MilRuntime(Arithmetic(fp16=fp16))) for fp16 in (False, True))
+    usual = {value.name: value.snr for value in compare_with_run(program, call, exact, rounded, package)}
+    names, first = list(usual), None
+    while names:
+        step = -(-len(names) // BATCH)
+        chosen = ChosenActivations(source, [*names[step - 1:-1:step], names[-1]])
+        values = compare_with_run(program, call, exact, chosen, package)
+        wrong = next((index for index, value in enumerate(values) if value.snr < usual[value.name] - MAX_DROP), None)
+        if wrong is None:
+            return first
+        first = values[wrong]
+        begin = names.index(values[wrong - 1].name) + 1 if wrong else 0
+        names = names[begin:names.index(first.name)] if step > 1 else []
+    return first
+
+
 class CoreAIActivations:
     """Core AI as an ``ActivationSource``, in the precision of ``runtime``.
 
     The function is written again as an asset that returns all values.
     """
 
-    stateful = True
+    stateful, cheap = True, True
 
     def __init__(self, runtime: "CoreAIRuntime"):
         self.runtime = runtime

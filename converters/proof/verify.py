@@ -80,7 +80,8 @@ class FunctionCheck:
         snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
         problem: why it could not be run, or why there are no values.
         values: those compared with a module of the reference, in program order. operations: all values, compared with
-            a float32 run. difference: the first value that differs from the same function converted again.
+            a float32 run. difference: the first value that differs from the same function converted again;
+            on Core ML, of a function that failed: from the interpreter, by more than rounding explains.
         published: names that the model's authors give to activations → the module of the value in ``values``, or why
             there is none.
     """
@@ -195,7 +196,12 @@ class PackageRunner(Runner):
         units = {package.network: self.compute_units} if self.compute_units else None
         backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
-        if layers:
+        if layers and not self.source.cheap:
+            from converters.proof.apple_activations import first_loss
+
+            if not check.passed:
+                check.difference = first_loss(program, engine.calls[name], self.source, path)
+        elif layers:
             call = engine.calls[name]
             check.values = compare_with_modules(captured, self.source.activations(path, name, call), call, layers)
             if not self.exact:

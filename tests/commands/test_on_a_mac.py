@@ -72,6 +72,11 @@ def test_every_function_is_planned_and_verified(mac, small, capsys):
     assert len(functions) > 3
     assert all(set(one["placement"]["ops"]) <= {NEURAL_ENGINE, "CPU"} and not one["placement"]["unknown"]
                for one in functions)
+    planned = mac.count("plan ")
+    assert planned == len(functions)
+    assert main(["plan", "--bundle", str(small), "--chip", "M1", "--json", "-"]) == 0
+    assert mac.count("plan ") == planned, "a plan is remembered"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["functions"] == functions
 
 
 def test_verification_announces_first_loads_and_tries_each_before(mac, small, capsys):
@@ -135,3 +140,22 @@ def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small
     write_json(verified_marker(model.path / four["hifigan"].path, this_machine()), {})
     warn_of_palettes(model, four)
     assert notices == []
+
+
+def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac, small, tmp_path, capsys, monkeypatch):
+    flags = ["cache", "prewarm", "--bundle", str(small)]
+    assert main([*flags, "--dry-run"]) == 0
+    assert "an estimate" in capsys.readouterr().out + capsys.readouterr().err
+    assert mac.log == [], "nothing is compiled by a dry run"
+    mac.order(Order("load", function="clvp_text_32", message="error code: -14"))
+    for _ in range(2):
+        assert main(flags) == 0
+    count = sum(len(package.functions) for package in Bundle(small).packages)
+    printed = capsys.readouterr()
+    assert printed.out.count(f"{count - 1} of {count} functions are ready") + printed.err.count(
+        f"{count - 1} of {count} functions are ready") == 2
+    assert mac.count("compile ") == len(Bundle(small).packages)
+    assert mac.count("predict ") == count - 1, "each is tried once"
+    mac.order()
+    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
+    assert "Compiling" not in capsys.readouterr().err

@@ -29,6 +29,7 @@ from converters.proof.activations import (
 from converters.proof.apple_activations import CoreMLActivations, CoreMLInspector
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
 from converters.proof.verify import (
+    FunctionCheck,
     PackageRunner,
     UnverifiedBundle,
     choose_packages,
@@ -248,7 +249,39 @@ def core_ml(mac):  # noqa: F811
     return lambda inspector: PackageRunner("coreml", engine, CoreMLActivations(inspector), None)
 
 
-def test_values_inside_core_ml_are_compared(small, core_ml):
+class Wrong(Inspecting):
+    """From one value on, everything that Core ML computes is wrong; it counts the models that it compiles."""
+
+    compiled, first = 0, "gpt__h__1__mlp"
+
+    def values(self, inputs, names):
+        type(self).compiled += 1
+        order = [name for name, _, _ in self.interpreter.activations(inputs)]
+        begin = next(index for index, name in enumerate(order) if name.startswith(self.first))
+        Wrong.expected = order[begin]
+        found = super().values(inputs, names)
+        return {name: array if array is None or order.index(name) < begin else -array for name, array in found.items()}
+
+
+def test_where_core_ml_goes_wrong_is_found_in_few_compilations(small, core_ml, monkeypatch):
+    monkeypatch.setattr("converters.proof.apple_activations.BATCH", 8)
+    model = UnverifiedBundle(small)
+    monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Wrong), layers=LayerComparison())
+    assert one.problem == ""
+    assert one.difference.name == Wrong.expected
+    assert Wrong.compiled <= 3 < len(Package(small / AUTOREGRESSIVE).function("step_2_64").ops) / 8
+
+
+def test_a_function_that_passes_on_core_ml_is_not_compiled_again(small, core_ml):
+    model = UnverifiedBundle(small)
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Failing), layers=LayerComparison())
+    assert (one.passed, one.problem, one.values) == (True, "", ())
+
+
+def test_values_inside_core_ml_are_compared(small, core_ml, monkeypatch):
+    """As of a package that `ane verify --package` runs."""
+    monkeypatch.setattr(CoreMLActivations, "cheap", True)
     model = UnverifiedBundle(small)
     one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting), layers=LayerComparison())
     assert one.passed, one.problem
@@ -267,10 +300,10 @@ def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, co
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
 
-def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml):
+def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml, monkeypatch):
+    monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
     model = UnverifiedBundle(small)
     one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=LayerComparison())
-    assert one.passed
     assert re.search(r"cannot show the values .* ar_random of .* on CPU_AND_NE: ANECCompile\(\) FAILED", one.problem)
 
 
