@@ -6,6 +6,7 @@ A fault is a change of the protobuf message of a function, such as a converter w
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from ane.backends.mil.values import DTYPES, Blob, Constant
 from ane.system.files import link_or_copy
 
 MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
-EPSILON_FACTOR = 1e3
 LEAST_EPSILON = 1e-12               # a thousand times less than this changes no number either
+COEFFICIENTS = 5                    # a split into at least as many parts has numbers of a sampler
 MASKS = ("mask", "inside")          # inputs that say which positions count
 SQUARE_ENOUGH = 16                  # least rows of a weight that is transposed
 
@@ -61,6 +62,10 @@ class FaultFinder:
     def array(self, op: ProgramOp, key: str) -> np.ndarray | None:
         constant = self.constant(op, key)
         return None if constant is None else self.package.tensor(constant).numpy()
+
+    def read(self, *names: str) -> bool:
+        """Whether an operation reads one of these values."""
+        return any(name in part for op in self.function.ops for part in op.arguments.values() for name in names)
 
 
 Found = Iterator[tuple[str, str, Callable[[Any], None]]]
@@ -107,13 +112,54 @@ def transposed_weights(finder: FaultFinder) -> Found:
             yield op.name, "weight transposed", _immediate(op.name, "weight", weight.swapaxes(0, 1).astype(dtype))
 
 
-def wrong_epsilons(finder: FaultFinder) -> Found:
+def scaled_weights(finder: FaultFinder) -> Found:
+    """The weight of a convolution, one per cent too large."""
+    for op in finder.function.ops:
+        weight = finder.array(op, "weight") if op.type == "conv" else None
+        if weight is not None:
+            dtype = DTYPES[finder.constant(op, "weight").type.dtype]
+            yield op.name, "weight × 1.01", _immediate(op.name, "weight", (weight * 1.01).astype(dtype))
+
+
+def wrong_epsilons(finder: FaultFinder, factor: float = 1e3) -> Found:
     for op in finder.function.ops:
         epsilon = finder.array(op, "epsilon")
         if epsilon is not None and epsilon.item() >= LEAST_EPSILON:
-            wrong = (epsilon * EPSILON_FACTOR).astype(DTYPES[finder.constant(op, "epsilon").type.dtype])
+            wrong = (epsilon * factor).astype(DTYPES[finder.constant(op, "epsilon").type.dtype])
             yield (op.name, f"epsilon {epsilon.item():.1e} → {wrong.item():.1e}",
                    _immediate(op.name, "epsilon", wrong))
+
+
+def other_gelus(finder: FaultFinder) -> Found:
+    """The exact GELU instead of its approximation by tanh, or the reverse."""
+    for op in finder.function.ops:
+        if op.type == "gelu":
+            def apply(block: Any, name: str = op.name) -> None:
+                modes = _constant(block, _message(block, name).inputs["mode"].arguments[0]
+                                  ).immediateValue.tensor.strings.values
+                modes[0] = "EXACT" if modes[0] != "EXACT" else "TANH_APPROXIMATION"
+
+            yield op.name, "exact ↔ tanh", apply
+
+
+def exchanged_coefficients(finder: FaultFinder) -> Found:
+    """Two neighbouring numbers of a fused sampling step."""
+    for op in finder.function.ops:
+        names = list(op.outputs)
+        for first in range(len(names) - 1) if op.type == "split" and len(names) >= COEFFICIENTS else ():
+            if finder.read(*names[first:first + 2]):
+                yield op.name, f"results {first} and {first + 1} exchanged", _exchanged(
+                    op.name, lambda message, first=first: message.outputs[first:first + 2])
+
+
+def reversed_groups(finder: FaultFinder) -> Found:
+    """The results of groups of heads, joined in reverse."""
+    for op in finder.function.ops:
+        values = op.arguments.get("values", ())
+        if op.type == "concat" and len(values) == 2 and finder.array(op, "axis") == 1 and (
+                finder.types.get(values[0]) == finder.types.get(values[1])):
+            yield op.name, "groups joined in reverse", _exchanged(
+                op.name, lambda message: message.inputs["values"].arguments[:2])
 
 
 def shifted_masks(finder: FaultFinder) -> Found:
@@ -132,7 +178,7 @@ def swapped_pairs(finder: FaultFinder) -> Found:
             yield op.name, "x and y exchanged", _exchanged(
                 op.name, lambda message: [message.inputs[key].arguments[0] for key in ("x", "y")])
         outputs = list(op.outputs.items())
-        if op.type == "split" and outputs[0][1] == outputs[1][1]:
+        if op.type == "split" and outputs[0][1] == outputs[1][1] and finder.read(outputs[0][0], outputs[1][0]):
             yield op.name, "the first two results exchanged", _exchanged(op.name, lambda message: message.outputs[:2])
         values = op.arguments.get("values", ())
         if op.type == "concat" and len(values) > 1 and finder.types.get(values[0]) == finder.types.get(values[1]):
@@ -157,6 +203,8 @@ def stale_constants(finder: FaultFinder) -> Found:
 
 KINDS: dict[str, Callable[[FaultFinder], Found]] = {
     "wrong axis": wrong_axes, "dropped cache write": dropped_cache_writes, "transposed weight": transposed_weights,
+    "scaled weight": scaled_weights, "other GELU": other_gelus, "exchanged coefficients": exchanged_coefficients,
+    "reversed groups": reversed_groups, "epsilon × 10": partial(wrong_epsilons, factor=10.0),
     "wrong epsilon": wrong_epsilons, "mask off by one": shifted_masks, "swapped pair": swapped_pairs,
     "stale constant": stale_constants,
 }
@@ -197,13 +245,18 @@ def _message(block: Any, value: str) -> Any:
     return next(message for message in block.operations if any(output.name == value for output in message.outputs))
 
 
+def _constant(block: Any, binding: Any) -> Any:
+    """The value that an argument is bound to, in its place or by the name of a constant."""
+    named = binding.WhichOneof("binding") == "name"
+    return next((message.attributes["val"] for message in block.operations if named and message.type == "const"
+                 and message.outputs[0].name == binding.name), binding.value)
+
+
 def _immediate(value: str, key: str, array: np.ndarray) -> Callable[[Any], None]:
     """Replace an argument by this array, inside the program."""
     def apply(block: Any) -> None:
         binding = _message(block, value).inputs[key].arguments[0]
-        stored = next((message.attributes["val"] for message in block.operations if message.type == "const"
-                       and binding.WhichOneof("binding") == "name" and message.outputs[0].name == binding.name), None)
-        type = (stored or binding.value).type
+        type = _constant(block, binding).type
         binding.value.type.CopyFrom(type)
         _set(binding.value.immediateValue.tensor, array)
     return apply
