@@ -2,7 +2,8 @@
 
 import pytest
 
-from ane.models.kitten.phonemes import SYMBOLS, VOCABULARY, token_ids, without_abbreviation_dots
+from ane.models.kitten.phonemes import token_ids, without_abbreviation_dots
+from ane.models.styletts.vocabulary import SYMBOLS, VOCABULARY
 
 
 def test_vocabulary() -> None:

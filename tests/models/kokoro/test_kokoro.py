@@ -223,7 +223,7 @@ def test_published_weights_sound_as_in_the_published_runner(tmp_path: Path) -> N
     published = pytest.importorskip("kokoro_onnx")
     model = open_model(checkpoints=str(REAL))
     own = model.family.synthesizer(model, load_backend("auto", model))
-    np.savez(tmp_path / "voices.npz", **{name: table[:, None] for name, table in own.voices.tables.items()})
+    np.savez(tmp_path / "voices.npz", **{name: table[:, None] for name, table in own.styles.tables.items()})
     reference = published.Kokoro(str(model.graph), str(tmp_path / "voices.npz"))
     for text in ("The old bridge was closed for repairs last winter.", TEXT):
         audio, _ = reference.create(phonemes_of(text), "af_heart", is_phonemes=True)
