@@ -26,7 +26,8 @@ from pathlib import Path
 # A conversion of all networks takes minutes; one network shows that the documented command works.
 ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"      # the latter where precisions are named
 CONVERTED = ("coreml", "onnx")
-MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "inflect", "torch")
+MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "converters.coreml.package",
+           "inflect", "torch")
 STREAMS = 3         # standard input, output and error
 
 CLIENT = """#!{python} -SE

@@ -19,6 +19,7 @@ import tempfile
 import time
 import weakref
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -273,13 +274,21 @@ CLASSES = (_MLModelProxy, _State, _MLComputePlanProxy, _MLCPUComputeDeviceProxy,
 
 def opened(model: Path) -> Any:
     """The package or compiled model, its weights readable. RuntimeError with Core ML's kind of message when not."""
-    from ane.backends.mil import Package
     from ane.system.errors import UserError
 
     try:
-        return Package(model)
+        return parsed(model, tuple((file, status.st_ino, status.st_mtime_ns, status.st_size) for file in sorted(
+            model.rglob("*")) for status in [file.stat()]))
     except UserError as error:
         raise RuntimeError(f'{{\n    NSLocalizedDescription = "Error reading the model: {error}";\n}}') from error
+
+
+@lru_cache(maxsize=4)
+def parsed(model: Path, files: tuple[tuple[Path, int, int, int], ...]) -> Any:
+    """The package, parsed once for all its functions while its files are unchanged."""
+    from ane.backends.mil import Package
+
+    return Package(model)
 
 
 def multi_array(value: Any) -> np.ndarray:

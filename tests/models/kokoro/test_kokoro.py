@@ -30,11 +30,6 @@ TEXT = "Is this so? It is a longer sentence, which has several words."
 REAL = os.environ.get("ANE_KOKORO")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_kokoro_model(tmp_path / "kokoro")

@@ -13,12 +13,6 @@ from ane.models.whisper.transcription import Transcriber
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face, write_openai
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches and stored bundles of the test, not the user's."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-
-
 @pytest.fixture(scope="session")
 def openai_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A .pt file of random weights; tests must not change it."""
