@@ -51,7 +51,8 @@ class EpubArchive:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, EOFError) as error:
-            raise UserError(f"it is no EPUB or damaged ({error}); download it again") from error
+            raise UserError(f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it "
+                            "again") from error
         self.names = frozenset(self._zip.namelist())
         self._left = MAX_TOTAL
 
@@ -112,7 +113,7 @@ def _check_directory(file: BinaryIO) -> None:
     try:
         entries, length = zip_directory(file)
     except ValueError as error:
-        raise UserError(f"it is no EPUB or cut off: {error}; download it again") from error
+        raise UserError(f"it is no archive, as EPUB and DOCX are, or cut off: {error}; download it again") from error
     if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
         raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
 

@@ -85,7 +85,7 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
     yield MarkupToken("start", name, attributes)
     if tag[3].endswith("/"):
         yield MarkupToken("end", name)
-    elif name in RAW_TEXT:
+    elif tag[2].lower() in RAW_TEXT:        # not a <w:style> of Word
         close = re.compile(f"</{name}", re.IGNORECASE).search(markup, tag.end())
         return close.start() if close else len(markup)
     return tag.end()

@@ -38,7 +38,7 @@ OMISSIONS = {
         types=words("footnote footnotes endnote endnotes rearnote rearnotes note noteref backlink"),
         classes=words("footnote footnotes endnote endnotes fnanchor noteref footnote-ref")),
     "page-numbers": Omission(
-        "numbers of printed pages",
+        "numbers of printed pages, running heads of a PDF",
         types=words("pagebreak page-list"),
         classes=words("pagenum pageno page-number page_number pagenumber pagebreak")),
     "navigation": Omission(
@@ -61,7 +61,8 @@ PAGE_NUMBER = re.compile(r"(?i)(?:\[?(?:page|pg\.?|p\.)\s*\d{1,5}(?: (?:of|/) \d
 
 # What is counted of what was left out: one, several.
 COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
-           "page-numbers": ("page number", "page numbers"), "code": ("listing of code", "listings of code"),
+           "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
+           "hyphens": ("hyphen at a line end", "hyphens at line ends"), "code": ("listing of code", "listings of code"),
            "images": ("image", "images"), "formulas": ("formula", "formulas")}
 # Elements that cannot be spoken.
 UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "images", "math": "formulas"}

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -10,24 +11,26 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ane.books.document import Document
+from ane.books.docx import CONTENT_TYPES, read_docx
 from ane.books.epub import EpubArchive, decoded, read_epub
 from ane.books.html_reader import read_html, read_markdown
 from ane.books.omissions import Omission, active_omissions
+from ane.books.pdf import read_pdf
 from ane.books.plain_text import read_plain_text, read_subtitles
 from ane.system.errors import UserError
 
-SUFFIXES = (".txt", ".md", ".epub", ".html", ".srt")
+SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 MAX_TEXT = 16 << 20         # bytes of a text; the Bible has 4.5 MB
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
 MAX_TITLE = 200             # characters
-MAX_PIPED_EPUB = 512 << 20  # with its pictures; a file is not read into memory
-UNREADABLE = {b"%PDF": "a PDF", b"\xd0\xcf\x11\xe0": "an old Word document", b"{\\rtf": "RTF",
+MAX_PIPED = 512 << 20       # of an EPUB, DOCX or PDF with its pictures; a file is not read into memory
+UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF",
               b"BOOKMOBI": "a Kindle book"}
 
 
 def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
-    """The document in a file, or on standard input for "-": an EPUB or plain text there.
+    """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
 
     Args:
         keep: names of ``ane.books.omissions.OMISSIONS`` that are read aloud all the same.
@@ -56,9 +59,16 @@ def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
 
 def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission]) -> Document:
     start = file.read(68)
-    if suffix == ".epub" or start.startswith(b"PK\x03\x04"):
-        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_PIPED_EPUB))) as archive:
-            return read_epub(archive, rules)
+    if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
+        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_PIPED))) as archive:
+            return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, rules)
+    if suffix == ".pdf" or start.startswith(b"%PDF"):
+        if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
+            return read_pdf(Path(name), rules)
+        with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
+            stored.write(start + _rest(file, MAX_PIPED))
+            stored.flush()
+            return read_pdf(Path(stored.name), rules)
     data = start + _rest(file, MAX_TEXT)
     for mark, what in UNREADABLE.items():
         if data.startswith(mark) or data[60:68] == mark:

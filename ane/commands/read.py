@@ -62,7 +62,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
     parser.add_argument("book", nargs="?", metavar="BOOK",
-                        help="an EPUB, Markdown, HTML, plain text or .srt file; - is standard input")
+                        help="an EPUB, DOCX, PDF, Markdown, HTML, plain text or .srt file; - is standard input")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
                              ".wav or .ogg; .epub has text and sound, and marks what is heard")

@@ -66,7 +66,7 @@ def archive_that_is_cut_off(path):
     path.write_bytes(path.read_bytes()[:200])
 
 
-@hostile("no EPUB or damaged")
+@hostile("no archive, as EPUB and DOCX are, or damaged")
 def archive_whose_directory_is_elsewhere(path):
     path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0))
 
@@ -218,7 +218,7 @@ def a_pdf(path):
     path.write_bytes(b"%PDF-1.7 text")
 
 
-@hostile("not a format that ane reads", ".docx")
+@hostile("not a format that ane reads", ".odt")
 def another_format(path):
     path.write_bytes(b"text")
 

@@ -1,0 +1,200 @@
+"""DOCX to chapters: the paragraphs of a Word document, by the names of their styles.
+
+A DOCX is a ZIP archive of XML, read as an EPUB is: with limits, and nothing is expanded or loaded from elsewhere.
+"""
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ane.books.document import (
+    HEADING,
+    ITEM,
+    PARAGRAPH,
+    QUOTATION,
+    Document,
+    TextBlock,
+    split_at_headings,
+    text_block,
+)
+from ane.books.epub import EpubArchive, resolve
+from ane.books.markup import MarkupToken, tokenize
+from ane.books.omissions import FRONT_TITLES, Omission, counted_omissions
+from ane.system.errors import UserError
+
+CONTENT_TYPES = "[Content_Types].xml"
+RELATIONS = "_rels/.rels"
+# Elements whose text is not read, and what they are counted as. A fallback repeats what was there before it.
+SKIPPED = {"drawing": "images", "pict": "images", "object": "images", "omath": "formulas", "fallback": "",
+           "movefrom": ""}
+WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
+NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
+HEADING_NAME = re.compile(r"heading (\d)")
+
+
+@dataclass
+class ParagraphStyle:
+    """A style: its name in English and lower case, the level of a heading (a title's is 1), and what it is based on."""
+
+    name: str = ""
+    level: int = 0
+    base: str = ""
+
+
+@dataclass
+class WordParagraph:
+    """A paragraph while it is read; ``notes``: those that it refers to, (part, id)."""
+
+    text: list[str] = field(default_factory=list)
+    style: str = ""
+    level: int = 0
+    listed: bool = False
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def read_docx(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
+    """The document without what ``rules`` leave out. Raises UserError when it is damaged or no text of Word."""
+    main = main_part(archive)
+    beside = posixpath.dirname(main)
+    styles, language = read_styles(archive, posixpath.join(beside, "styles.xml"))
+    omitted = Counter[str]()
+    notes = {} if "footnotes" in rules else read_notes(archive, beside)
+    blocks: list[TextBlock | None] = []
+    for paragraph in read_paragraphs(archive, main, omitted):
+        kind, level, style = kind_of(paragraph, styles)
+        text = "".join(paragraph.text)
+        if "navigation" in rules and re.match(r"toc( \d| heading)", style):
+            omitted["contents"] += 1
+        elif "code" in rules and re.search(r"\bcode\b|preformatted", style):
+            omitted["code"] += bool(text.strip())
+        else:
+            blocks.append(text_block(kind, text, level=level))
+        blocks += [text_block(PARAGRAPH, notes[note]) for note in paragraph.notes if note in notes]
+        omitted["footnotes"] += len(paragraph.notes) if "footnotes" in rules else 0
+    chapters = split_at_headings([block for block in blocks if block])
+    if "front-matter" in rules:
+        kept = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)] or chapters
+        omitted["front-matter"] += len(chapters) - len(kept) + (omitted["contents"] > 0)
+        chapters = kept
+    title, author = properties(archive)
+    return Document(chapters, title, author, language, omitted=counted_omissions(omitted))
+
+
+def main_part(archive: EpubArchive) -> str:
+    for token in tokenize(archive.text(RELATIONS, "which names its parts")):
+        if token.value == "relationship" and token.attributes.get("type", "").endswith("/officeDocument"):
+            path = resolve("", token.attributes.get("target", "").lstrip("/"))[0]
+            if path.endswith((".xml", ".XML")) and "document" in path:
+                return path
+    raise UserError("it is an archive without a text of Word: save it as DOCX or EPUB")
+
+
+def read_paragraphs(archive: EpubArchive, path: str, omitted: Counter[str]) -> Iterator[WordParagraph]:
+    paragraph, inside, reading = WordParagraph(), 0, False
+    for token in tokenize(archive.text(path, "its text")):
+        if token.kind == "text":
+            if reading and not inside:
+                paragraph.text.append(token.value)
+        elif token.value in SKIPPED:
+            omitted[SKIPPED[token.value]] += token.kind == "start" and not inside
+            inside = max(0, inside + (1 if token.kind == "start" else -1))
+        elif token.value == "t":
+            reading = token.kind == "start"
+        elif inside:
+            continue
+        elif token.value == "p":
+            if paragraph.text or paragraph.notes:
+                yield paragraph
+            paragraph = WordParagraph()
+        elif token.kind == "start":
+            note_property(paragraph, token)
+    yield paragraph
+
+
+def note_property(paragraph: WordParagraph, token: MarkupToken) -> None:
+    """What an element within a paragraph states of it."""
+    value = token.attributes.get("w:val", "")
+    if token.value in WITHIN:
+        paragraph.text.append(" " if token.attributes.get("w:type") in ("page", "column") else WITHIN[token.value])
+    elif token.value == "pstyle":
+        paragraph.style = value
+    elif token.value == "outlinelvl":
+        paragraph.level = outline_level(value)
+    elif token.value == "numid":
+        paragraph.listed = value != "0"
+    elif token.value in NOTES:
+        paragraph.notes.append((NOTES[token.value], token.attributes.get("w:id", "")))
+
+
+def outline_level(value: str) -> int:
+    """The level of a heading; 9 is text. A title stands above all."""
+    return int(value) + 2 if value in ("0", "1", "2", "3", "4", "5", "6", "7", "8") else 0
+
+
+def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> tuple[str, int, str]:
+    """The kind of a paragraph, the level of a heading, and the name of its style, from the styles it is based on."""
+    level, identifier, names, seen = paragraph.level, paragraph.style, list[str](), set[str]()
+    while identifier in styles and identifier not in seen:
+        seen.add(identifier)
+        style = styles[identifier]
+        names.append(style.name)
+        level, identifier = level or style.level, style.base
+    name = names[0] if names else ""
+    if level:
+        return HEADING, level, name
+    if "quot" in name:
+        return QUOTATION, 0, name
+    return ITEM if paragraph.listed or name.startswith("list ") else PARAGRAPH, 0, name
+
+
+def read_styles(archive: EpubArchive, path: str) -> tuple[dict[str, ParagraphStyle], str]:
+    """The styles by their id, and the language of the document."""
+    styles: dict[str, ParagraphStyle] = {}
+    style, language = ParagraphStyle(), ""
+    if path not in archive.names:
+        return styles, language
+    for token in tokenize(archive.text(path, "its styles")):
+        value = token.attributes.get("w:val", "") if token.kind == "start" else ""
+        if token.kind != "start":
+            continue
+        if token.value == "style":
+            style = styles[token.attributes.get("w:styleid", "")] = ParagraphStyle()
+        elif token.value == "name":
+            style.name = value.lower()
+            heading = HEADING_NAME.match(style.name)
+            style.level = int(heading[1]) + 1 if heading else int(style.name == "title")
+        elif token.value == "outlinelvl":
+            style.level = style.level or outline_level(value)
+        elif token.value == "basedon":
+            style.base = value
+        elif token.value == "lang":
+            language = language or value[:35]
+    return styles, language
+
+
+def read_notes(archive: EpubArchive, folder: str) -> dict[tuple[str, str], str]:
+    """The text of each footnote and endnote, by its part and id."""
+    notes: dict[tuple[str, str], str] = {}
+    for part in NOTES.values():
+        path, key, reading = posixpath.join(folder, part), ("", ""), False
+        for token in tokenize(archive.text(path, "its notes")) if path in archive.names else ():
+            if token.kind == "text":
+                notes[key] = notes.get(key, "") + token.value if reading else notes.get(key, "")
+            elif token.value in ("footnote", "endnote") and token.kind == "start":
+                key = part, token.attributes.get("w:id", "")
+            elif token.value == "t":
+                reading = token.kind == "start"
+    return notes
+
+
+def properties(archive: EpubArchive) -> tuple[str, str]:
+    """Title and author."""
+    found, name = {"title": "", "creator": ""}, ""
+    if "docProps/core.xml" in archive.names:
+        for token in tokenize(archive.text("docProps/core.xml", "its title")):
+            if token.kind == "text" and name in found:
+                found[name] = " ".join(token.value.split())[:500]
+            name = token.value if token.kind == "start" else ""
+    return found["title"], found["creator"]

@@ -1,0 +1,197 @@
+"""PDF to chapters. A PDF knows where letters stand, and neither paragraphs nor headings: these are inferred.
+
+PDFium, a program of C++, reads it in a process of its own, with limits.
+"""
+
+import importlib.util
+import json
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from ane.books.document import HEADING, PARAGRAPH, Document, TextBlock, split_at_headings, text_block
+from ane.books.omissions import PAGE_NUMBER, Omission, counted_omissions
+from ane.books.pdf_hyphens import HYPHEN, without_hyphens
+from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level, without_contents
+from ane.system.child_process import ChildProcess
+from ane.system.errors import UserError
+
+MAX_BYTES = 512 << 20       # of the file
+MAX_PAGES = 5000
+MAX_CHARACTERS = 16 << 20
+MAX_ANSWER = 128 << 20      # bytes of JSON
+MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240        # of the process; the last: of the clock
+LARGER = 1.15               # a heading is so much larger than the text
+SMALLER = 0.92              # and a footnote smaller
+GAP = 1.35                  # between paragraphs, relative to that between lines
+REPEATED = 3                # pages with the same line at an edge, which is a running head then
+MAX_HEADING = 200           # characters
+NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
+SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
+OUTER_NUMBER = re.compile(r"(?:^|\s)(\d{1,4})(?:\s|$)")
+
+
+class PdfLine(NamedTuple):
+    """A line of text; ``last``: the bottom of its last part, after a hyphen. In points."""
+
+    text: str
+    left: float
+    right: float
+    bottom: float
+    last: float
+    size: float
+
+
+def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
+    """The text without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
+    found = extracted(path)
+    pages = [[PdfLine(*line) for line in page] for page in found["pages"]]
+    if not any(pages):
+        raise UserError(f"it has {len(pages)} pages without text: it may be scanned; recognise its text first, with "
+                        "ocrmypdf for example")
+    omitted = Counter[str](images=found["images"])
+    sizes = Counter[float]()
+    for page in pages:
+        for line in page:
+            sizes[line.size] += len(line.text)
+    body = sizes.most_common(1)[0][0]
+    if "page-numbers" in rules:
+        pages = without_edges(pages, body, omitted)
+    if "footnotes" in rules:
+        pages = [without_notes(page, body, omitted) for page in pages]
+    groups = list(paragraphs(pages, body))
+    texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
+    chapters = split_at_headings(blocks(texts, groups, body))
+    if "front-matter" in rules:
+        kept = without_contents(chapters) or chapters
+        omitted["front-matter"] += len(chapters) - len(kept)
+        chapters = kept
+    return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted))
+
+
+def extracted(path: Path) -> dict[str, Any]:
+    """What the process found. Raises UserError with its reason, or when it exceeds its limits."""
+    if importlib.util.find_spec("pypdfium2") is None:
+        raise UserError("it is a PDF, which needs pypdfium2: pip install 'tortoise-ane[books]', or convert it to EPUB")
+    if path.stat().st_size > MAX_BYTES:
+        raise UserError(f"it has more than {MAX_BYTES >> 20} MB, more than any book: divide it")
+    with tempfile.TemporaryFile() as answer:
+        process = ChildProcess("ane.books.pdf_lines", (str(path), str(MAX_PAGES), str(MAX_CHARACTERS)), stdout=answer,
+                               stderr=subprocess.DEVNULL, memory=MEMORY, cpu_seconds=CPU_SECONDS, file_bytes=MAX_ANSWER)
+        try:
+            status = process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            status = 1
+        finally:
+            process.kill()          # has no effect when it has ended
+            process.wait()
+        if status:
+            raise UserError("it is a PDF that cannot be read within the limits of time and memory: convert it to EPUB "
+                            "first, with Calibre for example")
+        answer.seek(0)
+        found: dict[str, Any] = json.load(answer)
+    if "error" in found:
+        raise UserError(found["error"])
+    return found
+
+
+def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
+    """The pages without page numbers, and without the lines that recur at the edges of pages."""
+    seen = Counter(key for number, page in enumerate(pages)
+                   for key in {key for index in edges(page) for key in edge_keys(page[index], number)})
+    kept = []
+    for number, page in enumerate(pages):
+        removed = set[int]()
+        for index in edges(page):
+            line = page[index]
+            if line.size >= LARGER * body:
+                continue
+            bare = BARE_NUMBER.fullmatch(line.text.upper()) and (index or len(page) == 1 or line.text.isdigit())
+            if bare or PAGE_NUMBER.fullmatch(line.text):
+                omitted["page-numbers"] += 1
+            elif max(seen[key] for key in edge_keys(line, number)) >= REPEATED:
+                omitted["running-heads"] += 1
+            else:
+                continue
+            removed.add(index)
+        kept.append([line for index, line in enumerate(page) if index not in removed])
+    return kept
+
+
+def edges(page: Sequence[PdfLine]) -> list[int]:
+    """The indices of the lines that stand highest and lowest."""
+    bottoms = [round(line.bottom) for line in page]
+    return [index for index, bottom in enumerate(bottoms) if bottom in (min(bottoms), max(bottoms))]
+
+
+def edge_keys(line: PdfLine, page: int) -> set[tuple[str, int | None]]:
+    """What a running head has in common with those of other pages: the text, or the rest of it beside a number that
+    grows with the page."""
+    number = OUTER_NUMBER.search(line.text)
+    rest = (line.text[:number.start(1)] + line.text[number.end(1):]).strip() if number else ""
+    grows = number and rest and not NUMBERED_HEADING.fullmatch(line.text)
+    return {(line.text, None), *([(rest, int(number[1]) - page)] if number and grows else [])}
+
+
+def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> list[PdfLine]:
+    """A page without the small lines at its end, if they begin as footnotes do."""
+    end = len(page)
+    while end and page[end - 1].size < SMALLER * body:
+        end -= 1
+    start = next((index for index in range(end, len(page)) if NOTE_START.match(page[index].text)), len(page))
+    omitted["footnotes"] += sum(NOTE_START.match(line.text) is not None for line in page[start:])
+    return page[:start]
+
+
+def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list[PdfLine]]:
+    """The lines of each paragraph or heading, which may go on over pages."""
+    gaps = [above.last - below.bottom for page in pages for above, below in pairwise(page)
+            if above.size == below.size == body]
+    usual = median(gaps) if gaps else 2 * body
+    held: list[PdfLine] = []
+    for page in pages:
+        texts = [line for line in page if line.size == body] or page
+        margin = Counter(round(line.left) for line in texts).most_common(1)[0][0] if texts else 0
+        end = max((line.right for line in texts), default=0.0)
+        for index, line in enumerate(page):
+            if held:
+                above = held[-1]
+                short = above.right < end - 0.25 * (end - margin)
+                far = index > 0 and above.last - line.bottom > GAP * usual * line.size / body
+                indented = line.left > margin + 0.7 * line.size and above.left < line.left - 0.7 * line.size
+                ended = SENTENCE_END.search(above.text) and (short or heading_level(line.text))
+                if round(above.size) != round(line.size) or far or indented or ended:
+                    yield held
+                    held = []
+            held.append(line)
+    if held:
+        yield held
+
+
+def joined(lines: Sequence[PdfLine]) -> str:
+    """The text of a paragraph. A hyphen at a line end is marked, also where PDFium did not see it: at a page's end."""
+    text = ""
+    for line in lines:
+        if re.search(r"[^\W\d_]-$", text) and line.text[0].islower():
+            text = f"{text[:-1]}{HYPHEN}{line.text}"
+        else:
+            text += ("" if text.endswith(HYPHEN) else " ") * bool(text) + line.text
+    return text
+
+
+def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
+    """Headings are larger than the text, the largest highest; where all have one size, they are told by their words."""
+    sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_HEADING else 0
+             for text, lines in zip(texts, groups, strict=True)]
+    ranks = {size: min(rank, 6) for rank, size in enumerate(sorted({*sizes} - {0}, reverse=True), 1)}
+    made = []
+    for text, lines, size in zip(texts, groups, sizes, strict=True):
+        level = ranks.get(size, 0) if ranks else heading_level(text, len(lines))
+        made.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
+    return [block for block in made if block]

@@ -1,0 +1,172 @@
+"""Word documents and PDFs: their structure, and what is not read aloud."""
+
+import sys
+from io import BytesIO
+from types import SimpleNamespace
+
+import pytest
+
+from ane.books import pdf
+from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
+from ane.books.reading import read_document
+from ane.system.errors import UserError
+from tests.books.epub_files import write_archive
+from tests.books.pdf_files import write_pdf
+
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+BODY = 11
+ENCRYPTION = f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O ({'o' * 32}) /U ({'u' * 32}) >> /ID [(a) (a)] "
+
+
+def write_docx(path, body: str, **more: str):
+    parts = {"[Content_Types].xml": "<Types/>", "word/document.xml": f"<w:document><w:body>{body}</w:body>",
+             "_rels/.rels": f'<Relationships><Relationship Type="{OFFICE}" Target="word/document.xml"/>'}
+    return write_archive(path, parts | {f"word/{name}.xml": content for name, content in more.items()})
+
+
+def paragraph(inside: str, style: str = "") -> str:
+    return f'<w:p><w:pPr><w:pStyle w:val="{style}"/></w:pPr>{inside}</w:p>'
+
+
+def run(text: str) -> str:
+    return f"<w:r><w:t>{text}</w:t></w:r>"
+
+
+def kinds(document) -> list[tuple[str, str, int]]:
+    return [(block.kind, block.text, block.level) for chapter in document.chapters for block in chapter.blocks]
+
+
+def test_a_document_of_word_has_chapters_lists_quotations_and_facts(tmp_path):
+    docx = pytest.importorskip("docx", reason="pip install python-docx")
+    made = docx.Document()
+    made.core_properties.title, made.core_properties.author = "The Turtle", "A. Writer"
+    made.add_heading("The Turtle", 0)
+    for chapter in ("One", "Two"):
+        made.add_heading(chapter, 1)
+        made.add_paragraph("It was ").add_run("late.").bold = True
+        made.add_paragraph("* * *")
+        made.add_paragraph("a thing", style="List Bullet")
+        made.add_paragraph("To be.", style="Intense Quote")
+    made.add_table(1, 2).cell(0, 1).text = "in a table"
+    made.save(tmp_path / "book.docx")
+    document = read_document(tmp_path / "book.docx")
+    assert (document.title, document.author, document.language) == ("The Turtle", "A. Writer", "en-US")
+    assert [chapter.title for chapter in document.chapters] == ["The Turtle", "One", "Two"]
+    assert kinds(document)[1:6] == [(HEADING, "One", 2), (PARAGRAPH, "It was late.", 0), (SCENE_BREAK, "", 0),
+                                    (ITEM, "a thing", 0), (QUOTATION, "To be.", 0)]
+    assert kinds(document)[-1] == (PARAGRAPH, "in a table", 0)
+
+
+def test_styles_of_another_language_are_known_by_their_names_and_bases(tmp_path):
+    styles = ('<w:styles><w:style w:styleId="berschrift1"><w:name w:val="heading 1"/></w:style>'
+              '<w:style w:styleId="Mein"><w:name w:val="Mein"/><w:basedOn w:val="berschrift1"/></w:style>'
+              '<w:style w:styleId="a"><w:basedOn w:val="b"/></w:style><w:style w:styleId="b"><w:basedOn w:val="a"/>'
+              "</w:style></w:styles>")
+    path = write_docx(tmp_path / "a.docx", paragraph(run("Eins"), "Mein") + paragraph(run("Text."), "a"), styles=styles)
+    assert kinds(read_document(path)) == [(HEADING, "Eins", 2), (PARAGRAPH, "Text.", 0)]
+
+
+def test_notes_pictures_formulas_and_deleted_text_of_word_are_left_out_and_counted(tmp_path):
+    body = paragraph(run("Seen") + '<w:r><w:footnoteReference w:id="2"/></w:r>'
+                     "<w:r><w:drawing><w:p><w:r><w:t>in a picture</w:t></w:r></w:p></w:drawing></w:r>"
+                     "<m:oMath><m:t>x</m:t></m:oMath><w:del><w:delText>gone</w:delText></w:del>"
+                     "<w:r><w:instrText>PAGE</w:instrText><w:br/></w:r>" + run("again."))
+    path = write_docx(tmp_path / "a.docx", body, footnotes='<w:footnotes><w:footnote w:id="2"><w:p><w:r><w:t>A note.'
+                                                           "</w:t></w:r></w:p></w:footnote></w:footnotes>")
+    document = read_document(path)
+    assert kinds(document) == [(PARAGRAPH, "Seen\nagain.", 0)]
+    assert document.omitted == {"footnotes": 1, "images": 1, "formulas": 1}
+    assert kinds(read_document(path, ["footnotes"]))[1] == (PARAGRAPH, "A note.", 0)
+
+
+def test_a_sheet_is_no_text_of_word(tmp_path):
+    relation = f'<Relationship Type="{OFFICE}" Target="xl/workbook.xml"/>'
+    path = write_archive(tmp_path / "a.docx", {"[Content_Types].xml": "", "_rels/.rels": relation})
+    with pytest.raises(UserError, match="an archive without a text of Word"):
+        read_document(path)
+
+
+def page(number: int, *lines: tuple[float, str], note: str = "") -> list:
+    """A page with a running head, its number, and lines of text with their indents."""
+    text = [(50 + indent, 500 - 14 * index, BODY, line) for index, (indent, line) in enumerate(lines)]
+    return [(50, 560, 8, f"{number} The Turtle's Long Way"), *text,
+            *([(50, 60, 8, note)] if note else []), (200, 30, 9, str(number))]
+
+
+@pytest.fixture
+def book(tmp_path):
+    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    pages = [
+        [(50, 540, 20, "Chapter 1"), *page(11, (0, "The turtle went slowly down the road to the wa-"),
+                                           (0, "ter and did some well-known things in it, and thought of"),
+                                           (0, "nothing at all."), (15, "Then it did other well-"),
+                                           (0, "known things, and it swam as far as the other side, un-"),
+                                           note="1 A note of the printer.")],
+        page(12, (0, "til it came back and was as happy as a turtle may be in the"),
+             (0, "evening of a day."), (15, "Nobody saw it, or so it thought, since nobody was there.")),
+        [(50, 540, 20, "Chapter 2"), *page(13, (0, "It slept for all of the following winter in its own house."))]]
+    return write_pdf(tmp_path / "book.pdf", pages)
+
+
+def test_a_pdf_has_chapters_and_paragraphs_without_hyphens_heads_numbers_and_notes(book):
+    document = read_document(book)
+    assert (document.title, document.author) == ("The Turtle", "A. Writer")
+    assert kinds(document) == [
+        (HEADING, "Chapter 1", 1),
+        (PARAGRAPH, "The turtle went slowly down the road to the water and did some well-known things in it, and "
+                    "thought of nothing at all.", 0),
+        (PARAGRAPH, "Then it did other well-known things, and it swam as far as the other side, until it came back and "
+                    "was as happy as a turtle may be in the evening of a day.", 0),
+        (PARAGRAPH, "Nobody saw it, or so it thought, since nobody was there.", 0),
+        (HEADING, "Chapter 2", 1),
+        (PARAGRAPH, "It slept for all of the following winter in its own house.", 0)]
+    assert document.omitted == {"running-heads": 3, "page-numbers": 3, "footnotes": 1, "hyphens": 2}
+
+
+def test_running_heads_numbers_and_notes_of_a_pdf_can_be_kept(book):
+    texts = [text for _, text, _ in kinds(read_document(book, ["page-numbers", "footnotes"]))]
+    assert "11 The Turtle's Long Way" in texts
+    assert any("A note of the printer." in text for text in texts)
+
+
+def test_a_pdf_of_one_size_has_the_headings_of_plain_text(tmp_path):
+    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    pages = [[(50, 500, BODY, f"CHAPTER {number}"), (50, 460, BODY, f"It is {word}."),
+              (50, 446, BODY, "It is"), (50, 432, BODY, f"{word} again.")]
+             for number, word in enumerate(("here", "there", "gone"), 1)]
+    assert [chapter.title for chapter in read_document(write_pdf(tmp_path / "a.pdf", pages)).chapters] == [
+        "CHAPTER 1", "CHAPTER 2", "CHAPTER 3"]
+
+
+def test_a_pdf_is_read_from_standard_input(book, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=BytesIO(book.read_bytes())))
+    assert read_document("-").chapters[0].title == "Chapter 1"
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"%PDF-1.7 and nothing more", "it is a PDF that cannot be read"),
+    ([[]], "it has 1 pages without text: it may be scanned"),
+    ([[(50, 500, BODY, "text")]], "it is protected by a password"),
+    ([[(50, 500, BODY, "text")]] * 3, "it has more than 2 pages")])
+def test_a_pdf_that_cannot_be_read_is_one_clear_line(tmp_path, monkeypatch, content, message):
+    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    monkeypatch.setattr(pdf, "MAX_PAGES", 2)
+    path = tmp_path / "a.pdf"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        write_pdf(path, content, more=ENCRYPTION if "password" in message else "")
+    with pytest.raises(UserError, match=message):
+        read_document(path)
+
+
+def test_a_pdf_that_takes_too_long_is_refused(book, monkeypatch):
+    monkeypatch.setattr(pdf, "SECONDS", 0)
+    with pytest.raises(UserError, match="cannot be read within the limits of time and memory"):
+        read_document(book)
+
+
+def test_without_pypdfium_the_command_is_named(book, monkeypatch):
+    monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'tortoise-ane\[books\]'"):
+        read_document(book)
