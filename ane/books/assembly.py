@@ -2,26 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from ane.audio.loudness import LoudnessMeter
+from ane.audio.time_stretch import TimeStretcher
 from ane.books.narration import EDGE
-from ane.books.plan import PlannedChunk
+from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.books.store import JobStore, StoredChunk
 from ane.system.errors import UserError
+from ane.text import shorten
 
 SILENCE_BLOCK = 1 << 18     # samples: about ten seconds
+MAX_CUE_SPEED = 1.5         # of a subtitle that is spoken longer than it has time
+LATE = 0.05                 # seconds by which a subtitle may be late unnoticed
 
 
 @dataclass(frozen=True)
 class TimedChunk:
-    """A chunk with the samples at which its sound starts and ends, and the samples of silence after it."""
+    """A chunk, the samples at which its sound starts and ends, and how much faster than spoken it is heard."""
 
     chunk: PlannedChunk
     start: int
     end: int
-    silence: int
+    speed: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,32 +63,81 @@ class BookTimeline:
         return [BookTimeline(self.rate, (chapter,)) for chapter in self.chapters]
 
 
-def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str]) -> BookTimeline:
-    """When each chunk is heard. Raises UserError when one has no sound yet, or of another rate."""
+def planned_blocks(store: JobStore) -> list[PlannedBlock]:
+    """The blocks of the job's text; none of a job of an earlier version."""
+    return [PlannedBlock(*block) for block in (store.fact("text") or {}).get("blocks", [])]
+
+
+def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
+              blocks: Sequence[PlannedBlock] = ()) -> BookTimeline:
+    """When each chunk is heard. Subtitles with times begin at them, or when the one before has ended.
+
+    Raises:
+        UserError: a chunk has no sound yet, or one of another rate.
+    """
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:
         raise UserError("the job changed while it was written to a file: run the command again")
-    rate, position = next(rate for rate in rates if rate), 0
+    rate, position, begun, speed = next(rate for rate in rates if rate), 0, 0, 1.0
+    cues = {block.first: block.cue for block in blocks if block.cue}
+    ends = dict(pairwise([*(index for index, one in enumerate(chunks) if one.chunk.number in cues), len(chunks)]))
     chapters: list[TimedChapter] = []
     timed: list[TimedChunk] = []
     for index, stored in enumerate(chunks):
-        end = position + (stored.samples or 0)
-        silence = max(0, round((stored.chunk.silence - 2 * EDGE) * rate)) if stored.samples else 0
-        timed.append(TimedChunk(stored.chunk, position, end, silence))
-        position = end + silence
-        if index + 1 == len(chunks) or chunks[index + 1].chunk.chapter != stored.chunk.chapter:
-            chapters.append(TimedChapter(titles[stored.chunk.chapter], timed[0].start, position, tuple(timed)))
-            timed = []
+        if cue := cues.get(stored.chunk.number):
+            position = max(position, round(cue[0] * rate))
+            after = ends[index]         # where the next subtitle begins
+            slot_end = cues[chunks[after].chunk.number][0] if after < len(chunks) else cue[1]
+            speed = cue_speed(chunks[index:after], round(slot_end * rate) - position)
+        end_of_sound = position + round((stored.samples or 0) / speed)
+        timed.append(TimedChunk(stored.chunk, position, end_of_sound, speed))
+        last = index + 1 == len(chunks)
+        position = end_of_sound
+        if not cues or not (last or index + 1 in ends):
+            position += silence_of(stored)
+        if last or chunks[index + 1].chunk.chapter != stored.chunk.chapter:
+            chapters.append(TimedChapter(titles[stored.chunk.chapter], begun, position, tuple(timed)))
+            timed, begun = [], position
     return BookTimeline(rate, tuple(chapters))
+
+
+def silence_of(stored: StoredChunk) -> int:
+    """Samples of silence after a chunk."""
+    return max(0, round((stored.chunk.silence - 2 * EDGE) * (stored.rate or 0))) if stored.samples else 0
+
+
+def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:
+    """How much faster the chunks of a subtitle must be, at most ``MAX_CUE_SPEED``, to end within ``slot`` samples."""
+    slot -= sum(map(silence_of, chunks[:-1]))
+    samples = sum(chunk.samples or 0 for chunk in chunks)
+    return MAX_CUE_SPEED if slot <= 0 else min(MAX_CUE_SPEED, max(1.0, samples / slot))
+
+
+def late_cues(timeline: BookTimeline, blocks: Sequence[PlannedBlock]) -> list[str]:
+    """Which subtitles begin later than they should, although those before them are as fast as they may be."""
+    starts = {timed.chunk.number: timed for timed in timeline.chunks}
+    late = [(starts[block.first], timeline.seconds(starts[block.first].start) - block.cue[0])
+            for block in blocks if block.cue and block.first in starts]
+    return [f"chunk {timed.chunk.number}, {shorten(timed.chunk.text)!r}, begins {seconds:.1f} s late: what is before "
+            f"it is too long, also at {MAX_CUE_SPEED:g} times its speed" for timed, seconds in late if seconds > LATE]
 
 
 def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarray]:
     """The samples of all chunks with the silence between them, in pieces (n,) float32. One sound is in memory."""
-    block = np.zeros(SILENCE_BLOCK, np.float32)
-    for timed in timeline.chunks:
-        yield store.sound(timed.chunk.key)
-        for start in range(0, timed.silence, SILENCE_BLOCK):
-            yield block[:timed.silence - start]
+    block, position = np.zeros(SILENCE_BLOCK, np.float32), timeline.chapters[0].start
+
+    def silence(end: int) -> Iterator[np.ndarray]:
+        return (block[:end - start] for start in range(position, end, SILENCE_BLOCK))
+
+    for chapter in timeline.chapters:
+        for timed in chapter.chunks:
+            yield from silence(timed.start)
+            stretcher = TimeStretcher(timed.speed, timeline.rate)
+            yield stretcher.feed(store.sound(timed.chunk.key))
+            yield stretcher.finish()
+            position = timed.end
+        yield from silence(chapter.end)
+        position = chapter.end
 
 
 def measure_book(store: JobStore, timeline: BookTimeline) -> LoudnessMeter:

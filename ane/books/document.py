@@ -20,12 +20,14 @@ class TextBlock:
         text: with single spaces; a line break of the source that matters (a verse) is "\\n".
         language: BCP 47 tag that the source states for it; "" where it states none.
         level: of a heading, from 1; 0 of any other block.
+        cue: seconds at which a subtitle begins and ends, where that is kept.
     """
 
     kind: str
     text: str = ""
     language: str = ""
     level: int = 0
+    cue: tuple[float, float] | None = None
 
 
 @dataclass

@@ -15,13 +15,21 @@ from typing import Any
 import numpy as np
 
 from ane.audio.loudness import LoudnessMeter, PeakLimiter
-from ane.books.assembly import BookTimeline, TimedChunk, measure_book, sound_of_book, time_book
+from ane.books.assembly import (
+    BookTimeline,
+    TimedChunk,
+    late_cues,
+    measure_book,
+    planned_blocks,
+    sound_of_book,
+    time_book,
+)
 from ane.books.captions import WordsOf, no_words, srt, times, vtt
 from ane.books.document import CoverImage
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.media_writer import ChapterMark, check_media_output, writing_media
 from ane.books.narration import EDGE, POLL, leases_renewed
-from ane.books.plan import PlannedBlock, digest_of
+from ane.books.plan import digest_of
 from ane.books.store import JobStore
 from ane.speech.words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
@@ -127,6 +135,7 @@ class WrittenBook:
     """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding.
 
     ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
+    ``notes``: subtitles that begin late.
     """
 
     files: list[str]
@@ -134,6 +143,7 @@ class WrittenBook:
     loudness: float | None = None
     true_peak: float | None = None
     former: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], sources: Sequence[Path],
@@ -168,19 +178,21 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         while not store.claim_output():
             time.sleep(POLL)
         chunks = store.chunks()
-        timeline = time_book(chunks, store.fact("chapters"))
+        blocks = planned_blocks(store)
+        timeline = time_book(chunks, store.fact("chapters"), blocks)
         titles = [chapter.title for chapter in timeline.chapters]
         written = store.fact("written") or {}
         before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
         options = with_former_companions(options, titles, before)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
                             {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())},
-                            *([store.fact("text")] if options.is_epub else [])])
+                            *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
         store.set_fact("outputs", [os.path.abspath(path) for path in options.beside(titles)])
         book = _write(store, timeline, options)
-        book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)])
+        book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)],
+                       notes=late_cues(timeline, blocks))
         if prune:
             store.prune()
         store.set_fact("written", {"digest": wanted, "book": asdict(book),
@@ -244,7 +256,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
     if options.is_epub:
         with completed(store, options.path) as target:
             write_epub(target, timeline, epub_facts(store, options), words_of if options.word_times else
-                       lambda timed: store.words(timed.chunk.key), write_sound)
+                       lambda timed: words_in_time(store, timed), write_sound)
         return _written_book([str(options.path)], timeline, options, after)
     files: list[str] = []
     content: list[dict[str, Any]] = []
@@ -274,16 +286,22 @@ def _written_book(files: list[str], timeline: BookTimeline, options: OutputOptio
 
 
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
-    text = store.fact("text") or {"language": "", "blocks": []}
+    text = store.fact("text") or {"language": ""}
     return EpubFacts(options.title, options.author, text["language"], options.cover, store.fact("plan"),
-                     [PlannedBlock(*block) for block in text["blocks"]], options.word_times)
+                     planned_blocks(store), options.word_times)
+
+
+def words_in_time(store: JobStore, timed: TimedChunk) -> list[SpokenWord]:
+    """The words of a chunk as they are heard in the book; none if they were not timed."""
+    return [replace(word, start=word.start / timed.speed, end=word.end / timed.speed)
+            for word in store.words(timed.chunk.key)]
 
 
 def timed_words(store: JobStore, rate: int) -> WordsOf:
     """The words of a chunk; of one that was spoken before they were asked for, in proportion to their letters."""
     def words_of(timed: TimedChunk) -> Sequence[SpokenWord]:
         seconds = (timed.end - timed.start) / rate
-        return store.words(timed.chunk.key) or list(shared_time(
+        return words_in_time(store, timed) or list(shared_time(
             WORDS.findall(without_commands(timed.chunk.text)), (min(EDGE, seconds), max(0.0, seconds - EDGE))))
 
     return words_of

@@ -34,7 +34,8 @@ REPEATED = 3                # pages with the same line at an edge, which is a ru
 MAX_HEADING = 200           # characters
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
-OUTER_NUMBER = re.compile(r"(?:^|\s)(\d{1,4})(?:\s|$)")
+OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
+CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 
 
 class PdfLine(NamedTuple):
@@ -65,9 +66,14 @@ def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
         pages = without_edges(pages, body, omitted)
     if "footnotes" in rules:
         pages = [without_notes(page, body, omitted) for page in pages]
+    contents = 0
+    if "front-matter" in rules:
+        contents = sum(CONTENTS_LINE.search(line.text) is not None for page in pages for line in page)
+        pages = [[line for line in page if not CONTENTS_LINE.search(line.text)] for page in pages]
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
     chapters = split_at_headings(blocks(texts, groups, body))
+    omitted["front-matter"] += contents > 0
     if "front-matter" in rules:
         kept = without_contents(chapters) or chapters
         omitted["front-matter"] += len(chapters) - len(kept)
@@ -103,8 +109,9 @@ def extracted(path: Path) -> dict[str, Any]:
 
 def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Counter[str]) -> list[list[PdfLine]]:
     """The pages without page numbers, and without the lines that recur at the edges of pages."""
-    seen = Counter(key for number, page in enumerate(pages)
-                   for key in {key for index in edges(page) for key in edge_keys(page[index], number)})
+    heads = Counter(page[index].text for page in pages for index in edges(page))
+    offsets = Counter(offset for number, page in enumerate(pages) for offset in {
+        page_offset(page[index], number) for index in edges(page)} - {None})
     kept = []
     for number, page in enumerate(pages):
         removed = set[int]()
@@ -115,7 +122,7 @@ def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Coun
             bare = BARE_NUMBER.fullmatch(line.text.upper()) and (index or len(page) == 1 or line.text.isdigit())
             if bare or PAGE_NUMBER.fullmatch(line.text):
                 omitted["page-numbers"] += 1
-            elif max(seen[key] for key in edge_keys(line, number)) >= REPEATED:
+            elif max(heads[line.text], offsets[page_offset(line, number)]) >= REPEATED:
                 omitted["running-heads"] += 1
             else:
                 continue
@@ -130,13 +137,16 @@ def edges(page: Sequence[PdfLine]) -> list[int]:
     return [index for index, bottom in enumerate(bottoms) if bottom in (min(bottoms), max(bottoms))]
 
 
-def edge_keys(line: PdfLine, page: int) -> set[tuple[str, int | None]]:
-    """What a running head has in common with those of other pages: the text, or the rest of it beside a number that
-    grows with the page."""
+def page_offset(line: PdfLine, page: int) -> int | None:
+    """The number at an end of a line, counted from that of the page: equal where it is the number of the page."""
     number = OUTER_NUMBER.search(line.text)
-    rest = (line.text[:number.start(1)] + line.text[number.end(1):]).strip() if number else ""
-    grows = number and rest and not NUMBERED_HEADING.fullmatch(line.text)
-    return {(line.text, None), *([(rest, int(number[1]) - page)] if number and grows else [])}
+    if number is None:
+        return None
+    place = 1 if number[1] else 2
+    rest = (line.text[:number.start(place)] + line.text[number.end(place):]).strip()
+    if NUMBERED_HEADING.fullmatch(line.text) and not NUMBERED_HEADING.fullmatch(rest):       # the number of a chapter
+        return None
+    return int(number[place]) - page
 
 
 def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> list[PdfLine]:
@@ -144,9 +154,11 @@ def without_notes(page: list[PdfLine], body: float, omitted: Counter[str]) -> li
     end = len(page)
     while end and page[end - 1].size < SMALLER * body:
         end -= 1
-    start = next((index for index in range(end, len(page)) if NOTE_START.match(page[index].text)), len(page))
-    omitted["footnotes"] += sum(NOTE_START.match(line.text) is not None for line in page[start:])
-    return page[:start]
+    notes = page[end:]
+    if not notes or not NOTE_START.match(notes[0].text):
+        return page
+    omitted["footnotes"] += sum(NOTE_START.match(line.text) is not None for line in notes)
+    return page[:end]
 
 
 def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list[PdfLine]]:

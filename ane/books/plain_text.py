@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from html import unescape
 
 from ane.books.document import (
     DIVIDER,
@@ -32,8 +34,10 @@ LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))"
 MAX_HEADING = 90        # characters
 LEVELS = {"part": 1, "book": 1, "volume": 1}
 
-CUE_TIMES = re.compile(r"(\d{1,3}):(\d\d):(\d\d)[,.](\d{1,3})[ \t]*-->[ \t]*(\d{1,3}):(\d\d):(\d\d)[,.](\d{1,3}).*")
-CUE_MARKUP = re.compile(r"</?[a-zA-Z][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
+CUE_TIME = r"(?:(\d{1,3}):)?(\d\d):(\d\d)[,.](\d{1,3})"
+CUE_TIMES = re.compile(rf"{CUE_TIME}[ \t]*-->[ \t]*{CUE_TIME}.*")
+NOT_SPOKEN = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)\b")     # blocks of WebVTT
+CUE_MARKUP = re.compile(r"</?[a-zA-Z\d][^<>\n]{0,100}>|\{\\[^{}\n]{0,100}\}")
 CUE_PAUSE = 2.0         # seconds without a subtitle that end a paragraph
 
 
@@ -119,31 +123,40 @@ def _spoken(text: str, rules: Mapping[str, Omission]) -> str:
     return BRACKETED_MARK.sub("", text) if "footnotes" in rules else text
 
 
-def read_subtitles(text: str) -> Document:
-    """SubRip subtitles (.srt): cues are joined to paragraphs, which end where nothing is shown for ``CUE_PAUSE``.
+def read_subtitles(text: str, keep_timing: bool = False) -> Document:
+    """Subtitles (SubRip, WebVTT): cues are joined to paragraphs, which end where nothing is shown for ``CUE_PAUSE``.
+
+    Args:
+        keep_timing: each cue is a paragraph, with its times.
 
     Raises:
         UserError: there is no time line.
     """
-    paragraphs: list[list[str]] = []
-    previous_end: float | None = None
+    paragraphs: list[tuple[float, float, list[str]]] = []       # from when to when, and the lines
+    web = text.startswith("WEBVTT")
     for cue in re.split(r"\n(?:[ \t]*\n)+", text.strip()):
         lines = cue.split("\n")
         times = next((index for index, line in enumerate(lines[:2]) if CUE_TIMES.fullmatch(line.strip())), None)
         if times is None:
-            if paragraphs:              # an empty line within a cue
-                paragraphs[-1] += lines
+            if paragraphs and not (web and NOT_SPOKEN.match(cue)):       # an empty line within a cue
+                paragraphs[-1][2].extend(lines)
             continue
         found = CUE_TIMES.fullmatch(lines[times].strip())
-        start, end = (_seconds(*found.groups()[at:at + 4]) for at in (0, 4))    # type: ignore[union-attr]
-        if previous_end is None or start - previous_end > CUE_PAUSE:
-            paragraphs.append([])
-        paragraphs[-1] += lines[times + 1:]
-        previous_end = end
-    if previous_end is None:
+        start, end = (_seconds(*found.groups("0")[at:at + 4]) for at in (0, 4))    # type: ignore[union-attr]
+        if paragraphs and not keep_timing and start - paragraphs[-1][1] <= CUE_PAUSE:
+            before = paragraphs.pop()
+            paragraphs.append((before[0], end, [*before[2], *lines[times + 1:]]))
+        else:
+            paragraphs.append((start, end, lines[times + 1:]))
+    if not paragraphs:
         raise UserError("it has no line with times such as 00:00:01,000 --> 00:00:02,500")
-    texts = (CUE_MARKUP.sub("", " ".join(lines)) for lines in paragraphs)
-    return Document([BookChapter("", [block for text in texts if (block := text_block(PARAGRAPH, text))])])
+    blocks = []
+    for start, end, lines in sorted(paragraphs, key=lambda one: one[0]) if keep_timing else paragraphs:
+        spoken = CUE_MARKUP.sub("", " ".join(lines))
+        block = text_block(PARAGRAPH, unescape(spoken) if web else spoken)
+        if block and block.text:
+            blocks.append(replace(block, cue=(start, end)) if keep_timing else block)
+    return Document([BookChapter("", blocks)])
 
 
 def _seconds(hours: str, minutes: str, seconds: str, fraction: str) -> float:

@@ -86,12 +86,13 @@ class PlannedChunk:
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block of the document: the number of its first chunk (of a scene break: of the chunk after it), its kind, and
-    the level of a heading."""
+    """A block of the document: the number of its first chunk (of a scene break: of the chunk after it), its kind, the
+    level of a heading, and the seconds between which a subtitle is to be heard."""
 
     first: int
     kind: str
     level: int = 0
+    cue: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     for number, chapter in enumerate(document.chapters):
         for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
             before, parts = parts_with_pauses(block.text, lengths)
-            blocks += [PlannedBlock(len(chunks) + 1, block.kind, block.level)] * (
+            blocks += [PlannedBlock(len(chunks) + 1, block.kind, block.level, block.cue)] * (
                 bool(parts) or block.kind == SCENE_BREAK)
             if before and chunks:
                 chunks[-1] = replace(chunks[-1], silence=chunks[-1].silence + before)

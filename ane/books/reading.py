@@ -19,7 +19,8 @@ from ane.books.pdf import read_pdf
 from ane.books.plain_text import read_plain_text, read_subtitles
 from ane.system.errors import UserError
 
-SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt")
+SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
+SUBTITLES = (".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 MAX_TEXT = 16 << 20         # bytes of a text; the Bible has 4.5 MB
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
@@ -29,11 +30,12 @@ UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf
               b"BOOKMOBI": "a Kindle book"}
 
 
-def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
+def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: bool = False) -> Document:
     """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
 
     Args:
         keep: names of ``ane.books.omissions.OMISSIONS`` that are read aloud all the same.
+        keep_timing: of subtitles.
 
     Raises:
         UserError: no such file, another format, damaged, protected, too large, or without text.
@@ -41,9 +43,12 @@ def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
     rules = active_omissions(keep)
     name = "standard input" if str(source) == "-" else str(source)
     suffix = "" if str(source) == "-" else Path(source).suffix.lower()
+    if keep_timing and suffix not in SUBTITLES:
+        raise UserError(f"keep_timing has no effect on {name}: only subtitles ({', '.join(SUBTITLES)}) have times",
+                        "keep_timing")
     try:
         with _opened(source) as file:
-            document = _document(file, suffix, rules)
+            document = _document(file, suffix, rules, keep_timing)
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
     except (OSError, ValueError) as error:          # ValueError: a name that no file can have
@@ -57,7 +62,7 @@ def read_document(source: Path | str, keep: Collection[str] = ()) -> Document:
     return document
 
 
-def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission]) -> Document:
+def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool) -> Document:
     start = file.read(68)
     if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
         with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_PIPED))) as archive:
@@ -76,8 +81,8 @@ def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission]) -> Doc
     if suffix in MARKDOWN and len(data) > MAX_MARKDOWN:
         raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
     text = decoded_text(data)
-    if suffix == ".srt":
-        return read_subtitles(text)
+    if suffix in SUBTITLES:
+        return read_subtitles(text, keep_timing)
     if suffix in MARKDOWN:
         return read_markdown(text, rules)
     if suffix in HTML:

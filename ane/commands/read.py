@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +62,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
     parser.add_argument("book", nargs="?", metavar="BOOK",
-                        help="an EPUB, DOCX, PDF, Markdown, HTML, plain text or .srt file; - is standard input")
+                        help="an EPUB, DOCX, PDF, Markdown, HTML, plain text, .srt or .vtt file; - is standard input")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
                              ".wav or .ogg; .epub has text and sound, and marks what is heard")
@@ -90,6 +90,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
                         help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
+    parser.add_argument("--keep-timing", action="store_true",
+                        help="speak each subtitle of BOOK at its time, up to 1.5 times as fast where it has to be")
     parser.add_argument("--check", action="store_true",
                         help="also run speech recognition on every chunk, and compare it with its text")
     parser.add_argument("--recogniser", metavar="NAME|PATH",
@@ -137,13 +139,13 @@ def read(args: argparse.Namespace) -> int:
     if args.workers and args.ray is None:
         raise UserError("--workers has no effect without --ray")
     if args.list and args.book is not None:
-        print_contents(output_console(), read_document(args.book, args.keep))
+        print_contents(output_console(), read_document(args.book, args.keep, args.keep_timing))
         return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
-    document, silences = read_document(args.book, args.keep), silences_of(args)
+    document, silences = read_document(args.book, args.keep, args.keep_timing), silences_of(args)
     options = output_options(args, document)
     speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
@@ -178,7 +180,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     store.adopt(plan)
     store.set_fact("title", document.title)
     store.set_fact("text", {"language": document.language,
-                            "blocks": [[block.first, block.kind, block.level] for block in plan.blocks]})
+                            "blocks": [astuple(block) for block in plan.blocks]})
     now = {**vars(identity), "settings": dict(identity.settings)}
     changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
                if former is not None and former[name] != value]

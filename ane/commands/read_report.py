@@ -35,7 +35,11 @@ def time_left(seconds: float | None) -> str:
 def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int) -> None:
     chunks = store.chunks()
     print_notes(chunks)
-    print_doubtful(console, chunks, store.fact("chapters"))
+    for note in written.notes[:SHOWN_NOTES]:
+        LOGGER.warning("%s", note)
+    if len(written.notes) > SHOWN_NOTES:
+        LOGGER.warning("%d more subtitles begin late", len(written.notes) - SHOWN_NOTES)
+    print_doubtful(console, store, chunks)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     if written.former:
         LOGGER.warning("written by an earlier run, and not part of the book any more: %s", ", ".join(written.former))
@@ -70,12 +74,12 @@ def print_notes(chunks: Sequence["StoredChunk"]) -> None:
         LOGGER.warning("%d more notes: see --status", len(noted) - SHOWN_NOTES)
 
 
-def print_doubtful(console: Console, chunks: Sequence["StoredChunk"], chapters: Sequence[str]) -> None:
+def print_doubtful(console: Console, store: "JobStore", chunks: Sequence["StoredChunk"]) -> None:
     """The chunks that a person should listen to, with the time at which each begins in the book."""
-    from ane.books.assembly import time_book
+    from ane.books.assembly import planned_blocks, time_book
 
     doubtful = [(timed, chunk) for timed, chunk in zip(
-        time_book(chunks, chapters).chunks, chunks, strict=True) if chunk.problems]
+        time_book(chunks, store.fact("chapters"), planned_blocks(store)).chunks, chunks, strict=True) if chunk.problems]
     if not doubtful:
         return
     rate = next(chunk.rate for _, chunk in doubtful) or 1

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import zipfile
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -77,7 +77,7 @@ def spoken(request, tmp_path_factory) -> tuple[Path, dict]:
         plan = plan_for(WordSpeaker(), text)
         store.adopt(plan)
         store.set_fact("text", {"language": text.language,
-                                "blocks": [[one.first, one.kind, one.level] for one in plan.blocks]})
+                                "blocks": [astuple(one) for one in plan.blocks]})
         narrate(store, plan, WordSpeaker(), lambda *progress: None)
         write_book_files(store, OutputOptions(folder / "book.wav", json=True, word_times=True))
         write_book_files(store, OutputOptions(

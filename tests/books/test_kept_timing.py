@@ -1,0 +1,115 @@
+"""Subtitles that are spoken at their times."""
+
+import json
+from contextlib import closing
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+import soundfile
+
+from ane.books.assembly import MAX_CUE_SPEED
+from ane.books.narration import narrate
+from ane.books.output import OutputOptions, write_book_files
+from ane.books.reading import read_document
+from ane.books.speakers import SpokenChunk
+from ane.books.store import JobStore
+from ane.speech.words import SpokenWord
+from ane.system.errors import UserError
+from tests.books.stand_in import RATE, StandInSpeaker, plan_for
+
+SRT = """1
+00:00:02,000 --> 00:00:04,000
+<i>One</i> second.
+
+2
+00:00:05,000 --> 00:00:06,000
+Two seconds in one and a half.
+
+3
+00:00:06,500 --> 00:00:08,000
+Four seconds in one.
+
+4
+00:00:07,500 --> 00:00:09,000
+Late.
+"""
+VTT = """WEBVTT - A title
+
+NOTE nobody says this
+
+STYLE
+::cue { color: red }
+
+one
+00:02.000 --> 00:04.000 align:start
+<v Roger>One &amp; <00:03.000>second.
+
+00:05.000 --> 00:06.000
+Two.
+"""
+SECONDS = {"One": 1.0, "Two": 2.0, "Four": 4.0, "Late.": 0.5}
+
+
+class TimingSpeaker(StandInSpeaker):
+    """Speaks as long as the first word says, and times that word."""
+
+    def speak(self, text: str, seed: int) -> SpokenChunk:
+        seconds = SECONDS[text.split()[0]]
+        audio = (0.3 * np.sin(2 * np.pi * 200 * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
+        words = text.split()
+        times = np.linspace(0, seconds, len(words) + 1)
+        return SpokenChunk(audio, [], [SpokenWord(word, *span) for word, *span in zip(words, times, times[1:],
+                                                                                     strict=False)])
+
+
+def narrated(folder, document, **options):
+    with closing(JobStore(folder / "job")) as store:
+        plan = plan_for(TimingSpeaker(), document)
+        store.adopt(plan)
+        store.set_fact("text", {"language": "", "blocks": [astuple(block) for block in plan.blocks]})
+        narrate(store, plan, TimingSpeaker(), lambda *progress: None)
+        return write_book_files(store, OutputOptions(folder / "talk.wav", json=True, word_times=True, **options))
+
+
+def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
+    (tmp_path / "talk.srt").write_text(SRT)
+    written = narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    chunks = json.loads((tmp_path / "talk.json").read_text())["chapters"][0]["chunks"]
+    assert chunks[0]["text"] == "One second."
+    shortened = 6.5 + 4 / MAX_CUE_SPEED
+    assert [chunk["start"] for chunk in chunks] == pytest.approx([2, 5, 6.5, shortened], abs=1e-3)
+    assert [chunk["end"] for chunk in chunks] == pytest.approx([3, 6.5, shortened, shortened + 0.5 / MAX_CUE_SPEED], abs=1e-3)
+    assert chunks[-1]["words"][-1]["end"] == pytest.approx(chunks[-1]["end"], abs=0.01)
+    assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
+    assert len(written.notes) == 1
+    assert "chunk 4, 'Late.', begins 1.7 s late: what is before it is too long, also at 1.5 times" in written.notes[0]
+
+    audio, rate = soundfile.read(tmp_path / "talk.wav")
+    assert len(audio) / rate == pytest.approx(chunks[-1]["end"], abs=1e-3)
+    heard = np.array([np.abs(audio[at:at + rate // 100]).max() > 0.05 for at in range(0, len(audio), rate // 100)])
+    assert not heard[:198].any()
+    assert heard[202:298].all()
+    assert not heard[302:498].any()
+    assert heard[502:].all()
+
+
+def test_a_changed_time_writes_the_files_again_and_speaks_nothing(tmp_path):
+    (tmp_path / "talk.srt").write_text(SRT)
+    narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    (tmp_path / "talk.srt").write_text(SRT.replace("00:00:02,000", "00:00:01,000"))
+    narrated(tmp_path, read_document(tmp_path / "talk.srt", keep_timing=True))
+    assert json.loads((tmp_path / "talk.json").read_text())["chapters"][0]["chunks"][0]["start"] == 1
+
+
+def test_webvtt_is_read_without_its_notes_styles_and_marks(tmp_path):
+    (tmp_path / "talk.vtt").write_text(VTT)
+    [chapter] = read_document(tmp_path / "talk.vtt", keep_timing=True).chapters
+    assert [(block.text, block.cue) for block in chapter.blocks] == [("One & second.", (2, 4)), ("Two.", (5, 6))]
+    assert [block.text for block in read_document(tmp_path / "talk.vtt").chapters[0].blocks] == ["One & second. Two."]
+
+
+def test_what_has_no_times_has_none_to_keep(tmp_path):
+    (tmp_path / "a.txt").write_text("Text.")
+    with pytest.raises(UserError, match="keep_timing has no effect on"):
+        read_document(tmp_path / "a.txt", keep_timing=True)
