@@ -79,7 +79,8 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     assert chunks[0]["text"] == "One second."
     shortened = 6.5 + 4 / MAX_CUE_SPEED
     assert [chunk["start"] for chunk in chunks] == pytest.approx([2, 5, 6.5, shortened], abs=1e-3)
-    assert [chunk["end"] for chunk in chunks] == pytest.approx([3, 6.5, shortened, shortened + 0.5 / MAX_CUE_SPEED], abs=1e-3)
+    assert [chunk["end"] for chunk in chunks] == pytest.approx(
+        [3, 6.5, shortened, shortened + 0.5 / MAX_CUE_SPEED], abs=1e-3)
     assert chunks[-1]["words"][-1]["end"] == pytest.approx(chunks[-1]["end"], abs=0.01)
     assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
     assert len(written.notes) == 1
