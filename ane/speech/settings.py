@@ -24,6 +24,11 @@ def setting(default: Any, help: str, *, metavar: str = "", option: str = "", gro
                  json_schema_extra={"metavar": metavar, "option": option, "group": group})
 
 
+def split_setting(desired: int, most: int) -> Any:
+    """The field ``split``: characters of a chunk."""
+    return setting((desired, most), "chunks of about D and at most M characters", metavar="D,M", group="text")
+
+
 @dataclass(frozen=True)
 class Option:
     """An option: the field of settings (or of settings within them) that it sets, its help and its type."""
@@ -48,6 +53,11 @@ class SpeechSettings:
     """
 
     presets: ClassVar[Sequence[str]] = ()
+
+    def __post_init__(self) -> None:
+        split = getattr(self, "split", None)
+        if split is not None and not 1 <= split[0] <= split[1]:
+            raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}", "split")
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
@@ -124,12 +134,6 @@ def shown_default(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def check_split(split: tuple[int, int] | None) -> None:
-    """Raise UserError unless a chunk's desired length is at least 1 and at most the maximum."""
-    if split is not None and not 1 <= split[0] <= split[1]:
-        raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}", "split")
 
 
 def check_option(model: Model, name: str) -> None:

@@ -17,35 +17,6 @@ from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
 
-class Facts:
-    """What is known of sound from the pieces of it that have been made: words, warnings, counts."""
-
-    def __init__(self, stated: Mapping[str, Any], notes: Sequence[str] = ()):
-        """``stated``: facts that were known before, such as the seed; as ``notes`` are."""
-        self._stated, self._counts = dict(stated), dict[str, int]()
-        self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with its chunks
-        self._ended = 0
-        self.chunks: list[str] = []                     # those that have begun
-        self.words: list[SpokenWord] = []
-
-    def add(self, piece: Piece) -> None:
-        if len(self.chunks) == self._ended:
-            self.chunks.append(piece.chunk.text)
-        self.words += piece.words
-        for name, count in piece.counts.items():
-            self._counts[name] = self._counts.get(name, 0) + count
-        for note in piece.notes:
-            self._notes.setdefault(note, []).append(len(self.chunks))
-        self._ended += piece.last
-
-    @property
-    def notes(self) -> list[str]:
-        return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]
-
-    def facts(self) -> dict[str, Any]:
-        return {**self._stated, **self._counts}
-
-
 @dataclass
 class Speech:
     """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``.
@@ -79,9 +50,9 @@ class Speech:
     words: list[SpokenWord] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        for known in ("facts", "details"):
-            if name in (found := self.__dict__.get(known, {})):
-                return found[name]
+        for named in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
+            if name in named:
+                return named[name]
         raise AttributeError(f"this speech has no {name}")
 
     @property
@@ -159,9 +130,12 @@ class Stream(SoundStream):
 
     def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
                  sample_rate: int, run: Run, notes: Sequence[str] = ()):
-        """``pieces``: up to the last of the text, as they are to be heard."""
+        """``pieces``: up to the last of the text, as they are to be heard. ``stated``: facts known before, with 0 for
+        what is counted; ``notes`` are known before, too."""
         self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
-        self._pieces, self._found, self._whole = pieces, Facts(stated, notes), run.whole
+        self.facts, self.words = dict(stated), list[SpokenWord]()
+        self._pieces, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0
+        self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
         self.began = run.timeline.text_ready
         self._tracked = self._tracking()
         self._sound = stepped(self.items(), self.timeline)
@@ -192,10 +166,21 @@ class Stream(SoundStream):
             if isinstance(item, Piece):
                 if len(item.samples) and not self._whole:
                     self.timeline.mark_first_audio()
-                self._samples += len(item.samples)
-                self._found.add(item)
+                self._add(item)
             yield item
         self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
+
+    def _add(self, piece: Piece) -> None:
+        """Note the facts of a piece."""
+        self._samples += len(piece.samples)
+        if len(self._spoken) == self._ended:
+            self._spoken.append(piece.chunk.text)
+        self._ended += piece.last
+        self.words += piece.words
+        for name, count in piece.counts.items():
+            self.facts[name] = self.facts.get(name, 0) + count
+        for note in piece.notes:
+            self._notes.setdefault(note, []).append(len(self._spoken))
 
     def collect(self) -> Speech:
         """The speech: all pieces that are left."""
@@ -208,7 +193,7 @@ class Stream(SoundStream):
                 details.setdefault(name, []).append(value)
             if piece.alternatives:
                 others.append(piece.alternatives)
-        return Speech(np.concatenate(samples), self.sample_rate, self._found.chunks, self.facts, details,
+        return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, details,
                       [np.concatenate(rank) for rank in zip(*others, strict=True)],
                       self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
 
@@ -217,18 +202,10 @@ class Stream(SoundStream):
         self._pieces.close()
 
     def __getattr__(self, name: str) -> Any:
-        if (found := self.__dict__.get("_found")) is not None and name in found.facts():
-            return found.facts()[name]
+        if name in (facts := self.__dict__.get("facts", {})):
+            return facts[name]
         raise AttributeError(f"this stream has no {name}")
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return self._found.facts()
-
-    @property
     def notes(self) -> list[str]:
-        return self._found.notes
-
-    @property
-    def words(self) -> list[SpokenWord]:        # type: ignore[override]
-        return self._found.words
+        return [note.replace("{chunks}", ", ".join(map(str, numbers))) for note, numbers in self._notes.items()]

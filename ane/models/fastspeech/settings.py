@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from ane.models.durations import Rounding
-from ane.speech.settings import SpeechSettings, check_split, setting
+from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import checked
 
 
@@ -26,12 +26,8 @@ class FastSpeechSettings(SpeechSettings):
     """
 
     speed: float = Field(default=1.0, ge=0.25, le=4)
-    split: tuple[int, int] | None = setting((150, 250), "chunks of about D and at most M characters", metavar="D,M",
-                                            group="text")
+    split: tuple[int, int] | None = split_setting(150, 250)
     pause: float = Field(default=0.15, ge=0, le=10)
     batch: int = Field(default=8, ge=1)
     rounding: Rounding = "half_to_even"
     seed: int = Field(default=0, ge=0)
-
-    def __post_init__(self) -> None:
-        check_split(self.split)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ane.speech.settings import SpeechSettings, check_split, setting
+from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import checked
 
 
@@ -22,10 +22,6 @@ class HibariSettings(SpeechSettings):
     """
 
     speed: float = Field(1.0, ge=0.25, le=4)
-    split: tuple[int, int] | None = setting((100, 250), "chunks of about D and at most M characters", metavar="D,M",
-                                            group="text")
+    split: tuple[int, int] | None = split_setting(100, 250)
     pause: float = Field(0.0, ge=0, le=10)
     seed: int = Field(0, ge=0)
-
-    def __post_init__(self) -> None:
-        check_split(self.split)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ane.speech.settings import SpeechSettings, check_split, setting
+from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import checked
 
 
@@ -20,8 +20,4 @@ class KokoroSettings(SpeechSettings):
     """
 
     speed: float = Field(default=1.0, ge=0.5, le=2)
-    split: tuple[int, int] | None = setting((100, 250), "chunks of about D and at most M characters", metavar="D,M",
-                                            group="text")
-
-    def __post_init__(self) -> None:
-        check_split(self.split)
+    split: tuple[int, int] | None = split_setting(100, 250)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Literal, Self
 
-from ane.speech.settings import SpeechSettings, check_split, setting
+from ane.speech.settings import SpeechSettings, setting
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -141,7 +141,7 @@ class Settings(SpeechSettings):
         if self.best > self.candidates:
             raise UserError(f"best must be from 1 to the number of candidates ({self.candidates}), got {self.best}",
                             "best")
-        check_split(self.split)
+        super().__post_init__()
         if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
             raise UserError(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
                             f"got {self.silence[0]},{self.silence[1]}", "silence")
