@@ -168,6 +168,9 @@ def test_parts_are_divided_into_their_chapters(tmp_path):
     text = "\n\nSome text.\n\n".join(("PART ONE\n\nCHAPTER 0", "CHAPTER 1", "PART TWO\n\nCHAPTER 2", "CHAPTER 3", ""))
     titles = [chapter.title for chapter in read(tmp_path, "a.txt", text).chapters]
     assert titles == ["PART ONE", "CHAPTER 0", "CHAPTER 1", "PART TWO", "CHAPTER 2", "CHAPTER 3"]
+    text = text.replace("PART", "BOOK")
+    assert [chapter.title for chapter in read(tmp_path, "b.txt", text).chapters] == [
+        title.replace("PART", "BOOK") for title in titles]
     sections = "# One\n\nText.\n\n## Section\n\nText.\n\n# Two\n\nText.\n\n## Section\n\nText.\n"
     assert [chapter.title for chapter in read(tmp_path, "a.md", sections).chapters] == ["One", "Two"]
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle, write_bundle
-from ane.bundles.weights import PRECISIONS, convert_precision, layout, skeleton
+from ane.bundles.entries import assemble
+from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout, shape_text, skeleton
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
@@ -206,3 +207,18 @@ def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
         open_model("oficial")
     with pytest.raises(UserError, match="known bundles: demo, demo-fast, official"):
         open_model("xyz")
+
+
+def test_an_int8_tensor_is_multiplied_by_its_scale_and_a_scale_alone_is_a_tensor():
+    tensors = {"a": torch.tensor([2, -3], dtype=torch.int8), "a.scale": torch.tensor([0.5]), "b.scale": torch.ones(1)}
+    assert {key: tensor.tolist() for key, tensor in expanded(tensors).items()} == {"a": [1.0, -1.5], "b.scale": [1.0]}
+
+
+def test_a_tensor_keeps_its_type_unless_it_has_64_bits():
+    types = {kind: assemble(("a",), {"a": torch.zeros(2, dtype=kind)}).dtype
+             for kind in (torch.float64, torch.float16, torch.int64)}
+    assert types == {torch.float64: torch.float32, torch.float16: torch.float16, torch.int64: torch.int64}
+
+
+def test_a_shape_in_a_message():
+    assert (shape_text((1024, 80, 1)), shape_text(())) == ("1024×80×1", "a single number")

@@ -127,6 +127,24 @@ def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more):
     asyncio.run(converse())
 
 
+def test_a_client_that_pauses_its_reading_gets_everything():
+    async def converse() -> None:
+        async def send_much(scope: dict[str, Any], receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for left in range(15, -1, -1):
+                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": left > 0})
+
+        async with serving(send_much, Connections(3), 60.0) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await reader.readline()
+            await asyncio.sleep(0.2)
+            assert len(await asyncio.wait_for(reader.read(), PATIENCE)) > 16 << 20
+            writer.close()
+
+    asyncio.run(converse())
+
+
 def test_a_port_that_is_taken_starts_no_thread():
     threads = threading.active_count()
     with open_port("127.0.0.1", 0) as taken, pytest.raises(UserError, match="cannot listen"):

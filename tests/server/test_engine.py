@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.server.engine import BusyError, Engine, calls_at_a_time
-from ane.server.jobs import ClientGoneError, DeadlineError, Job, Waits, Work
+from ane.server.jobs import URGENT, ClientGoneError, DeadlineError, Job, Waits, Work
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.speech.request import Run
@@ -394,3 +395,20 @@ def test_the_thread_uses_no_processor_while_there_is_nothing_to_do():
 
     with running() as engine:
         assert asyncio.run(client()) < 0.1
+
+
+def test_the_thread_of_the_models_has_the_threads_that_it_was_given():
+    engine = Engine(Limits(), 1, 3)
+    engine.start()
+    try:
+        assert asyncio.run(answer_of(engine, lambda job: job.put(torch.get_num_threads()))) == [3]
+    finally:
+        engine.stop()
+
+
+async def answer_of(engine: Engine, work: Work) -> list[Any]:
+    return await received(engine.submit(work))
+
+
+def test_a_stream_is_urgent_before_its_listener_hears_a_gap():
+    assert 0 < URGENT < 1

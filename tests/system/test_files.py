@@ -1,5 +1,6 @@
 """Files and folders are replaced whole or not at all, and what cannot be read or written is reported in one line."""
 
+import io
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -209,3 +211,17 @@ def test_what_lasts_is_on_the_disk_before_it_replaces_the_old_and_its_name_after
     with replacing(tmp_path / "new", directory=directory, lasting=True) as target:
         (target / "part" if directory else target).write_text("content")
     assert steps == ["file", *["folder"] * directory, "rename", "folder"]
+
+
+def test_the_directory_of_a_zip_archive_is_found_at_its_very_end_and_nowhere_else(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a", "text")
+    whole = (tmp_path / "a.zip").read_bytes()
+    assert files.zip_directory(io.BytesIO(whole))[0] == 1
+    with pytest.raises(ValueError, match="no directory"):
+        files.zip_directory(io.BytesIO(whole[:-1]))
+
+
+def test_a_reason_is_the_message_of_an_error_without_number_and_path():
+    assert files._reason(OSError(2, "No such file or directory", "a.json")) == "No such file or directory"
+    assert files._reason(ValueError("not JSON")) == "not JSON"
