@@ -47,6 +47,10 @@ SENTENCES = ("Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m. on 3 May 2024.\n
              "He said: “Well—no.” [pause:0.5s] And {HH AH0} went on; 21 °C, 1/2, №5, e.g. that.",
              '<speak>One <break time="500ms"/> <say-as interpret-as="date">2024-05-03</say-as> <prosody rate="slow">two'
              '</prosody><sub alias="three">3</sub></speak>')
+ELEMENTS = ('<break time="1s"/>', '<break strength="weak"/>', '<prosody rate="90%">a</prosody>', "<p><s>a</s> b.</p>",
+            '<sub alias="b">a</sub>', '<phoneme ph="HH AH0">a</phoneme>', '<say-as interpret-as="time">1:30</say-as>',
+            '<emphasis level="strong">a</emphasis>', '<mark name="a"/>', "<!-- a -->", '<voice name="a">b</voice>',
+            '<say-as interpret-as="characters">ABC</say-as>', '<lang xml:lang="de">a</lang>', '<audio src="a"/>')
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ class InputKind:
         name, data = rng.choice(corpus)
         other = rng.choice(corpus)[1]
         if self.shorten and rng.random() < 0.995:
-            start = rng.randrange(len(data) + 1)
+            start = 0 if len(data) <= SHORT and rng.random() < 0.5 else rng.randrange(len(data) + 1)
+            if not start:
+                return name, mutated(data[:SHORT], rng, (other[:SHORT],), SHORT, 3)
             return name, mutated(data[start:start + rng.randrange(1, SHORT)], rng, (other[:SHORT],), SHORT, 3)
         return name, mutated_input(data, rng, (other,))
 
@@ -224,6 +230,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
                                     "2\n00:00:05,000 --> 00:00:07,0\nYes.\n")):
         (folder / name).write_text(content)
     sentences = [("a", sentence.encode()) for sentence in SENTENCES]
+    elements = [("a", f"<speak>{element}</speak>".encode()) for element in ELEMENTS]
     image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(40), b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(60)
     good = {"model": "demo-fast", "input": "Hm.", "voice": "default", "response_format": "opus", "speed": 1.5,
             "seed": 1, "lexicon": {"wind": "wynd"}, "stream_format": "sse", "word_times": True}
@@ -238,7 +245,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     return {
         "text": InputKind(sentences, spoken_text, ("ane/text/english.py", "ane/text/splitter.py",
                                                          "ane/text/clauses.py"), 3, shorten=True),
-        "markup": InputKind(sentences, lambda name, data: read_passages(text(data)),
+        "markup": InputKind(sentences + elements, lambda name, data: read_passages(text(data)),
                             ("ane/text/passages.py", "ane/text/ssml.py"), 6, shorten=True),
         "lexicons": InputKind(files("words.tsv"), from_file(read_lexicon), ("ane/text/user_lexicon.py",)),
         "documents": InputKind(files("book.epub", "a.md", "a.html", "a.txt", "a.srt"), from_file(read_document),
