@@ -7,7 +7,7 @@ from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
 from ane.speech.words import WORDS, SpokenWord
-from ane.text.passages import without_commands
+from ane.text.passages import last_voice, without_commands, without_voices
 
 LINE = 80       # characters of a line of a subtitle
 
@@ -43,18 +43,24 @@ def cues(timeline: BookTimeline, timed: TimedChunk, words: Sequence[SpokenWord],
 
     With words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
     """
-    begin, end = timeline.seconds(timed.start), timeline.seconds(timed.end)
+    begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), speaker_of(timed)
+    said = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
     lines = _lines(timed.chunk.text)
     if not words or [word.word for word in words] != [word for line in lines for word in line]:
-        yield begin, end, "\n".join(escape(" ".join(line)) for line in lines)
+        yield begin, end, said + "\n".join(escape(" ".join(line)) for line in lines)
         return
     starts = [begin, *(begin + word.start for word in words[1:]), end]
     for index, (start, stop) in enumerate(pairwise(starts)):
         if stop > start:
             place = iter(range(len(words)))
-            yield start, stop, "\n".join(
+            yield start, stop, said + "\n".join(
                 " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
                 for line in lines)
+
+
+def speaker_of(timed: TimedChunk) -> str:
+    """Who speaks a chunk, if its text has a mark; "": the narrator."""
+    return last_voice(timed.chunk.text.removesuffix("[voice]"))
 
 
 def without_arrows(text: str) -> str:
@@ -71,8 +77,10 @@ def times(timeline: BookTimeline, words_of: WordsOf = no_words) -> list[dict[str
     """The chapters with their chunks, and these with their words if they are timed, in seconds from the start of the
     timeline."""
     return [{"title": chapter.title, "start": timeline.seconds(chapter.start), "end": timeline.seconds(chapter.end),
-             "chunks": [{"number": timed.chunk.number, "kind": timed.chunk.kind, "text": timed.chunk.text,
+             "chunks": [{"number": timed.chunk.number, "kind": timed.chunk.kind,
+                         "text": without_voices(timed.chunk.text),
                          "start": timeline.seconds(timed.start), "end": timeline.seconds(timed.end),
+                         **({"voice": speaker_of(timed)} if speaker_of(timed) else {}),
                          **({"language": timed.chunk.language} if timed.chunk.language else {}),
                          **word_list(words_of(timed), timeline.seconds(timed.start))}
                         for timed in chapter.chunks]} for chapter in timeline.chapters]

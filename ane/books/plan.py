@@ -14,7 +14,7 @@ from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, Text
 from ane.speech.request import Budget
 from ane.system.errors import UserError
 from ane.text import shorten, split
-from ane.text.passages import read_pauses, without_commands
+from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0      # seconds
@@ -180,7 +180,7 @@ def parts_with_pauses(text: str, lengths: tuple[int, int] | None) -> tuple[float
     """The chunks of a paragraph, and the seconds of pause that it asks for before the first and after each."""
     before, parts = 0.0, list[tuple[str, float]]()
     for passage in read_pauses(text, strict=False):
-        parts += [(part, 0.0) for part in parts_of(passage.text, lengths)]
+        parts += [(with_voice_mark(part, passage.voice), 0.0) for part in parts_of(passage.text, lengths)]
         if parts:
             parts[-1] = parts[-1][0], parts[-1][1] + passage.silence
         else:
@@ -221,4 +221,5 @@ def silence_after(block: TextBlock, following: TextBlock | None, silences: Silen
 
 def silence_within(part: str, silences: Silences) -> float:
     """After a part of a paragraph: less where it ends within a sentence."""
-    return silences.sentence if MARKS.search(part.rstrip(CLOSING)) else min(WITHIN_SENTENCE, silences.sentence)
+    whole = MARKS.search(without_commands(part).rstrip(CLOSING))
+    return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)

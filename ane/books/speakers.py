@@ -8,9 +8,12 @@ import numpy as np
 
 from ane.books.plan import digest_of
 from ane.models.tortoise.sampling import Randomness
+from ane.speech.request import Run, SpeechRequest
+from ane.speech.settings import check_option
 from ane.speech.words import SpokenWord, matched_words
 from ane.text import Lexicon
-from ane.text.passages import without_commands, without_faulty_commands
+from ane.text.cast import Cast
+from ane.text.passages import last_voice, without_commands, without_faulty_commands
 
 if TYPE_CHECKING:
     from ane.models.fastspeech.settings import FastSpeechSettings
@@ -67,22 +70,34 @@ class SynthesizerSpeaker:
 
     Args:
         lexicon: respells words. It is no part of ``settings``: a chunk depends on its respelled text (``plan_book``).
+        cast: what the marks of voices in a text mean. A chunk depends on its own voice alone.
+        seed: of a random voice.
     """
 
     aligned = False
 
-    def __init__(self, synthesizer: Any, settings: Any, lexicon: Lexicon | None = None):
+    def __init__(self, synthesizer: Any, settings: Any, lexicon: Lexicon | None = None, cast: Cast | None = None,
+                 seed: int = 0):
         self.synthesizer, self.lexicon = synthesizer, lexicon
+        self.cast = cast and replace(cast, attributed=False, narrator="")       # documents are marked as a whole
+        self._request = SpeechRequest("", seed=seed, settings=settings, cast=self.cast)
+        self._named: dict[str, str] = {}
         self.model: str = synthesizer.model.identity
         self.settings: Mapping[str, Any] = settings_of(settings)
 
     def respell(self, text: str) -> str:
-        return self.lexicon(text) if self.lexicon else text
+        """As the lexicon spells it, with the digest of its voice. Raises UserError for a voice that is not there."""
+        name = last_voice(text.removesuffix("[voice]"))
+        if name and name not in self._named:
+            self._named[name] = voice_digest(self.synthesizer.named_voice(name, replace(self._request, text=text),
+                                                                          Run()))
+        respelled = self.lexicon(text) if self.lexicon else text
+        return f"{respelled} {self._named[name]}" if name else respelled
 
     def spoken(self, text: str, **request: Any) -> SpokenChunk:
         """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note."""
         plain, removed = without_faulty_commands(text)
-        speech = self.synthesizer.speak(plain, lexicon=self.lexicon, ssml=False, **request)
+        speech = self.synthesizer.speak(plain, lexicon=self.lexicon, ssml=False, cast=self.cast, **request)
         notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
         words = speech.words
         if words and (removed or self.lexicon):
@@ -102,15 +117,16 @@ class TortoiseSpeaker(SynthesizerSpeaker):
     sample_rate, seeded = 24000, True
 
     def __init__(self, synthesizer: "Synthesizer", voice: "Voice", settings: "Settings", word_times: bool = False,
-                 lexicon: Lexicon | None = None, checked: bool = False, speed: float = 1.0):
-        super().__init__(synthesizer, settings, lexicon)
+                 lexicon: Lexicon | None = None, checked: bool = False, speed: float = 1.0, cast: Cast | None = None,
+                 seed: int = 0):
+        super().__init__(synthesizer, settings, lexicon, cast, seed)
         if speed != 1:      # left out at 1, so that the keys of existing jobs stay valid
             self.settings = {**self.settings, "speed": speed}
         self.speed = speed
         self.aligned = bool(synthesizer.model.config("autoregressive").alignment_heads) and speed <= MAX_CHECKED_SPEED
         self.word_times = word_times or (checked and self.aligned)
         self._voice, self.lengths = voice, settings.split
-        self.voice = digest_of([latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
+        self.voice = voice_digest(voice)
         self._settings = replace(settings, split=settings.split and (settings.split[1], settings.split[1]))
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
@@ -140,8 +156,8 @@ class KittenSpeaker(SynthesizerSpeaker):
     lengths: tuple[int, int] | None = (200, 300)
 
     def __init__(self, synthesizer: "KittenSynthesizer", voice: str | None, settings: "KittenSettings",
-                 lexicon: Lexicon | None = None):
-        super().__init__(synthesizer, settings, lexicon)
+                 lexicon: Lexicon | None = None, cast: Cast | None = None):
+        super().__init__(synthesizer, settings, lexicon, cast)
         self.voice, self._settings = synthesizer.styles.resolve(voice), settings
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
@@ -149,15 +165,25 @@ class KittenSpeaker(SynthesizerSpeaker):
 
 
 def book_speaker(synthesizer: Any, voice: str | None, settings: Any, seed: int, *, speed: float = 1.0,
-                 lexicon: Lexicon | None = None, word_times: bool = False, checked: bool = False) -> BookSpeaker:
+                 lexicon: Lexicon | None = None, word_times: bool = False, checked: bool = False,
+                 cast: Cast | None = None) -> BookSpeaker:
     """The speaker of a synthesizer's family. ``seed``: of a random voice. ``speed``: where it is no setting."""
     family = synthesizer.model.family
+    if cast:
+        check_option(synthesizer.model, "cast")
+        voice = cast.narrator if cast.narrator and voice is None else voice
     if family.name == "tortoise":
         return TortoiseSpeaker(synthesizer, synthesizer.voice(voice, Randomness(seed)), settings, word_times, lexicon,
-                               checked, speed)
+                               checked, speed, cast, seed)
     if synthesizer.model.takes_voices:
-        return KittenSpeaker(synthesizer, voice, settings, lexicon)
+        return KittenSpeaker(synthesizer, voice, settings, lexicon, cast)
     return FastSpeechSpeaker(synthesizer, settings, lexicon)
+
+
+def voice_digest(voice: Any) -> str:
+    """What identifies a voice: its name, or the digest of its latents."""
+    return voice if isinstance(voice, str) else digest_of(
+        [latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

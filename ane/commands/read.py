@@ -15,12 +15,13 @@ from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, message_console, output_console
 from ane.commands.progress import ProgressDisplay
-from ane.commands.read_report import check_text, print_book_report, print_contents, print_status, time_left
+from ane.commands.read_report import check_text, print_book_report, print_cast, print_contents, print_status, time_left
 from ane.commands.say import list_presets
 from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.text import shorten
+from ane.text.cast import cast_of
 from ane.text.user_lexicon import read_lexicon
 
 ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of a language tag
@@ -76,6 +77,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="speak these chapters alone; --list numbers them")
     parser.add_argument("--preview", metavar="SECONDS", type=arguments.positive,
                         help="speak about so much from the beginning; without it the same command goes on from there")
+    parser.add_argument("--cast-report", action="store_true",
+                        help="print who speaks the quotations of BOOK, and which of them are doubtful, and exit")
     parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
                         help="speak these chunks again, with another seed; --status and --times number them")
     parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
@@ -124,6 +127,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def read(args: argparse.Namespace) -> int:
+    from ane.books.casting import cast_document, cast_report
     from ane.books.reading import read_document
     from ane.books.store import JobStore
 
@@ -138,14 +142,19 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("--recogniser has no effect without --check")
     if args.workers and args.ray is None:
         raise UserError("--workers has no effect without --ray")
-    if args.list and args.book is not None:
-        print_contents(output_console(), read_document(args.book, args.keep, args.keep_timing))
+    cast = cast_of(args.cast, args.quote_voice)
+    if (args.list or args.cast_report) and args.book is not None:
+        document = read_document(args.book, args.keep, args.keep_timing)
+        if args.list:
+            print_contents(output_console(), document)
+        if cast or args.cast_report:
+            print_cast(output_console(), cast_report(document, cast))
         return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
-    document, silences = read_document(args.book, args.keep, args.keep_timing), silences_of(args)
+    document, silences = cast_document(read_document(args.book, args.keep, args.keep_timing), cast), silences_of(args)
     options = output_options(args, document)
     speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
@@ -294,7 +303,7 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     synthesizer = load_synthesizer(args, model, message_console(args), keep=True)
     return lambda seed: book_speaker(
         synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon, word_times=args.word_times,
-        checked=args.check)
+        checked=args.check, cast=cast_of(args.cast, args.quote_voice))
 
 
 def silences_of(args: argparse.Namespace) -> "Silences":

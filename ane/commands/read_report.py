@@ -12,6 +12,7 @@ from ane.system.errors import UserError
 from ane.text import shorten
 
 if TYPE_CHECKING:
+    from ane.books.casting import CastReport
     from ane.books.document import Document
     from ane.books.output import WrittenBook
     from ane.books.plan import BookPlan
@@ -137,3 +138,16 @@ def print_contents(console: Console, document: "Document") -> None:
     left_out = omitted_text(document.omitted)
     console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
                   + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
+
+
+def print_cast(console: Console, report: "CastReport") -> None:
+    """Quotations by speaker, then those that the rules only guess, with the rule; --cast FILE.toml can decide them."""
+    table = Table("speaker", "quotations")
+    for speaker, count in report.counts.items():
+        table.add_row(escape(speaker) or "(not known)", str(count))
+    console.print(table)
+    for chapter, line in report.doubtful:
+        console.print(f"chapter {chapter}, {shorten(line.text)!r}: {line.speaker or 'nobody is known'} ({line.rule})",
+                      markup=False)
+    console.print(f"{len(report.doubtful)} of {sum(report.counts.values())} quotations are doubtful"
+                  + ("; decide them under [lines] of --cast FILE.toml" if report.doubtful else ""))

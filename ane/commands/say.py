@@ -27,6 +27,7 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error
+from ane.text.cast import read_cast
 from ane.text.user_lexicon import read_lexicon
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def say(args: argparse.Namespace) -> int:
     # it may arrive late: everything else is loaded before it is read
     piped = args.follow or reads_standard_input(args)
     lexicon = read_lexicon(args.lexicon) if args.lexicon else None
+    cast = read_cast(args.cast) if args.cast else None
     text = None if piped and not args.explain else read_text(args)
     if text is not None and not has_words(text):
         raise nothing_to_say_error(text)
@@ -117,9 +119,12 @@ def say(args: argparse.Namespace) -> int:
     synthesizer = load_synthesizer(args, model, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)
     request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    named = args.voice or (cast.narrator if cast else "") or None
+    if cast:
+        request["cast"] = cast
     if text is None:
-        voice = synthesizer.prepare(settings=settings, **({"voice": args.voice} if model.takes_voices else {}))
-        if voice is not None and "random" not in str(args.voice):       # a random voice depends on the seed
+        voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
+        if voice is not None and "random" not in str(named):       # a random voice depends on the seed
             request["voice"] = voice
         text = "" if args.follow else read_text(args)
     if not args.follow:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ane.commands.say_report import output_paths, print_kept_line, print_report,
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error, read_passages
+from ane.text.cast import cast_of
 
 if TYPE_CHECKING:
     from ane.books.lines import SpokenLine
@@ -78,8 +80,11 @@ def job_lines(args: argparse.Namespace, synthesizer: Any, lines: Sequence[str],
         if synthesizer.model.is_random:
             request = {**request, "seed": seed}
         speaker = book_speaker(synthesizer, args.voice, request["settings"], seed, speed=request.get("speed", 1.0),
-                               lexicon=request["lexicon"])
-        options = {name: True for name in ("ssml", "word_times") if request.get(name)}
+                               lexicon=request["lexicon"],
+                               cast=cast_of(request.get("cast"), request.get("quote_voice")))
+        options: dict[str, Any] = {name: True for name in ("ssml", "word_times") if request.get(name)}
+        if speaker.cast:
+            options["cast"] = asdict(speaker.cast)
         split = getattr(request["settings"], "split", None)         # of a line into chunks
         identity = SpeechIdentity(speaker.model, speaker.voice, {**speaker.settings, **options, "split": split}, seed)
 

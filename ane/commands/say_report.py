@@ -73,7 +73,7 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
 def write_word_times(path: Path, sound: "Speech | SpokenLine") -> None:
     """Write the words of a speech and their times as JSON."""
     write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
-                      "words": [asdict(word) for word in sound.words]})
+                      "words": [word.as_dict() for word in sound.words]})
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:

@@ -21,7 +21,8 @@ KINDS = tuple(settings.options() for settings in (Settings, KokoroSettings, Hiba
 OPTIONS: dict[str, Option] = {name: option for kind in reversed(KINDS) for name, option in kind.items()}
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
-REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream")    # options that are no field of settings
+# options that are no field of settings
+REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream", "cast", "quote_voice")
 WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
 
 
@@ -34,6 +35,10 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                              "model's own; it is printed)")
     parser.add_argument("--speed", type=float, metavar="FACTOR",
                         help="speed of speech: 2 is twice as fast (default: 1)")
+    parser.add_argument("--cast", metavar="FILE.toml",
+                        help="voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] "
+                             "in the text changes the voice, and [voice] changes it back")
+    parser.add_argument("--quote-voice", metavar="VOICE", help="speak quotations with VOICE")
     parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
                         help=f"the speed in words a minute; {WORDS_PER_MINUTE} is --speed 1")
     for title, description in GROUPS.items():
@@ -99,7 +104,8 @@ def speed_from_words_per_minute(args: argparse.Namespace) -> None:
 
 def speak_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """The flags of `ane say` given that are arguments of ``speak``, apart from its settings."""
-    given = {name: value for name in ("voice", "seed", "speed") if (value := getattr(args, name)) is not None}
+    given = {name: value for name in ("voice", "seed", "speed", "cast", "quote_voice")
+             if (value := getattr(args, name)) is not None}
     return given if args.times_file is None else {**given, "word_times": True}
 
 

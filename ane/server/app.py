@@ -144,7 +144,7 @@ def speech_routes(service: Service) -> APIRouter:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
         utterance = service.speak(ServedRequest(
             name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
-            lexicon, body.word_times))
+            lexicon, body.word_times, catalogue.cast(name, body.cast)))
         try:
             first = await first_piece(utterance, request)
         except BaseException:

@@ -20,9 +20,19 @@ class VoiceId(StrictModel):
     id: str = Field(max_length=200)
 
 
+class CastFields(StrictModel):
+    """Who speaks with which voice: the fields of ``ane.text.cast.Cast`` that a client sets."""
+
+    narrator: str = Field("", max_length=200)
+    quotations: str = Field("", max_length=200, description="of quotations whose speaker is not known")
+    speakers: dict[Word, Word] = Field({}, max_length=200, description="names, and their voices")
+    aliases: dict[Word, Word] = Field({}, max_length=200, description="names in the text, and whom they mean")
+    lines: dict[Word, Word] = Field({}, max_length=1000, description="beginnings of quotations, and their speakers")
+
+
 class SpeechFields(StrictModel):
-    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``
-    and ``word_times``."""
+    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
+    ``word_times`` and ``cast``."""
 
     model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
@@ -37,9 +47,13 @@ class SpeechFields(StrictModel):
         None, description="words and their respellings")
     word_times: bool = Field(False, description="with stream_format sse: events that state when each word is heard")
 
+    cast: CastFields | None = Field(None, description="voices of quotations and speakers; [voice:NAME] in the text "
+                                                      "changes the voice")
+
     @property
     def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+        narrator = self.cast.narrator or None if self.cast else None
+        return self.voice.id if isinstance(self.voice, VoiceId) else narrator if self.voice is None else self.voice
 
 
 class SpeechBody(SpeechFields):

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ane.bundles import Model, open_model
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits, Work
+from ane.server.schemas import CastFields
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
@@ -20,6 +22,7 @@ from ane.speech.request import Run, Spending
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
 from ane.text import Lexicon
+from ane.text.cast import Cast
 from ane.text.user_lexicon import LexiconEntry
 from ane.voices import voice_names
 
@@ -36,6 +39,7 @@ class ServedRequest:
     preset: str | None = None
     lexicon: Lexicon | None = None
     word_times: bool = False
+    cast: Cast | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,17 @@ class Catalogue:
         default = default_preset(self.models[model].settings)
         return [default, *(name for name in PRESETS if name != default)]
 
+    def cast(self, model: str, fields: CastFields | None) -> Cast | None:
+        """A client's cast. Raises RefusedError for a voice that is not there, or a model of one voice."""
+        if fields is None:
+            return None
+        if not self.models[model].takes_voices:
+            raise RefusedError(f"cast has no effect on {model}, which has one voice: leave it out", 400, "cast")
+        cast = Cast(**fields.model_dump())
+        for voice in cast.voices.values():
+            self.voice(model, voice)
+        return cast
+
     def forget_voices(self) -> None:
         """Look for voices again: one was added."""
         self._voices.clear()
@@ -113,6 +128,11 @@ class Catalogue:
         raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
 
 
+def voice_meant(catalogue: Catalogue, served: ServedModel, name: str) -> Any:
+    """What ``speak`` takes for a voice that a text or its cast names. Raises RefusedError for a name of none."""
+    return served.voice(catalogue.voice(served.name, name))
+
+
 def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
     """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
     return Lexicon([LexiconEntry(word, respelling) for word, respelling in words.items()]) if words else None
@@ -120,10 +140,10 @@ def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
     """The event that states when words are heard."""
-    return {"type": "speech.audio.words", "words": [asdict(word) for word in words]}
+    return {"type": "speech.audio.words", "words": [word.as_dict() for word in words]}
 
 
-def speak(models: ServedModels, request: ServedRequest) -> Work:
+def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
     """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
     ``SoundPiece``s, then ``SpokenFacts``."""
     def work(job: Job) -> Iterator[Waits]:
@@ -132,7 +152,8 @@ def speak(models: ServedModels, request: ServedRequest) -> Work:
             yield None
             speaker = served.speaker
             run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority,
-                      spending=Spending(models.settings.limits))
+                      spending=Spending(models.settings.limits),
+                      named_voice=partial(voice_meant, catalogue, served))
             if request.text:
                 job.text_at = time.monotonic()
                 stream = speaker.stream_of(speaker.request(request.text, **arguments(served, request)), run)
@@ -178,4 +199,4 @@ def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:
     return {"preset": request.preset, "speed": None if request.speed == 1 else request.speed,
             "seed": request.seed,
             "voice": served.voice(request.voice) if served.model.takes_voices else None,
-            "lexicon": request.lexicon, "word_times": request.word_times}
+            "lexicon": request.lexicon, "word_times": request.word_times, "cast": request.cast}

@@ -90,7 +90,7 @@ class Service:
 
     def speak(self, request: ServedRequest, kind: str = "speech") -> "Utterance":
         """Begin to speak. Raises BusyError."""
-        return Utterance(self, request, kind, self._submit(kind, speak(self.models, request)))
+        return Utterance(self, request, kind, self._submit(kind, speak(self.models, request, self.catalogue)))
 
     def _submit(self, kind: str, work: Work, speaks: bool = True) -> Job:
         try:

@@ -40,7 +40,8 @@ def websocket_routes(service: Service) -> APIRouter:
             name = service.catalogue.model(start.model)
             utterance = service.speak(ServedRequest(
                 name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
-                read_client_lexicon(start.lexicon), start.word_times), "stream")
+                read_client_lexicon(start.lexicon), start.word_times, service.catalogue.cast(name, start.cast)),
+                "stream")
             await converse(socket, service, utterance, start.response_format)
             await socket.close()
         except WebSocketDisconnect:

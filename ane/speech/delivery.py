@@ -30,7 +30,7 @@ class ChunkDelivery:
 
     def feed(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
         """Take (n,) float32 and return what is certain without the silence, all with ``last``."""
-        if self.delivery == PLAIN:
+        if replace(self.delivery, voice="") == PLAIN:
             return samples
         sound = self.stretcher.feed(samples)
         if last:

@@ -13,7 +13,8 @@ from ane.speech.words import SpokenWord
 from ane.system.checked import checked
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, read_passages
+from ane.text import Lexicon, is_ssml, read_passages
+from ane.text.cast import Cast
 from ane.text.passages import PLAIN, Delivery, Passage
 
 FREE = 4096             # characters that a lexicon may add to any text
@@ -82,6 +83,7 @@ class SpeechRequest:
         lexicon: respells words.
         markup: "ssml"; "none": pauses such as [pause:1.5s] only; "auto": SSML if the text begins with "<speak".
         word_times: whether to state when each word is heard, where that takes longer; other models always do.
+        cast: who speaks quotations and what the text marks.
     """
 
     text: str
@@ -92,6 +94,7 @@ class SpeechRequest:
     lexicon: Lexicon | None = None
     markup: Markup = "auto"
     word_times: bool = False
+    cast: Cast | None = None
 
     @property
     def ssml(self) -> bool | None:
@@ -109,6 +112,7 @@ class Run:
         whole: whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one
             after the other, each as soon as it can be.
         spending: what the texts of the request have cost, and may.
+        named_voice: the voice that a name in a text means.
     """
 
     progress: Progress = report_nothing
@@ -117,6 +121,7 @@ class Run:
     priority: Callable[[], Any] = lambda: 0
     whole: bool = False
     spending: Spending = field(default_factory=Spending)
+    named_voice: Callable[[str], Any] = str
 
     def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text.
@@ -124,7 +129,12 @@ class Run:
         Raises:
             UserError: as well when it costs more than it may, or has phonemes in braces without ``arpabet``.
         """
-        passages = read_passages(request.text, request.lexicon, request.ssml, speed)
+        text = request.text
+        if request.cast and request.cast.attributed and request.cast.voices:
+            if request.ssml or (request.ssml is None and is_ssml(text)):
+                raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
+            text = request.cast.marked_text(text)
+        passages = read_passages(text, request.lexicon, request.ssml, speed)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
             raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "

@@ -142,7 +142,8 @@ def check_option(model: Model, name: str) -> None:
     if family.settings is None:
         family.synthesizer(model, None)         # raises: it does not speak
     options = family.settings.options()
-    takes = {"speed": True, "stream": True, "voice": model.takes_voices, "preset": bool(model.presets),
+    takes = {"speed": True, "stream": True, "voice": model.takes_voices, "cast": model.takes_voices,
+             "quote_voice": model.takes_voices, "preset": bool(model.presets),
              "no_split": "split" in options, "seed": model.is_random}
     random = [network.name for network in family.networks.values() if network.random]
     if name == "seed" and random and not model.is_random:

@@ -4,9 +4,11 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, NothingToSayError, normalise_basic
+from ane.text.cast import Cast, cast_of
+from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import foreign_scripts
 from ane.voices import voice_names
 
@@ -95,7 +99,9 @@ class Speaker(ABC):
 
     def request(self, text: str, voice: Any = None, preset: str | None = None, seed: int | None = None,
                 settings: Any = None, speed: float | None = None, lexicon: Lexicon | None = None,
-                ssml: bool | None = None, word_times: bool = False) -> SpeechRequest:
+                ssml: bool | None = None, word_times: bool = False,
+                cast: Cast | Path | str | Mapping[str, Any] | None = None,
+                quote_voice: str | None = None) -> SpeechRequest:
         """What these arguments ask for.
 
         Args:
@@ -109,6 +115,9 @@ class Speaker(ABC):
             lexicon: respells words (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
             word_times: whether to state when each word is heard, where that takes slightly longer.
+            cast: who speaks quotations, and what [voice:NAME] in the text means: a ``Cast``, its fields, or a TOML
+                file.
+            quote_voice: the voice of quotations whose speaker is not known, or not in the cast.
 
         Raises:
             UserError: nothing to say, markup that asks for what cannot be done, a text too long for one pass with
@@ -120,8 +129,14 @@ class Speaker(ABC):
         for name, value in (("voice", voice), ("seed", seed)):
             if value is not None:
                 check_option(self.model, name)
+        for name, given in (("cast", cast), ("quote_voice", quote_voice)):
+            if given is not None:
+                check_option(self.model, name)
+        known = cast_of(cast, quote_voice)
+        voice = known.narrator if known and known.narrator and voice is None else voice
         markup = "auto" if ssml is None else "ssml" if ssml else "none"
-        return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times)))
+        return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times),
+                                            known))
 
     def speak(self, text: str, voice: Any = None, preset: str | None = None, *, progress: Progress = report_nothing,
               timeline: Timeline | None = None, **arguments: Any) -> Speech:
@@ -147,9 +162,10 @@ class Speaker(ABC):
 
     def _spoken(self, requests: Sequence[SpeechRequest], run: Run) -> Iterator[Speech]:
         """The speech of requests that differ in their texts only."""
-        chunks, request = self._begin(requests, run)
+        chunks, request, voices = self._begin(requests, run)
         facts, notes = self.facts(request), [self._scripts(each) for each in requests]
-        pieces = delivered(self.render([chunk for own in chunks for chunk in own], request, run), self.sample_rate)
+        pieces = delivered(self.in_voices([chunk for own in chunks for chunk in own], request, voices, run),
+                           self.sample_rate)
         with closing_source(pieces):
             began = run.timeline.text_ready
             for own, noted in zip(chunks, notes, strict=True):
@@ -181,8 +197,8 @@ class Speaker(ABC):
         """The stream of a request that ``request`` returned."""
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
-        [chunks], request = self._begin([request], run)
-        pieces = delivered(self.render(chunks, request, run), self.sample_rate)
+        [chunks], request, voices = self._begin([request], run)
+        pieces = delivered(self.in_voices(chunks, request, voices, run), self.sample_rate)
         return Stream(pieces, [chunk.text for chunk in chunks], self.facts(request), self.sample_rate, run,
                       self._scripts(request))
 
@@ -201,12 +217,19 @@ class Speaker(ABC):
     def feed_of(self, texts: Iterable[str | None], request: SpeechRequest, run: Run) -> FedStream:
         """``feed`` of a request without a text; a None among the texts stands where there is no text yet."""
         self._require(request)
+        if request.cast and request.cast.attributed and request.cast.voices:
+            raise UserError("cast has no effect on text that arrives incrementally, whose quotations are not complete: "
+                            "leave it out", "cast")
         request = self.with_voice(request, run)
+        voice = ""          # of the last text
 
         def begin(text: str) -> Stream:
+            nonlocal voice
             spent = replace(run.spending)
             try:
-                return self.stream_of(replace(request, text=text), run)
+                stream = self.stream_of(replace(request, text=f"[voice:{voice}]{text}" if voice else text), run)
+                voice = last_voice(text, voice)
+                return stream
             except NothingToSayError:       # it is held back, and comes again with what follows
                 run.spending = spent
                 raise
@@ -252,14 +275,44 @@ class Speaker(ABC):
 
     # Within
 
-    def _begin(self, requests: Sequence[SpeechRequest], run: Run) -> tuple[list[list[Chunk]], SpeechRequest]:
-        """The chunks of each of some requests that differ in their texts only, and what ``render`` takes."""
+    def _begin(self, requests: Sequence[SpeechRequest],
+               run: Run) -> tuple[list[list[Chunk]], SpeechRequest, dict[str, Any]]:
+        """The chunks of each of some requests that differ in their texts only, and what ``in_voices`` takes."""
         run.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
         runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.fresh()) for _ in requests]
         chunks = [with_final(self.chunks(request, own)) for request, own in zip(requests, runs, strict=True)]
         self._require(requests[0])
-        return chunks, self.with_voice(requests[0], run)
+        named = {chunk.delivery.voice: request for request, own in zip(requests, chunks, strict=True) for chunk in own
+                 if chunk.delivery.voice}
+        voices = {name: self.named_voice(name, request, run) for name, request in named.items()}
+        return chunks, self.with_voice(requests[0], run), voices
+
+    def named_voice(self, name: str, request: SpeechRequest, run: Run) -> Any:
+        """What ``render`` takes for a voice that a text or its cast names. Raises UserError, with its place."""
+        voice = (request.cast.voices if request.cast else {}).get(name, name)
+        try:
+            check_option(self.model, "voice")
+            return self.with_voice(replace(request, voice=run.named_voice(voice)), run).voice
+        except UserError as error:
+            cast = "" if voice == name else f" of {name} in the cast"
+            line = request.text.count("\n", 0, max(0, request.text.find(name))) + 1
+            raise UserError(f"line {line}, voice {voice!r}{cast}: {error}") from error
+
+    def in_voices(self, chunks: Sequence[Chunk], request: SpeechRequest, voices: Mapping[str, Any],
+                  run: Run) -> Iterator[Piece | Lanes]:
+        """``render`` of chunks, each in its voice: stretch by stretch, and the networks stay loaded between them."""
+        if not voices:
+            yield from self.render(chunks, request, run)
+            return
+        keep = getattr(self.backend, "keep", True)
+        self.backend.keep = True
+        try:
+            for name, own in groupby(chunks, lambda chunk: chunk.delivery.voice):
+                yield from self.render(list(own), replace(request, voice=voices.get(name, request.voice)), run)
+        finally:
+            self.backend.keep = keep
+            self.backend.release()
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
         """A note on letters for which the model has no sounds, which is logged once before they are spoken."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +24,18 @@ class SpokenWord:
         start, end: seconds from the beginning of the sound.
         estimated: whether the times are shares of a longer stretch by the number of letters, because the model does not
             state them.
+        voice: who speaks it, as the text or its cast names the voice; "": the voice of the whole speech.
     """
 
     word: str
     start: float
     end: float
     estimated: bool = False
+    voice: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; without a voice that is ""."""
+        return {name: value for name, value in vars(self).items() if name != "voice" or value}
 
 
 def joined_pieces(pieces: Iterable[tuple[str, bool]]) -> Iterator[tuple[str, int, int]]:
@@ -111,7 +118,8 @@ def delivered_words(words: Sequence[SpokenWord], delivery: Delivery, removed: fl
     def moved(time: float) -> float:
         return offset + min(max(0.0, (time - removed) / delivery.speed + delivery.before), seconds)
 
-    return [replace(word, start=moved(word.start), end=moved(word.end)) for word in words]
+    return [replace(word, start=moved(word.start), end=moved(word.end), voice=delivery.voice or word.voice)
+            for word in words]
 
 
 def warping_path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -37,6 +37,9 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
         passages = read_ssml(text)
     else:
         passages = read_pauses(text)
+    for index, passage in enumerate(passages):      # one without a word has the voice of the one beside it
+        if not any(map(str.isalnum, passage.text)):
+            passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)
     return [replace(passage, text=lexicon(passage.text) if lexicon else passage.text, speed=passage.speed * speed)
             for passage in passages]
 

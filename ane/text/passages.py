@@ -13,9 +13,11 @@ MAX_PAUSE = 60.0        # seconds
 SPEEDS = (0.5, 2.0)     # of a passage, relative to the rest of the speech
 GAINS = (0.0, 2.0)      # 2: 6 dB louder
 
-# [pause:1.5s], [pause:500ms], and the commands of macOS's say, [[slnc 500]], of which only that one is known here
+# [voice:NAME] until [voice], [pause:1.5s], [pause:500ms], and the commands of macOS's say, [[slnc 500]], of which only
+# that one is known here
 COMMAND = re.compile(
-    r"\[pause\b(?P<pause>[^\]\n]{0,40})\]?|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
+    r"\[voice(?::(?P<voice>[^\[\]\n]{0,80}))?\]|\[pause\b(?P<pause>[^\]\n]{0,40})\]?"
+    r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
@@ -31,45 +33,74 @@ class Passage:
         silence: seconds of silence after the text.
         speed: relative to the rest of the speech, 2 being twice as fast.
         gain: factor of the samples.
+        voice: the name of who speaks; "": the voice of the whole speech.
     """
 
     text: str
     silence: float = 0.0
     speed: float = 1.0
     gain: float = 1.0
+    voice: str = ""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a chunk is spoken: speed and gain as in ``Passage``, and seconds of silence before and after it."""
+    """How a chunk is spoken: speed, gain and voice as in ``Passage``, and seconds of silence before and after it."""
 
     speed: float = 1.0
     gain: float = 1.0
     before: float = 0.0
     after: float = 0.0
+    voice: str = ""
 
 
 PLAIN = Delivery()
 
 
 def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Passage]:
-    """The passages between the pauses of a text.
+    """The passages between the pauses of a text, and between its changes of voice.
 
     Args:
         first_line: the number of its first line, for messages. strict: whether what only looks like a pause is refused;
             otherwise it stays in the text.
     """
-    passages, end = [], 0
+    passages, end, voice = [], 0, ""
     for match in COMMAND.finditer(text):
+        if is_voice(match):
+            if text[end:match.start()].strip():
+                passages.append(Passage(text[end:match.start()], voice=voice))
+            end, voice = match.end(), (match["voice"] or "").strip()
+            continue
         try:
             silence = pause_seconds(match, f"line {first_line + text.count(chr(10), 0, match.start())}")
         except UserError:
             if strict:
                 raise
             continue
-        passages.append(Passage(text[end:match.start()], silence))
+        passages.append(Passage(text[end:match.start()], silence, voice=voice))
         end = match.end()
-    return [*passages, Passage(text[end:])] if text[end:].strip() or not passages else passages
+    return [*passages, Passage(text[end:], voice=voice)] if text[end:].strip() or not passages else passages
+
+
+def is_voice(match: re.Match[str]) -> bool:
+    """Whether a match of ``COMMAND`` changes the voice."""
+    return match[0].startswith("[voice")
+
+
+def last_voice(text: str, before: str = "") -> str:
+    """The voice at the end of a text that ``before`` begins."""
+    found = [(match["voice"] or "").strip() for match in COMMAND.finditer(text) if is_voice(match)]
+    return found[-1] if found else before
+
+
+def without_voices(text: str) -> str:
+    """A text without its marks of voices."""
+    return COMMAND.sub(lambda match: "" if is_voice(match) else match[0], text)
+
+
+def with_voice_mark(text: str, voice: str) -> str:
+    """A text that ``voice`` speaks, if it is not ""."""
+    return f"[voice:{voice}]{text}[voice]" if voice else text
 
 
 def without_faulty_commands(text: str) -> tuple[str, list[str]]:
@@ -78,7 +109,8 @@ def without_faulty_commands(text: str) -> tuple[str, list[str]]:
 
     def kept(match: re.Match[str]) -> str:
         try:
-            pause_seconds(match, "")
+            if not is_voice(match):
+                pause_seconds(match, "")
         except UserError:
             removed.append(match[0])
             return " "
@@ -171,7 +203,7 @@ def with_deliveries(passages: Sequence[Passage], split: Callable[[str], Sequence
     for passage in passages:
         pieces = split(passage.text)
         if pieces:
-            delivery = Delivery(passage.speed, passage.gain, before, passage.silence)
+            delivery = Delivery(passage.speed, passage.gain, before, passage.silence, passage.voice)
             result += zip(pieces, spread(delivery, len(pieces)), strict=True)
             before = 0.0
         elif result:
@@ -194,7 +226,8 @@ def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
     """Neighbours that sound alike and have no silence between them as one passage; empty ones are left out."""
     held: Passage | None = None
     for passage in passages:
-        alike = held and not held.silence and (held.speed, held.gain) == (passage.speed, passage.gain)
+        alike = held and not held.silence and replace(held, text="", silence=0.0) == replace(passage, text="",
+                                                                                             silence=0.0)
         if held and alike:
             held = replace(passage, text=held.text + passage.text)
         elif held and not passage.text.strip():

@@ -130,7 +130,7 @@ MAX_DEPTH = 100         # of elements in one another
 ELEMENTS = {
     "speak": ("version", "xmlns", "xml:lang", "xmlns:xsi", "xsi:schemaLocation"), "p": ("xml:lang",),
     "s": ("xml:lang",), "break": ("time", "strength"), "sub": ("alias",),
-    "say-as": ("interpret-as", "format", "detail"), "prosody": ("rate", "volume"),
+    "say-as": ("interpret-as", "format", "detail"), "prosody": ("rate", "volume"), "voice": ("name",),
 }
 STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}     # seconds
 RATES = {"x-slow": 0.5, "slow": 0.8, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.6}
@@ -149,12 +149,13 @@ def read_ssml(document: str) -> list[Passage]:
 
 @dataclass(frozen=True)
 class SsmlElement:
-    """An open element, with the speed and gain within it."""
+    """An open element, with the speed, gain and voice within it."""
 
     name: str
     attributes: Mapping[str, str]
     speed: float
     gain: float
+    voice: str = ""
 
 
 class SsmlReader:
@@ -221,7 +222,8 @@ class SsmlReader:
             speed, gain = speed * self._rate(attributes), gain * self._volume(attributes)
             self._check(speed, SPEEDS, "rate")
             self._check(gain, GAINS, "volume")
-        element = SsmlElement(name, attributes, speed, gain)
+        voice = attributes.get("name", "").strip() if name == "voice" else parent.voice if parent else ""
+        element = SsmlElement(name, attributes, speed, gain, voice)
         self._require(element)
         if name in ("p", "s"):
             self._end_sentence()
@@ -253,7 +255,7 @@ class SsmlReader:
             self._end_sentence()
 
     def _require(self, element: SsmlElement) -> None:
-        for name, attribute in (("sub", "alias"), ("say-as", "interpret-as")):
+        for name, attribute in (("sub", "alias"), ("say-as", "interpret-as"), ("voice", "name")):
             if element.name == name and not element.attributes.get(attribute, "").strip():
                 raise self.error(f"<{name}> has no {attribute}: add it")
         if element.name == "prosody" and not element.attributes:
@@ -266,7 +268,7 @@ class SsmlReader:
         if (given or self._given) and before.isalnum() and text[:1].isalnum():
             text = f" {text}"
         self._given = given
-        self.passages.append(Passage(text, 0.0, element.speed, element.gain))
+        self.passages.append(Passage(text, 0.0, element.speed, element.gain, element.voice))
 
     def _end_sentence(self) -> None:
         """End the paragraph of the text so far, with a period if it has no mark."""

@@ -221,3 +221,30 @@ def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys)
     assert "0:00:00 chunk 1, 'One': it has no stop code" in printed
     assert main(["read", "--status", "book.wav"]) == 0
     assert "it has no stop code" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(workplace, capsys):
+    from tests.models.kitten.kitten_model import write_kokoro_model
+
+    model = write_kokoro_model(workplace / "kokoro")
+    (workplace / "book.md").write_text("# One\n\n“Hello,” said Anna.\n\n“Good day,” he said.\n\nIt rained.\n",
+                                       encoding="utf-8")
+    cast, read = workplace / "cast.toml", ["read", "book.md", "-q", "--checkpoints", str(model), "--cast", "cast.toml"]
+    cast.write_text('narrator = "af_heart"\nquotations = "af_heart"\n[speakers]\nAnna = "af_bella"\n')
+    speak = [*read, "-o", "book.wav", "--srt", "--vtt", "--times", "--word-times"]
+    assert main([*read, "--list"]) == 0
+    assert "“Good day,”': nobody is known (“…” she said)" in capsys.readouterr().out
+    assert main(speak) == 0
+    assert "Anna: <u>“Hello,”</u>" in (workplace / "book.srt").read_text(encoding="utf-8")
+    assert "<v Anna><u>“Hello,”</u>" in (workplace / "book.vtt").read_text(encoding="utf-8")
+    chunks = json.loads((workplace / "book.json").read_text(encoding="utf-8"))["chapters"][0]["chunks"]
+    assert [(chunk["text"], chunk.get("voice", "")) for chunk in chunks] == [
+        ("One", ""), ("“Hello,”", "Anna"), ("said Anna.", ""), ("“Good day,”", "quotation"), ("he said.", ""),
+        ("It rained.", "")]
+    cast.write_text(cast.read_text().replace("af_bella", "af_heart"))
+    capsys.readouterr()
+    assert main([argument for argument in speak if argument != "-q"]) == 0
+    assert "1 of 6 chunks spoken now" in " ".join(capsys.readouterr().err.split())
+    cast.write_text('[speakers]\nAnna = "nobody"\n')
+    assert main([*read, "-o", "other.wav"]) == 1
+    assert "voice 'nobody' of Anna in the cast: no voice is named 'nobody'" in " ".join(capsys.readouterr().err.split())

@@ -50,7 +50,7 @@ def test_elements_are_read(element, words):
 
 
 FAULTS = [
-    ("\n<voice name='x'>a</voice>", "line 2: <voice> is not supported"),
+    ("\n<voice>a</voice>", "line 2: <voice> has no name: add it"),
     ("<prosody pitch='high'>a</prosody>", "line 1: pitch of <prosody> is not supported.*rate and volume are"),
     ("\n\n<emphasis>a</emphasis>", "line 3: <emphasis> is not supported"),
     ("<phoneme alphabet='ipa' ph='x'>a</phoneme>", "<phoneme> is not supported"),

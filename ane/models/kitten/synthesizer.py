@@ -48,16 +48,16 @@ class KittenSynthesizer(StyleSpeaker):
         self._phonemizer = phonemizer
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
-        if request.settings.published and (request.ssml or request.lexicon):
-            raise UserError(f"{'ssml' if request.ssml else 'lexicon'} has no effect with published settings: leave one "
-                            "out")
+        unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
+        if request.settings.published and unused:
+            raise UserError(f"{unused[0]} has no effect with published settings: leave one out")
         return super().completed(request)
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:
         return preprocess
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
-        settings, name = request.settings, request.voice
+        settings = request.settings
         with run.timeline.record("phonemes"):
             passages = [Passage(request.text)] if settings.published else run.passages(request)
             found = with_deliveries(passages, lambda text: spoken_chunks(text, settings.published))
@@ -67,6 +67,7 @@ class KittenSynthesizer(StyleSpeaker):
                 if not settings.published:
                     phonemes = without_abbreviation_dots(chunk, phonemes)
                 ids, spans = word_ids(phonemes, chunk)
+                name = self.voice_of(delivery.voice, request, run)
                 chunks.append(StyleChunk(
                     chunk, f"chunk {number} of {len(found)}, {shorten(chunk)!r}", ids,
                     *self.styles.style(name, len(chunk)), self.styles.speed(name, settings.speed * delivery.speed),

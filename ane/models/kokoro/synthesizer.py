@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -34,9 +35,13 @@ class KokoroSynthesizer(StyleSpeaker):
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
         with run.timeline.record("phonemes"):
-            found = split_into_phonemes(run.passages(request), request.settings.split, MOST_IDS,
-                                        self.model.vocabulary, request.voice.startswith(BRITISH))
-            return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}", request,
+            passages = run.passages(request)
+            found = [chunk for british, own in
+                     groupby(passages, lambda each: self.voice_of(each.voice, request, run).startswith(BRITISH))
+                     for chunk in split_into_phonemes(list(own), request.settings.split, MOST_IDS,
+                                                      self.model.vocabulary, british)]
+            return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}",
+                               replace(request, voice=self.voice_of(chunk.delivery.voice, request, run)),
                                pause_after(chunk.text) if number < len(found) else 0.0)
                     for number, chunk in enumerate(found, 1)]
 

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from ane.models.styletts.bundle import StyleModel
 from ane.models.styletts.graph import StyleBackend
 from ane.models.styletts.parallel import Parallelism, compute_in_order
+from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, shared_time, timed_words
@@ -62,7 +63,19 @@ class StyleSpeaker(Speaker):
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """With the voice's own name."""
-        return replace(super().completed(request), voice=self.styles.resolve(request.voice))
+        return self.with_voice(super().completed(request), Run())
+
+    def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
+        return replace(request, voice=self.styles.resolve(request.voice))
+
+    def voice_of(self, voice: str, request: SpeechRequest, run: Run) -> str:
+        """The voice's own name for that of a passage."""
+        return self.named_voice(voice, request, run) if voice else request.voice
+
+    def in_voices(self, chunks: Sequence[Chunk], request: SpeechRequest, voices: Mapping[str, Any],
+                  run: Run) -> Iterator[Piece | Lanes]:
+        """``render``: chunks have their voices, so that several of different voices are computed at once."""
+        return self.render(chunks, request, run)        # type: ignore[arg-type]
 
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         return {"voice": request.voice, "speed": request.settings.speed, "tokens": 0}

@@ -1,0 +1,152 @@
+"""Who speaks each quotation of a text: the rules, as data, and what finds the first that fits.
+
+A speaker that no rule states for certain is a guess, and is marked as doubtful. ``Rule`` patterns are read beside a
+quotation: those "after" it at the beginning of the narration that follows, those "before" it at the end of what leads
+to it. "{name}" is a name or a description with an article, "{verb}" one of ``VERBS``.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+VERBS = """said says asked asks answered answers replied replies cried cries exclaimed shouted called whispered murmured
+muttered remarked observed added continued returned repeated inquired enquired demanded declared began
+interrupted thought suggested agreed insisted protested growled sighed gasped laughed sobbed pleaded shrieked
+screamed roared went\\ on ejaculated retorted rejoined announced explained admitted objected grumbled hissed
+snapped read sneered stammered warned wondered persisted responded urged squeaked panted put\\ in broke\\ in"""
+PHRASES = "went on", "put in", "broke in"
+TITLES = "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle"
+PROPER = rf"(?:(?:{TITLES})\.?\s+)?[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
+# a name is no pronoun, and no word that begins a sentence
+NAME = (r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
+        rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
+        rf"For|On|Well|Yes|No|Oh|Both|All|Nobody)\b)(?:(?:[Tt]he|[Aa]n?)\s+(?:{PROPER}|[a-z]+(?:\s+[a-z]+)?)|{PROPER}))")
+PRONOUN = r"(?P<name>[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Hh]im|[Hh]er)"
+ROLE = (r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)")
+VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
+ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)\s+){0,2}"
+LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"      # from the verb to the quotation
+BESIDE = r"(?:,[^,.;:!?]{1,60},)?"              # "Anna, smiling, said"
+END = r"(?![\w’'])"
+NEAR = 300      # characters beside a quotation that are looked at
+QUOTATION = re.compile(r"“[^”]*(?:”|\Z)|(?<!\w)\"[^\"]*(?:\"|\Z)|(?<![\w’])‘(?:[^’]|’(?=\w))+[,.?!…—]’(?!\w)")
+
+
+@dataclass(frozen=True)
+class AttributionRule:
+    """``side``: "after" or "before" the quotation. ``doubtful``: whether what it finds is a guess."""
+
+    name: str
+    side: str
+    pattern: str
+    doubtful: bool = False
+
+
+RULES = (
+    AttributionRule("“…” said Anna", "after", rf"\s*[—-]*\s*{VERB}\s+{NAME}{END}"),
+    AttributionRule("“…” I said", "after", rf"\s*[—-]*\s*(?:{VERB}\s+(?P<name>I)|(?P<first>I)\s+{ADVERB}{VERB}){END}"),
+    AttributionRule("“…” Anna said", "after", rf"\s*[—-]*\s*{NAME}{BESIDE}\s+{ADVERB}{VERB}{END}"),
+    AttributionRule("Anna said: “…”", "before", rf"{NAME}{BESIDE}\s+{ADVERB}{VERB}\b{LEAD}"),
+    AttributionRule("said Anna: “…”", "before", rf"{VERB}\s+{NAME}{END}{LEAD}"),
+    AttributionRule("I said: “…”", "before", rf"\b(?P<name>I)\s+{ADVERB}{VERB}\b{LEAD}"),
+    AttributionRule("“…” she said", "after", rf"\s*[—-]*\s*(?:{VERB}\s+{PRONOUN}){END}", True),
+    AttributionRule("“…” she said", "after", rf"\s*[—-]*\s*{PRONOUN}{BESIDE}\s+{ADVERB}{VERB}{END}", True),
+    AttributionRule("she said: “…”", "before", rf"\b{PRONOUN}{BESIDE}\s+{ADVERB}{VERB}\b{LEAD}", True),
+    AttributionRule("“…” said his wife", "after", rf"\s*[—-]*\s*{VERB}\s+{ROLE}{END}", True),
+    AttributionRule("“…” his wife said", "after", rf"\s*[—-]*\s*{ROLE}\s+{ADVERB}{VERB}{END}", True),
+    AttributionRule("Anna smiled. “…”", "before", rf"\A\s*{NAME}\s+\w+[^“”\"]*\Z", True),
+)
+OF_CAST, SAME, CONTINUED = "the cast's lines", "the same paragraph", "a quotation goes on"
+ALTERNATING, UNKNOWN, NO_SPEECH = "alternating speakers", "no attribution", "quoted words, no speech"
+PATTERNS = tuple((rule, re.compile(rule.pattern)) for rule in RULES)
+
+
+@dataclass(frozen=True)
+class QuotedLine:
+    """A quotation, its place in a paragraph, its speaker ("": nobody is known) and the rule that states it."""
+
+    paragraph: int
+    start: int
+    end: int
+    text: str
+    speaker: str = ""
+    rule: str = UNKNOWN
+    doubtful: bool = True
+
+
+def attribute(paragraphs: Sequence[str], known: Callable[[str], str] = str,
+              lines: Mapping[str, str] | None = None) -> list[QuotedLine]:
+    """The quotations of paragraphs, in order, each with its speaker.
+
+    Args:
+        known: the speaker for a name as the text has it. lines: speakers by the beginning of a quotation.
+    """
+    found: list[QuotedLine] = []
+    for number, text in enumerate(paragraphs):
+        own = [QuotedLine(number, match.start(), match.end(), match[0]) for match in QUOTATION.finditer(text)]
+        stated = [stated_speaker(text, own, index, known, lines or {}) for index in range(len(own))]
+        found += with_context(text, stated, found, known)
+    return found
+
+
+def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, known: Callable[[str], str],
+                   lines: Mapping[str, str]) -> QuotedLine:
+    """A quotation with what the narration beside it states."""
+    line = own[index]
+    words = comparable(line.text)
+    for beginning, speaker in lines.items():
+        if words.startswith(comparable(beginning)):
+            return replace(line, speaker=speaker, rule=OF_CAST, doubtful=False)
+    around = {"after": text[line.end:own[index + 1].start if index + 1 < len(own) else None][:NEAR],
+              "before": text[own[index - 1].end if index else 0:line.start][-NEAR:]}
+    for rule, pattern in PATTERNS:
+        if match := (pattern.match if rule.side == "after" else pattern.search)(around[rule.side]):
+            groups = match.groupdict()
+            name = groups.get("name") or groups.get("first") or ""
+            speaker = known(name)
+            pronoun = "she" in rule.name
+            return replace(line, speaker="" if pronoun else speaker, rule=rule.name,
+                           doubtful=rule.doubtful and (pronoun or speaker == name or rule.side == "before"))
+    inside = line.text.strip("“”\"‘’ ")
+    if around["before"].strip() and not re.search(r"[.,:;!?—…-]\Z", inside) and not re.search(
+            r"[,:.!?—]\s*\Z", around["before"]):
+        return replace(line, rule=NO_SPEECH)
+    return line
+
+
+def with_context(text: str, own: Sequence[QuotedLine], before: Sequence[QuotedLine],
+                 known: Callable[[str], str]) -> list[QuotedLine]:
+    """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest."""
+    certain = [line for line in own if line.speaker and not line.doubtful]
+    likely = certain or [line for line in own if line.speaker and line.rule != OF_CAST]
+    speakers = {line.speaker for line in likely}
+    former = list({line.paragraph: line for line in before if line.rule != NO_SPEECH}.values())[-2:]
+    result = []
+    for line in own:
+        if line.speaker or line.rule == NO_SPEECH:
+            result.append(line)
+        elif speakers:
+            nearest = min(likely, key=lambda other: abs(other.start - line.start))
+            between = text[min(line.end, nearest.end):max(line.start, nearest.start)]
+            others = {known(match["name"]) for match in re.finditer(rf"[.!?;]\s+{NAME}", between)} - speakers
+            doubtful = not certain or len(speakers) > 1 or bool(others)
+            result.append(replace(line, speaker=nearest.speaker, rule=SAME, doubtful=doubtful))
+        elif former and goes_on(former[-1]) and former[-1].paragraph == line.paragraph - 1:
+            result.append(replace(former[-1], paragraph=line.paragraph, start=line.start, end=line.end, text=line.text,
+                                  rule=CONTINUED))
+        elif len(former) == 2 and line.paragraph - former[0].paragraph <= 4 and former[0].speaker:
+            rule = ALTERNATING if line.rule == UNKNOWN else line.rule
+            result.append(replace(line, speaker=former[0].speaker, rule=rule))
+        else:
+            result.append(line)
+    return result
+
+
+def goes_on(line: QuotedLine) -> bool:
+    """Whether a quotation has no end, so that the next paragraph continues it."""
+    return not line.text.endswith(("”", '"', "’")) or len(line.text) < 2
+
+
+def comparable(text: str) -> str:
+    """The letters and digits of a text in lower case."""
+    return " ".join(re.findall(r"\w+", text.casefold().replace("’", "").replace("'", "")))

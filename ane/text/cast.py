@@ -1,0 +1,120 @@
+"""A cast: which voice speaks the narration and the quotations of a text, and each speaker by name."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Any
+
+from ane.system.checked import checked
+from ane.system.errors import UserError
+from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
+from ane.text.passages import COMMAND, is_voice, with_voice_mark
+
+QUOTATION = "quotation"     # who speaks what nobody in the cast does
+ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
+TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
+NAME = re.compile(r"[^\[\]\n]{1,80}")
+
+
+@checked
+class Cast:
+    """Who speaks with which voice. Voices are named as in a request.
+
+    Attributes:
+        narrator: "": the voice of the request.
+        quotations: of those whose speaker is not known, or has no voice here; "": the narrator's.
+        speakers: voices by the names of speakers, which [voice:NAME] in a text may have as well.
+        aliases: names as the text has them, such as "his wife", and whom they mean.
+        lines: the beginnings of quotations, and who speaks them, whatever the rules say.
+        attributed: whether quotations get their voices by rule; otherwise only marks in the text do.
+    """
+
+    narrator: str = ""
+    quotations: str = ""
+    speakers: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
+    attributed: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.speakers:
+            if not NAME.fullmatch(name) or name != name.strip():
+                raise UserError(f"speakers must have names of 1 to 80 characters without brackets, got {name!r}",
+                                "speakers")
+        for part in ("aliases", "lines"):
+            for key, speaker in getattr(self, part).items():
+                if not key.strip() or speaker not in self.speakers:
+                    raise UserError(f"{part} has {speaker!r} for {key!r}, who is none of the speakers "
+                                    f"{', '.join(self.speakers) or '(there are none)'}", part)
+
+    @property
+    def voices(self) -> dict[str, str]:
+        """The voice for each name that marks in a text may have."""
+        return {**({QUOTATION: self.quotations} if self.quotations else {}), **self.speakers}
+
+    def known(self, name: str) -> str:
+        """The speaker whom a name in the text means; the name itself if nobody of the cast."""
+        plain = ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
+        everybody = {**{one: one for one in self.speakers}, **self.aliases}
+        exact = [who for one, who in everybody.items() if ARTICLE.sub("", one, count=1).casefold() == plain]
+        if exact:
+            return exact[0]
+        last = [who for one, who in everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
+                and len({title(one), title(name)} - {""}) < 2] if plain else []
+        return last[0] if len(set(last)) == 1 else name
+
+    def quoted(self, paragraphs: Sequence[str]) -> list[QuotedLine]:
+        """The quotations of paragraphs and their speakers; none without a voice for any."""
+        return attribute(paragraphs, self.known, self.lines) if self.attributed and self.voices else []
+
+    def marked(self, paragraphs: Sequence[str]) -> list[str]:
+        """Paragraphs in which the quotations have marks of their voices. One with marks of its own stays as it is."""
+        result = list(paragraphs)
+        for line in reversed(self.quoted(paragraphs)):
+            text = result[line.paragraph]
+            if any(map(is_voice, COMMAND.finditer(paragraphs[line.paragraph]))):
+                continue
+            speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
+            if line.rule != NO_SPEECH:
+                marked = with_voice_mark(line.text, speaker)
+                result[line.paragraph] = text[:line.start] + marked + text[line.end:]
+        return result
+
+    def marked_text(self, text: str) -> str:
+        """``marked`` of the paragraphs of a text, which empty lines divide."""
+        parts = re.split(r"(\n[^\S\n]*\n\s*)", text)
+        parts[::2] = self.marked(parts[::2])
+        return "".join(parts)
+
+
+def title(name: str) -> str:
+    found = TITLE.match(ARTICLE.sub("", name, count=1))
+    return found[0] if found else ""
+
+
+def read_cast(path: Path | str) -> Cast:
+    """A cast of a TOML file: narrator, quotations, and the tables speakers, aliases and lines.
+
+    Raises:
+        UserError: it cannot be read, or is no cast; with the path.
+    """
+    try:
+        content = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
+    try:
+        if "attributed" in content:
+            raise UserError("attributed is unknown")
+        return Cast(**content)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def cast_of(cast: "Cast | Path | str | Mapping[str, Any] | None", quote_voice: str | None = None) -> Cast | None:
+    """A cast, or that of a file or of its fields, with another voice for quotations if one is given."""
+    found = read_cast(cast) if isinstance(cast, (str, Path)) else Cast(**cast) if isinstance(cast, Mapping) else cast
+    return found if quote_voice is None else replace(found or Cast(), quotations=quote_voice)

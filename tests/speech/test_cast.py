@@ -1,0 +1,97 @@
+"""A text in several voices: marks, SSML, and a cast, on a small Kokoro of two voices and the embedded models."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ane
+from ane.models.kokoro.model_files import find_model
+from ane.models.kokoro.synthesizer import KokoroSynthesizer
+from ane.models.styletts.graph import StyleBackend
+from ane.system.errors import UserError
+from ane.text.cast import Cast, read_cast
+from tests.models.kitten.kitten_model import write_kokoro_model
+
+CAST = {"quotations": "af_heart", "speakers": {"Anna": "af_bella"}}
+
+
+@pytest.fixture
+def kokoro(tmp_path: Path) -> KokoroSynthesizer:
+    model = find_model(write_kokoro_model(tmp_path / "kokoro"))
+    return KokoroSynthesizer(model, StyleBackend(model))
+
+
+@pytest.mark.parametrize(("text", "arguments"), [
+    ("One. [voice:af_bella]Two.[voice] Three.", {}),
+    ('<speak>One. <voice name="af_bella">Two.</voice> Three.</speak>', {}),
+    ("One. [voice:Anna]Two.[voice] Three.", {"cast": CAST})])
+def test_each_passage_is_spoken_as_by_its_voice_alone(kokoro: KokoroSynthesizer, text: str,
+                                                      arguments: dict[str, Any]) -> None:
+    speech = kokoro.speak(text, **arguments)
+    assert [chunk.strip() for chunk in speech.chunks] == ["One.", "Two.", "Three."]
+    alone = [kokoro.speak(part, voice).audio for part, voice in
+             (("One.", None), ("Two.", "af_bella"), ("Three.", None))]
+    pause = np.zeros(round(0.25 * 24000), np.float32)
+    np.testing.assert_array_equal(speech.audio, np.concatenate((alone[0], pause, alone[1], pause, alone[2])))
+    assert [word.voice for word in speech.words] == ["", "Anna" if arguments else "af_bella", ""]
+    assert ["voice" in word.as_dict() for word in speech.words] == [False, True, False]
+
+
+def test_quotations_are_spoken_by_the_speakers_of_a_cast(kokoro: KokoroSynthesizer) -> None:
+    speech = kokoro.speak("“Good day,” said Anna. It rained. “Who is there?” asked Tom.", cast=CAST)
+    assert [(word.word, word.voice) for word in speech.words if word.voice] == [
+        ("“Good", "Anna"), ("day,”", "Anna"), ("“Who", "quotation"), ("is", "quotation"), ("there?”", "quotation")]
+    quoted = kokoro.speak("He said: “Good day.”", quote_voice="af_bella")
+    assert [word.voice for word in quoted.words] == ["", "", "quotation", "quotation"]
+
+
+def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroSynthesizer) -> None:
+    stream = kokoro.feed(["[voice:af_bella]This is the first clause, ", "and this comes later. And there is more. ",
+                          "[voice]This is the narrator again."])
+    assert sum(map(len, stream))
+    voices = {word.word: word.voice for word in stream.words}
+    assert (voices["first"], voices["more."], voices["narrator"]) == ("af_bella", "af_bella", "")
+    with pytest.raises(UserError, match="cast has no effect on text that arrives"):
+        kokoro.feed(["a"], cast=CAST)
+
+
+@pytest.mark.parametrize(("text", "cast", "message"), [
+    ("One.\n[voice:nobody]Two.", None, r"line 2, voice 'nobody': no voice is named 'nobody'; there are .*af_bella"),
+    ("“No,” said Anna.", Cast(speakers={"Anna": "nobody"}), "voice 'nobody' of Anna in the cast: no voice is named"),
+    ("<speak>“No.”</speak>", Cast(quotations="af_bella"), "cast has no effect on quotations in SSML")])
+def test_an_unknown_voice_is_refused_before_a_word_is_spoken(kokoro: KokoroSynthesizer, text: str, cast: Any,
+                                                             message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        kokoro.stream(text, cast=cast)
+
+
+def test_a_model_of_one_voice_refuses_others() -> None:
+    speaker = ane.load()
+    for text, arguments in (("A.", {"cast": CAST}), ("A.", {"quote_voice": "heart"}), ("[voice:heart]A.", {})):
+        with pytest.raises(UserError, match=r"no effect on .* demo-fast is one; leave it out"):
+            speaker.speak(text, **arguments)
+
+
+def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None:
+    speaker = ane.load("demo", backend="torch")
+    other = next(name for name in ane.voices.list_voices([speaker.model.voices])
+                 if name != speaker.model.default_voice)
+    loads: list[str] = []
+    load = speaker.model.tensors
+    object.__setattr__(speaker.model, "tensors", lambda network: loads.append(network) or load(network))
+    speech = speaker.speak(f"One. [voice:{other}]Two.[voice] Three.", seed=1)
+    assert len(speech.chunks) == 3
+    assert loads.count("hifigan") == 1          # of three stretches
+    assert not speaker.backend.keep
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("speakers = 3", "speakers must be"), ("singer = 'a'", "singer is unknown"), ("x =", "no TOML"),
+    ("[lines]\n'Good day' = 'Tom'", "lines has 'Tom' for 'Good day', who is none of the speakers"),
+    ("[speakers]\n'a]b' = 'x'", "without brackets")])
+def test_a_faulty_cast_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "cast.toml").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_cast(tmp_path / "cast.toml")
