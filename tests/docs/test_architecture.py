@@ -31,6 +31,23 @@ def test_imports_run_downward() -> None:
     assert not upward, "\n".join(upward)
 
 
+def test_no_model_names_a_backend_or_another_model() -> None:
+    """`ane.backends.base`, `denoising` and `fixed_shapes` name no engine; `styletts` is what two models share."""
+    wrong = []
+    for file in sources("ane/models"):
+        module = module_name(file)
+        parts = module.split(".")
+        for imported in imports(file, top_level_only=False):
+            away = imported.split(".")
+            sibling = (away[:2] == ["ane", "models"] and len(away) > 3 and len(parts) > 3
+                       and away[2] not in (parts[2], "vocoders", "styletts"))
+            engine = away[:2] == ["ane", "backends"] and away[2:3] and away[2] not in (
+                "base", "denoising", "fixed_shapes", "choosing")
+            if sibling or engine:
+                wrong.append(f"{module} imports {imported}")
+    assert wrong == ["ane.models.styletts.graph imports ane.backends.onnx.providers"]
+
+
 def test_no_two_folders_import_each_other() -> None:
     arrows: dict[str, set[str]] = defaultdict(set)
     for file in sources("ane", "converters"):

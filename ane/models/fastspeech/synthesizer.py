@@ -91,16 +91,16 @@ class FastSpeechSynthesizer(Speaker):
 
     def sound(self, part: EncodedChunk, mel: np.ndarray, settings: FastSpeechSettings, run: Run,
               first: Sequence[int]) -> Iterator[Piece]:
-        """The pieces of a chunk, with what is known of it in the first, and the pause after it in the last."""
+        """The pieces of a chunk, the facts of it in the first, and the pause after it in the last."""
         chunk = part.chunk.at_its_speed().with_pause(settings.pause)
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
-        known: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
+        facts: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
                                  "counts": {"frames": part.frames}, "notes": self.notes(part),
                                  "details": {"mels": mel, "durations": part.repeats}}
         for samples in run.timeline.record_each("vocode", self.vocoded(mel, settings.seed, first)):
-            yield Piece(samples, chunk, **known)
-            known = {}
-        yield Piece(np.zeros(0, np.float32), chunk, last=True, **known)
+            yield Piece(samples, chunk, **facts)
+            facts = {}
+        yield Piece(np.zeros(0, np.float32), chunk, last=True, **facts)
 
     def vocoded(self, mel: np.ndarray, seed: int, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
         """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``seed``: of WaveGlow's noise; ``first``: lengths
