@@ -6,7 +6,6 @@ import platform
 import sys
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -156,20 +155,12 @@ def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", o
     units = options.compute_units
     backend = PackagedBackend(model, package_runtime(kind, device), fallback, options.precision, options.cache,
                               dict.fromkeys(model.networks, units) if isinstance(units, str) else units,
-                              moves_on=automatic, states=state_record if kind == "coreml" else None)
+                              moves_on=automatic, prefer_state=kind == "coreml")
     if kind == "coreml":
         warn_of_palettes(model, backend.packages)
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
     backend.keep = usual if options.keep is None else options.keep
     return backend
-
-
-def state_record(package: Path, units: str) -> Path:
-    """The file that remembers whether Core ML keeps a decoder's state on this Mac."""
-    from ane.backends.coreml.compiled import verified_marker
-    from ane.backends.coreml.tools import this_machine
-
-    return verified_marker(package, this_machine(), f"state-{units}")
 
 
 def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]") -> None:

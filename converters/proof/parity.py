@@ -13,12 +13,14 @@ from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.packaged.probes import FunctionProbe, write_probes
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
+from converters.proof.golden import CallRecorder, golden_probe
 
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
@@ -48,31 +50,43 @@ class UnpublishedModel:
 def measure_parity(model: Model, package: PackageRecord, bundle: Path,
                    progress: Callable[[str], None] = lambda function: None) -> dict[str, FunctionRecord]:
     """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
-    function is below its threshold."""
+    function is below its threshold. A Core ML package gets the golden probes of its functions."""
     reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
-    measure = (_on_the_cpu if package.format == "onnx" else _interpreted)(unpublished, package, reference)
+    probes: dict[str, FunctionProbe] = {}
+    measure = (_on_the_cpu(unpublished, package, reference) if package.format == "onnx"
+               else _interpreted(unpublished, package, reference, probes))
     records = {}
     for name, function in package.functions.items():
         progress(name)
         parity = measure(name, run_probe(reference, unpublished, package, name))
         records[name] = replace(function, parity=parity)
         check_threshold(package, name, records[name])
+    if probes:
+        write_probes(bundle / package.path, probes)
     return records
 
 
 Measure = Callable[[str, list[np.ndarray]], dict[str, float]]       # function, expected outputs → recorded parity
 
 
-def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend) -> Measure:
+def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend,
+                 probes: dict[str, FunctionProbe]) -> Measure:
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in ARITHMETICS.items()
                if arithmetic == Arithmetic() or package.precision != "fp32"}
 
     def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
-        backends = {arithmetic: PackagedBackend(model, engine, reference, only=called_by_probe(package, name))
+        recorder = CallRecorder(engines[MATHS])
+        backends = {arithmetic: PackagedBackend(model, recorder if arithmetic == MATHS else engine, reference,
+                                                only=called_by_probe(package, name))
                     for arithmetic, engine in engines.items()}
-        return {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
-                for arithmetic, backend in backends.items()}
+        parity = {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
+                  for arithmetic, backend in backends.items()}
+        probe = golden_probe(recorder, model.path / package.path, name, threshold_of(package, name, FLUSHED),
+                             package.precision != "fp32")
+        if probe is not None:
+            probes[name] = probe
+        return parity
 
     return measure
 

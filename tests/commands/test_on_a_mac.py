@@ -62,7 +62,7 @@ def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "instead" in line]
     assert len(lines) == 1
-    assert lines[0].endswith("the Neural Engine's compiler rejects it. Running hifigan on CPU_AND_GPU instead.")
+    assert lines[0].endswith("the Neural Engine's compiler rejects it. Running hifigan_14_14 on CPU_AND_GPU instead.")
 
 
 def test_every_function_is_planned_and_verified(mac, small, capsys):

@@ -37,6 +37,7 @@ from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredEr
 from ane.backends.mil import Package, TensorType
 from ane.backends.mil.values import accepted
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
+from ane.backends.packaged.probes import OTHER_VALUES, Inputs
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 
@@ -51,7 +52,6 @@ OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
-NOT_FINITE = "it returns NaN or infinite values"
 ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
 
 
@@ -74,7 +74,7 @@ class CoreMLFunction:
     def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
                  refuse: Callable[[str, Exception], EngineRefusalError]):
         self.signature, self.name = signature, name
-        self._loaded, self._refuse, self._proven = loaded, refuse, False
+        self._loaded, self._refuse = loaded, refuse
         self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
         self._buffers: dict[str, np.ndarray] = {}       # what Core ML reads of inputs that are not caches
@@ -87,7 +87,7 @@ class CoreMLFunction:
 
         Raises:
             TypeError: names, shapes or kinds of numbers differ from the declared inputs.
-            EngineRefusalError: Core ML fails, or the first prediction returns NaN or infinite values.
+            EngineRefusalError: Core ML fails.
         """
         arrays = accepted(self.name, self.signature.inputs, {**inputs, **caches})
         for key, array in caches.items():
@@ -98,13 +98,8 @@ class CoreMLFunction:
             predicted = self._loaded.predict(self._views(arrays), state)
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("run", error) from error
-        outputs = {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
-                   for key, type in self.signature.outputs.items()}
-        if not self._proven:
-            if not all(np.isfinite(array).all() for array in outputs.values()):
-                raise self._refuse("run", RuntimeError(NOT_FINITE))
-            self._proven = True
-        return outputs
+        return {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
+                for key, type in self.signature.outputs.items()}
 
     def make_state(self) -> Any:
         try:
@@ -166,15 +161,9 @@ class CoreMLRuntime(Runtime):
                 raise UserError(f"compute_units must be one of {', '.join(COMPUTE_UNITS)}, got {compute_units!r}",
                                 "compute_units")
             signature = self._signature(package, function)
-            opened, compiled = self._open(package, function, compute_units)
-
-            def refuse(action: str, error: Exception) -> EngineRefusalError:
-                if self.trial is not None and str(error) == NOT_FINITE:         # it would be so again
-                    write_tried(compiled, f"{function} {compute_units}", NOT_FINITE)
-                return core_ml_error(action, package, function, compute_units, error)
-
-            loaded = self._functions[key] = CoreMLFunction(opened, signature, f"function {function!r} of {package}",
-                                                           refuse)
+            loaded = self._functions[key] = CoreMLFunction(
+                self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
+                lambda action, error: core_ml_error(action, package, function, compute_units, error))
         return loaded
 
     def _signature(self, package: Path, function: str) -> FunctionSignature:
@@ -191,26 +180,28 @@ class CoreMLRuntime(Runtime):
                                 f"takes {', '.join(INPUT_DTYPES)} only; convert the model again")
         return signatures[function]
 
-    def _open(self, package: Path, function: str, compute_units: str) -> tuple[Any, Path]:
-        """Open a function; returns it and its compiled model.
+    def _open(self, package: Path, function: str, compute_units: str) -> Any:
+        """Open a function.
 
         A cached model that does not open is compiled again, once. A function of a package that this system refuses for
         its several functions is opened from a package of its own.
         """
-        signature = self._signature(package, function)
+        declared = {each: {key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
+                           for key, type in signature.inputs.items()}
+                    for each, signature in self._signatures[package].items()}
         name = "" if set(self._signatures[package]) == {"main"} else function
         try:
             try:
-                return self._try(package, function, name, compute_units, signature)
+                return self._try(package, function, name, compute_units, declared)
             except (TrialStartError, UnansweredError):
                 raise
             except RuntimeError as error:
                 if name and ONE_FUNCTION_ONLY in str(error):
-                    return self._try(single_function(package, function), function, "", compute_units, signature)
-                if self._compiled(package)[1]:
+                    return self._try(single_function(package, function), function, "", compute_units, declared)
+                if self._compiled(package)[1] or OTHER_VALUES in str(error):
                     raise
                 self._compiled(package, recompile=True)
-                return self._try(package, function, name, compute_units, signature)
+                return self._try(package, function, name, compute_units, declared)
         except (TrialStartError, UnansweredError, MemoryError) as error:
             raise core_ml_error("load", package, function, compute_units, error) from error
         except RuntimeError as error:
@@ -220,7 +211,7 @@ class CoreMLRuntime(Runtime):
             raise core_ml_error("load", package, function, compute_units, error) from error
 
     def _try(self, package: Path, function: str, name: str, compute_units: str,
-             signature: FunctionSignature) -> tuple[Any, Path]:
+             declared: Mapping[str, Inputs]) -> Any:
         """Open a function, after a trial if there was none. RuntimeError if it fails or has failed."""
         compiled, _ = self._compiled(package)
         if self.trial is not None:
@@ -230,15 +221,13 @@ class CoreMLRuntime(Runtime):
             if key not in tried:
                 LOGGER.info("Loading %s on %s for the first time: this can take minutes, once for each version of "
                             "macOS", function, UNIT_NAMES[compute_units])
-                inputs = {one: (type.shape, np.dtype(INPUT_DTYPES[type.dtype]).name)
-                          for one, type in signature.inputs.items()}
                 try:
-                    self.trial.load(compiled, name, compute_units, inputs)
+                    self.trial.load(compiled, name, compute_units, package, function, declared)
                 except UnansweredError as error:
                     write_tried(compiled, key, str(error))
                     raise
                 write_tried(compiled, key, "")
-        return self.api.open(compiled, name, compute_units), compiled
+        return self.api.open(compiled, name, compute_units)
 
     def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:
         """The compiled model of a package, and whether this process has compiled it."""
@@ -255,4 +244,4 @@ def core_ml_error(action: str, package: Path, function: str, compute_units: str,
     other = OTHER_UNITS.get(compute_units)
     advice = f"try compute_units={other}" if other else "use backend=torch"
     return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
-                              f"{meaning}; {advice}")
+                              f"{meaning}; {advice}", function=function)

@@ -2,12 +2,14 @@
 
 coremltools holds the GIL while Core ML works, so that a hanging call cannot be limited in time from the same process;
 and macOS kills a process that lacks memory, or that a first prediction crashes (apple/coremltools#2758). The child
-compiles a package, or loads a function and predicts once, with zeros. macOS keeps what it specialised for the Neural
+compiles a package, or loads a function and repeats its golden probe (``ane.backends.packaged.probes``); without one it
+predicts once, with zeros, which must be finite. macOS keeps what it specialised for the Neural
 Engine under the path of the compiled model, so that this process then loads it quickly.
 
 ``python -m ane.backends.coreml.trial`` answers requests, JSON objects one a line (``answer_requests``), with {} or
 {"error": message}:
-{"compile": [package, destination]}, {"load": [compiled model, function, compute units, {input: [shape, dtype]}]}.
+{"compile": [package, destination]}, {"load": [compiled model, its name of the function, compute units, package,
+function, {function: {input: [shape, dtype]}}]}.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.coreml.tools import CoreMLTools, keep_arrays
+from ane.backends.packaged.probes import OTHER_VALUES, STEPS, FunctionProbe, Inputs, Predict
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError, ProcessTimeoutError, answer_requests
 
@@ -52,10 +55,10 @@ class CoreMLTrial:
         """As ``CoreMLTools.compile``."""
         self._ask({"compile": [str(package), str(destination)]})
 
-    def load(self, compiled: Path, function: str, compute_units: str,
-             inputs: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
-        """Load a function and predict once. ``inputs``: shape and NumPy dtype of each."""
-        self._ask({"load": [str(compiled), function, compute_units, {key: list(one) for key, one in inputs.items()}]})
+    def load(self, compiled: Path, name: str, compute_units: str, package: Path, function: str,
+             inputs: Mapping[str, Inputs]) -> None:
+        """Load a function of a package, which the compiled model calls ``name``, and repeat its probe."""
+        self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs]})
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -97,14 +100,37 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
         if kind == "compile":
             toolkit.compile(*map(Path, content))
             return {}
-        compiled, function, compute_units, inputs = content
-        loaded = toolkit.open(Path(compiled), function, compute_units)
-        arrays = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs.items()}
-        keep_arrays(arrays)
-        loaded.predict(dict(arrays), loaded.make_state())
+        _try_function(toolkit, *content)
     except (RuntimeError, MemoryError, OSError, UserError) as error:
         return {"error": str(error) or type(error).__name__}
     return {}
+
+
+def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units: str, package: str, function: str,
+                  inputs: Mapping[str, Inputs]) -> None:
+    """Load a function and repeat its probe. Raises RuntimeError when it returns other values."""
+    loaded = toolkit.open(Path(compiled), name, compute_units)
+    probe = FunctionProbe.read(Path(package), function, inputs)
+
+    def predict(called: str) -> Predict:
+        one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)
+
+        def call(arrays: Mapping[str, np.ndarray], state: Any) -> Mapping[str, np.ndarray]:
+            views = {key: array.view() for key, array in arrays.items()}
+            keep_arrays(views)
+            return one.predict(dict(views), state)
+
+        return call
+
+    if probe is None:
+        zeros = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs[function].items()}
+        outputs = predict(function)(zeros, loaded.make_state())
+        if not all(np.isfinite(array).all() for array in outputs.values()):
+            raise RuntimeError(f"{OTHER_VALUES} (NaN or infinite)")
+        return
+    found = probe.repeat(predict, loaded.make_state, STEPS)
+    if not found >= probe.threshold:
+        raise RuntimeError(f"{OTHER_VALUES} ({found:.1f} dB, and {probe.threshold:g} are needed)")
 
 
 def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:

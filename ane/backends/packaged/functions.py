@@ -17,15 +17,15 @@ from ane.system.errors import UserError
 
 
 class EngineRefusalError(UserError):
-    """The engine cannot run a function: it fails, does not answer, or returns NaN.
+    """The engine cannot run a function: it fails, does not answer, or returns other values than it should.
 
     Attributes:
-        everywhere: on all compute units, as when a package does not compile.
+        everywhere: on all compute units, as when a package does not compile. function: its name; "": all of a package.
     """
 
-    def __init__(self, message: str, everywhere: bool = False):
+    def __init__(self, message: str, everywhere: bool = False, function: str = ""):
         super().__init__(message)
-        self.everywhere = everywhere
+        self.everywhere, self.function = everywhere, function
 
 
 class LoadedFunction(Protocol):

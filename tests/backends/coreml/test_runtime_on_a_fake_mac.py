@@ -16,6 +16,7 @@ from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.packaged.functions import EngineRefusalError
+from ane.backends.packaged.probes import FILE, FunctionProbe, write_probes
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
@@ -249,12 +250,33 @@ def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, 
 
 
 def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(mac, package):
+    """Of a package without golden probes."""
     mac.order(native.Order("predict", "nan"))
-    function = runtime_with_trial().load(package, "main", "ALL")
-    with pytest.raises(EngineRefusalError, match="returns NaN or infinite values"):
-        function.predict({"x": X}, function.make_state())
+    with pytest.raises(EngineRefusalError, match="other values \\(NaN or infinite\\); try"):
+        runtime_with_trial().load(package, "main", "ALL")
     mac.order()
     with pytest.raises(EngineRefusalError, match=r"NaN.*forgets that"):
+        runtime_with_trial().load(package, "main", "ALL")
+
+
+@pytest.mark.parametrize(("order", "found"), [((), None), (("predict", "off"), "26.0 dB, and 50"),
+                                             (("predict", "nan"), "-inf dB, and 50")])
+def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order, found):
+    write_probes(package, {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)})
+    mac.order(*([native.Order(*order)] if order else []))
+    for _ in range(2):
+        if found is None:
+            runtime_with_trial().load(package, "main", "ALL")
+        else:
+            with pytest.raises(EngineRefusalError, match=re.escape(f"it returns other values ({found}")) as caught:
+                runtime_with_trial().load(package, "main", "ALL")
+            assert caught.value.function == "main"
+    assert mac.count("predict main") == 1
+
+
+def test_a_damaged_file_of_probes_is_named(mac, package):
+    (package / FILE).write_bytes(b"no probes")
+    with pytest.raises(UserError, match=r"probes.safetensors is damaged"):
         runtime_with_trial().load(package, "main", "ALL")
 
 
@@ -279,7 +301,7 @@ def test_a_slow_start_is_reported_with_its_own_limit_and_is_no_answer_of_core_ml
     monkeypatch.setattr(trial.CoreMLTrial, "command", SLEEP)
     monkeypatch.setattr(trial, "START_LIMIT", 0.6)
     with pytest.raises(trial.TrialStartError, match=r"did not start within 0\.01 minutes"):
-        trial.CoreMLTrial(1800.0).load(tmp_path, "main", "ALL", {})
+        trial.CoreMLTrial(1800.0).load(tmp_path, "main", "ALL", tmp_path, "main", {})
     assert not issubclass(trial.TrialStartError, trial.UnansweredError)         # which is remembered
 
 
