@@ -173,8 +173,8 @@ def book_speaker(synthesizer: Any, voice: str | None, settings: Any, seed: int, 
         check_option(synthesizer.model, "cast")
         voice = cast.narrator if cast.narrator and voice is None else voice
     if family.name == "tortoise":
-        return TortoiseSpeaker(synthesizer, synthesizer.voice(voice, Randomness(seed)), settings, word_times, lexicon,
-                               checked, speed, cast, seed)
+        heard = synthesizer.voice(voice, Randomness(seed), settings.clip_mode)
+        return TortoiseSpeaker(synthesizer, heard, settings, word_times, lexicon, checked, speed, cast, seed)
     if synthesizer.model.takes_voices:
         return KittenSpeaker(synthesizer, voice, settings, lexicon, cast)
     return FastSpeechSpeaker(synthesizer, settings, lexicon)

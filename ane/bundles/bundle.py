@@ -113,6 +113,11 @@ class Bundle(Model):
                             "import or copy the bundle again") from error
 
     @property
+    def decoder_md5(self) -> str:
+        stated = self.manifest.source.get("decoder_md5")
+        return stated if isinstance(stated, str) else ""
+
+    @property
     def tokenizer(self) -> str:
         if self.manifest.tokenizer is None:
             raise self.lacks("tokenizer")

@@ -65,6 +65,11 @@ class Model(ABC):
         """
 
     @property
+    def decoder_md5(self) -> str:
+        """MD5 of the official file of the decoder, by which forks name latents; "" if it is not known."""
+        return ""
+
+    @property
     def tokenizer(self) -> str:
         """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError when its family has none."""
         raise self.lacks("tokenizer")

@@ -89,8 +89,9 @@ def import_command(args: argparse.Namespace) -> int:
     model = family.open_checkpoints(origin.path, **options)
     surplus = model.check()
     write = partial(_write_networks, console, args.precision, model) if family.networks else model.write_bundle
+    source = origin.source | ({"decoder_md5": model.decoder_md5} if model.decoder_md5 else {})
     bundle = write(destination, name=args.name or destination.name, licence=origin.licence,
-                   source=origin.source, overwrite=args.overwrite)
+                   source=source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
     report_console(args).print(f"Wrote {destination}. {how_to_use(family, args.output)}")
     return 0

@@ -30,6 +30,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     adding = commands.add_parser("add", help="make a voice from clips and store it")
     adding.add_argument("clips", metavar="CLIP", nargs="+", help="sound files, folders of them, or a .pth voice")
     _add_output_arguments(adding)
+    adding.add_argument("--clip-mode", choices=("first", "slices", "whole"), default="first",
+                        help="parts of the clips that are encoded: the first seconds, all slices alike, or all of each "
+                             "clip, clips alike (default: first)")
     _set_handler(adding, add_command)
 
     showing = commands.add_parser("show", help="show what a voice consists of")
@@ -99,7 +102,11 @@ def add_command(args: argparse.Namespace) -> int:
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
         voice = encode_clips(voice.read(), load_backend(args.backend, model), model.mel_norms,
-                             np.random.default_rng(args.seed), name=destination.stem, source=source)
+                             np.random.default_rng(args.seed), name=destination.stem, source=source,
+                             mode=args.clip_mode)
+        voice = dataclasses.replace(voice, decoder=model.decoder_md5)
+    elif args.clip_mode != "first":
+        raise UserError("clip_mode has no effect: the voice is stored as latents; leave it out", "clip_mode")
     voice.check_widths(model.widths)
     for note in cloning_notes(model, voice):
         LOGGER.warning("%s", note)

@@ -23,7 +23,7 @@ from ane.speech.stream import Speech, Stream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, NothingToSayError, normalise_basic
+from ane.text import ANY_SCRIPT, Lexicon, NothingToSayError
 from ane.text.cast import Cast, cast_of
 from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import foreign_scripts
@@ -317,7 +317,7 @@ class Speaker(ABC):
     def _scripts(self, request: SpeechRequest) -> list[str]:
         """A note on letters for which the model has no sounds, which is logged once before they are spoken."""
         names = foreign_scripts(request.text)
-        if not names or self.normaliser(request.settings) is normalise_basic:      # its tokenizer may know any
+        if not names or self.normaliser(request.settings) in ANY_SCRIPT:
             return []
         note = f"{' and '.join(names)} letters are read as the English ones nearest to them: the voice speaks English"
         if note not in self.warned:

@@ -6,14 +6,14 @@ from dataclasses import replace
 from ane.text.english import normalise_english
 from ane.text.passages import Passage, read_pauses
 from ane.text.splitter import split
-from ane.text.tokenizer import NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
+from ane.text.tokenizer import ANY_SCRIPT, NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
 from ane.text.upstream import normalise_basic, normalise_upstream
 from ane.text.user_lexicon import Lexicon, LexiconEntry, read_lexicon
 
 __all__ = [
-    "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "is_ssml", "normalise_basic",
-    "normalise_english", "normalise_upstream", "nothing_to_say_error", "read_lexicon", "read_passages", "shorten",
-    "split",
+    "ANY_SCRIPT", "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "is_ssml",
+    "normalise_basic", "normalise_english", "normalise_upstream", "nothing_to_say_error", "read_lexicon",
+    "read_passages", "shorten", "split",
 ]
 
 

@@ -7,13 +7,16 @@ import tokenizers
 
 from ane.system.errors import UserError
 from ane.text.english import normalise_english
+from ane.text.other_languages import LANGUAGES
 from ane.text.upstream import normalise_basic, normalise_upstream
 
 NORMALISERS: dict[str, Callable[[str], str]] = {
     "english": normalise_english,       # expands money, dates, units, acronyms and the like
     "upstream": normalise_upstream,     # upstream's default, quirks included
     "basic": normalise_basic,           # upstream's use_basic_cleaners, for other languages and tokenizers
+    **LANGUAGES,                        # basic, with numbers in words of a language
 }
+ANY_SCRIPT = (normalise_basic, *LANGUAGES.values())      # their tokenizers may know any
 SPACE, STOP, UNKNOWN = "[SPACE]", "[STOP]", "[UNK]"
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 SHOWN = 60      # characters of the user's text in an error message

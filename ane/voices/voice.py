@@ -8,6 +8,7 @@ import hashlib
 import io
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ LATENT_SUFFIXES = (".safetensors", ".pth")
 _LATENT_KEYS = ("ar_latent", "diffusion_latent")
 _MEL = 80, 517          # shape of the mel of 6 s, which the decoder's encoder takes of a clip
 _FORMAT = "tortoise-ane voice 1"
+_OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")     # ai-voice-cloning's files: with the decoder's MD5
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +40,21 @@ class Voice:
     name: str
     source: str = ""                        # for display: the clips or the mix it was made from
     clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP compares candidates with them
+    decoder: str = ""                       # MD5 of the decoder's file that made the latents, or how it begins
 
     @property
     def widths(self) -> tuple[int, int]:
         """(D, C)."""
         return self.ar.shape[1], self.diffusion.shape[1]
 
+    @property
+    def has_diffusion(self) -> bool:
+        """False for the decoder's latent alone (C is 0), with which HiFi-GAN speaks."""
+        return self.diffusion.size > 0
+
     def check_widths(self, widths: tuple[int, int]) -> None:
         """Raise UserError unless the latents have the model's widths (D, C)."""
-        if self.widths != widths:
+        if self.widths != widths and (self.has_diffusion or self.widths[0] != widths[0]):
             raise UserError(f"voice {self.name} has latents of widths {self.widths[0]} and {self.widths[1]}, the model "
                             f"takes {widths[0]} and {widths[1]}: it was made with another model; "
                             "compute it again from its clips with `ane voices add`")
@@ -77,6 +85,7 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
 
     Upstream writes two kinds of .pth: the pair of latents (get_conditioning_latents.py), and a copy of the clips that
     it read, a list of (1, S) at 22050 Hz (utils/audio.py of its git master). Latents are shorter than any usable clip.
+    ai-voice-cloning puts the beginning of the decoder's MD5 in the names of its files.
 
     Raises:
         UserError: a file that is missing, damaged, or holds neither.
@@ -86,8 +95,14 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
         return load_voice(path, name)
     if path.suffix == ".pth":
         rows = _tensors(path)
+        found = _OF_DECODER.search(path.stem)
+        decoder = found[1] if found else ""
+        if len(rows) == 1 and rows[0].shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE and "hifigan" in path.name:
+            none = np.zeros((1, 0), np.float32)
+            return Voice(_latent(rows[0], path, "the latent"), none, name, path.name, (), decoder)
         if len(rows) == 2 and all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows):
-            return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name)
+            return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name,
+                         (), decoder)
     return Clips(name, files)
 
 
@@ -118,7 +133,8 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     mels32 = _as_float32(mels)
     if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(mels32).all():
         raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again")
-    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels32))
+    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels32),
+                 metadata.get("decoder", ""))
 
 
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
@@ -148,18 +164,22 @@ def _as_safetensors(voice: Voice) -> bytes:
     if voice.clip_mels:
         tensors["clip_mels"] = np.stack(voice.clip_mels)
     return safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()},
-                                  {"format": _FORMAT, "name": voice.name, "source": voice.source})
+                                  {"format": _FORMAT, "name": voice.name, "source": voice.source,
+                                   **({"decoder": voice.decoder} if voice.decoder else {})})
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
     """Return the tensors of a .pth voice as (1, n) float32 rows. UserError when it holds anything else.
 
-    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), of which the latents are the voice.
+    ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), of which the latents are the voice, and
+    for HiFi-GAN one latent alone.
     """
     content = load_pickle(path)
     if isinstance(content, torch.Tensor):
-        raise UserError(f"{path}: is not a voice but one tensor, such as a fork's latent for HiFi-GAN alone; a .pth "
-                        "voice is the pair of latents (1, 1024) and (1, 2048), as in the fork's cond_latents file")
+        if "hifigan_cond_latents" not in path.name:
+            raise UserError(f"{path}: is not a voice but one tensor; a .pth voice is the pair of latents (1, 1024) and "
+                            "(1, 2048); a fork's latent for HiFi-GAN alone is named hifigan_cond_latents….pth")
+        content = [content]
     rows = list(content) if isinstance(content, (tuple, list)) else []
     if len(rows) == 4 and rows[3] is None and isinstance(rows[2], torch.Tensor) and rows[2].ndim == 4:
         rows = rows[:2]
@@ -173,7 +193,8 @@ def _tensors(path: Path) -> list[np.ndarray]:
 
 def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     """Return one latent as (1, width) float32. UserError when it is not a row of finite numbers."""
-    if array.size == 0 or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
+    missing = array.size == 0 and key != _LATENT_KEYS[1]       # without the second, HiFi-GAN alone speaks
+    if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
     latent = _as_float32(array)
     if not np.isfinite(latent).all():
@@ -216,6 +237,9 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
         voices: at least one, all of the same widths.
         weights: one per voice, not negative, not all zero; they are divided by their sum.
     """
+    if len({voice.widths for voice in voices}) > 1:
+        raise UserError(f"voice {name}: some of its voices have the decoder's latent alone, and cannot be mixed with "
+                        "others")
     shares = np.asarray(weights if weights is not None else [1.0] * len(voices), np.float64)
     shares = shares / shares.max()          # first, so that the sum neither overflows nor underflows
     shares = shares / shares.sum()
@@ -223,7 +247,9 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
                      for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices]))
     mels = tuple(mel for share, voice in zip(shares, voices, strict=True) if share > 0 for mel in voice.clip_mels)
     source = "mix of " + ", ".join(f"{share:.0%} {voice.name}" for share, voice in zip(shares, voices, strict=True))
-    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, mels)
+    decoders = {voice.decoder for voice in voices}
+    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, mels,
+                 decoders.pop() if len(decoders) == 1 else "")
 
 
 def _name_and_weight(part: str) -> tuple[str, float | None]:

@@ -127,7 +127,9 @@ def test_a_larger_vocabulary_is_that_of_the_weights(directory, edit, edit_json):
 
 
 @pytest.mark.parametrize(("language", "text", "spoken"), [
-    ("es", "¿Cómo está, 3 piñas?", "¿cómo está, 3 piñas?"), ("en", "3 piñas", "three pinas"),
+    ("es", "¿Cómo está, 3 piñas?", "¿cómo está, tres piñas?"), ("sv", "3 öar", "3 öar"),
+    ("de-AT", "21 Äpfel", "einundzwanzig äpfel"),
+    ("en", "3 piñas", "three pinas"),
     (None, "3 piñas", "three pinas")])
 def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, spoken, directory, tmp_path):
     tokenizer = json.loads(packaged_file("tokenizer.json").read_text())

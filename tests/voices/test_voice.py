@@ -80,10 +80,9 @@ def test_the_four_values_that_a_fork_stores_are_a_voice(tmp_path, mels):
     assert np.array_equal(back.diffusion, expected.diffusion)
 
 
-def test_a_forks_latent_of_one_network_is_named_as_what_it_is(tmp_path):
-    torch.save(torch.zeros(1, 1024), tmp_path / "hifigan_cond_latents.pth")
-    message = refusal(tmp_path / "hifigan_cond_latents.pth")
-    assert "not a voice but one tensor, such as a fork's latent for HiFi-GAN alone" in message
+def test_a_latent_of_one_network_must_be_named_as_forks_name_it(tmp_path):
+    torch.save(torch.zeros(1, 1024), tmp_path / "latents.pth")
+    assert "is not a voice but one tensor" in refusal(tmp_path / "latents.pth")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -20,6 +20,7 @@ from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs, looks_like, networks_of
 from ane.system.errors import UserError
+from ane.text.other_languages import LANGUAGES
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
 WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
@@ -141,9 +142,10 @@ def with_vocabulary(config: Any, entries: Entries) -> Any:
 
 def settings_of_tokenizer(content: str) -> dict[str, Any]:
     """The settings that a tokenizer.json asks for: forks state its language in it, and English cleaning would spell
-    another language's numbers in English and take its accents away."""
+    another language's numbers in English and take its accents away. Numbers stay digits in a language without rules."""
     try:
         language = json.loads(content)["model"]["language"]
     except (ValueError, KeyError, TypeError):
         return {}
-    return {} if not isinstance(language, str) or language.lower().startswith("en") else {"normaliser": "basic"}
+    code = language.lower()[:2] if isinstance(language, str) else "en"
+    return {} if code == "en" else {"normaliser": code if code in LANGUAGES else "basic"}

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,13 @@ class CheckpointDirectory(Model):
                  for file in files if os.path.isfile(file) for stat in [file.stat()]]
         base = self.base and self.base.identity
         return hashlib.sha256(repr((stats, sorted(self._configs.items()), base)).encode()).hexdigest()
+
+    @cached_property
+    def decoder_md5(self) -> str:
+        if "autoregressive" not in self._own:
+            return self.base.decoder_md5 if self.base else ""
+        with self.files["autoregressive.pth"].open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
     @property
     def precision(self) -> str:

@@ -114,6 +114,7 @@ class Settings(SpeechSettings):
         sampling: how codes are sampled.
         cvvp_amount: share of CVVP in the ranking, 0 to 1; above 0 the voice must be clips.
         normaliser: a name of ``ane.text.NORMALISERS``.
+        clip_mode: a mode of ``ane.models.tortoise.voices.encode_clips``.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
         silence: seconds of silence kept before and after each chunk's speech; None: all, as in upstream.
         lanes: candidates sampled at a time, at most.
@@ -130,8 +131,11 @@ class Settings(SpeechSettings):
     best: int = setting(1, "write the K best candidates, as OUT-1.wav, OUT-2.wav, …", metavar="K", group=CODES, ge=1)
     sampling: Sampling = field(default_factory=Sampling)
     cvvp_amount: float = setting(0.0, "share of CVVP in ranking, 0 to 1", metavar="SHARE", group=CODES, ge=0, le=1)
-    normaliser: Literal["english", "upstream", "basic"] = setting(
-        "english", "how numbers and abbreviations are spelt out", group=TEXT)
+    normaliser: Literal["english", "upstream", "basic", "de", "es", "fr", "it", "nl", "pl", "pt"] = setting(
+        "english", "how numbers and abbreviations are spelt out; the default is the model's", group=TEXT)
+    clip_mode: Literal["first", "slices", "whole"] = setting(
+        "first", "parts of the voice's clips that are encoded: the first seconds, all slices alike, or all of each "
+        "clip, clips alike", group=TEXT)
     split: tuple[int, int] | None = setting((200, 300), "chunks of about D and at most M characters", metavar="D,M",
                                             group=TEXT)
     silence: tuple[float, float] | None = None

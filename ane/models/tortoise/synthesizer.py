@@ -20,6 +20,7 @@ from ane.speech.lanes import Lanes
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.system import paths
+from ane.system.errors import UserError
 from ane.text import NORMALISERS
 from ane.voices import Voice
 
@@ -65,12 +66,15 @@ class Synthesizer(Speaker):
 
     def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
         with run.timeline.record("voice"):
-            voice = self.voice(request.voice, Randomness(request.seed or 0))
+            voice = self.voice(request.voice, Randomness(request.seed or 0), request.settings.clip_mode)
+        if request.settings.diffusion is not None and not voice.has_diffusion:
+            raise UserError(f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
+                            "preset=fastest, or make the voice from its clips", "preset")
         if request.settings.ranked:
             check_clips(request.settings.cvvp_amount, voice.clip_mels)
         return replace(request, voice=voice)
 
-    def voice(self, voice: str | Voice | None, randomness: Randomness) -> Voice:
+    def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
         """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
         if isinstance(voice, Voice):
             voice.check_widths(self.model.widths)
@@ -78,7 +82,7 @@ class Synthesizer(Speaker):
         folders = [folder for folder in (self.model.voices, paths.voices_dir()) if folder is not None]
         wanted = self.model.default_voice if voice is None else voice
         return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
-                             model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice())
+                             model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice(), mode=mode)
 
     def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
         timer = self.word_timer(request.settings.normaliser) if request.word_times else None

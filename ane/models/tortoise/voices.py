@@ -20,7 +20,7 @@ VOICE_NETWORKS = ("conditioning_encoder", "contextual_embedder", "rlg_auto", "rl
 
 
 def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_norms: np.ndarray,
-                 rng: np.random.Generator, *, name: str = "", source: str = "") -> Voice:
+                 rng: np.random.Generator, *, name: str = "", source: str = "", mode: str = "first") -> Voice:
     """A voice from reference clips: the latents of both encoders, averaged over the clips.
 
     The autoregressive model encodes 6 s of each clip, from a random start when it is longer; the diffusion model its
@@ -30,6 +30,8 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
     Args:
         clips: (audio (S,) float32, rate in Hz) each, at least one.
         mel_norms: (80,) float32.
+        mode: which parts of the clips are encoded. "first": as above. "slices": all of them, in slices of 6 and of
+            4.27 s, every slice with the same weight. "whole": the mean of a clip's slices, every clip with the same.
         rng: draws ``integers(0, samples - 132300 + 1)`` for each clip longer than 6 s, in order.
 
     Raises:
@@ -40,10 +42,16 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
     mels, ar, diffusion = [], [], []
     for audio, rate in clips:       # one at a time, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
-        mels.append(conditioning_mel(conditioning_window(at_22050, rng), mel_norms))
-        ar.append(backend.run("ar_conditioning", mel=mels[-1][None]))
-        mel = diffusion_mel(diffusion_window(at_22050))
-        diffusion.append(backend.run("diffusion_conditioning", mel=mel[None]))
+        first = mode == "first"
+        windows = [conditioning_window(at_22050, rng)] if first else _slices(at_22050, CONDITIONING_SAMPLES)
+        clip_mels = [conditioning_mel(window, mel_norms) for window in windows]
+        mels.append(clip_mels[0])
+        ar_rows = [backend.run("ar_conditioning", mel=mel[None]) for mel in clip_mels]
+        windows = [diffusion_window(at_22050)] if first else _slices(
+            resample_windowed_sinc(at_22050, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
+        rows = [backend.run("diffusion_conditioning", mel=diffusion_mel(window)[None]) for window in windows]
+        ar += [_mean(ar_rows)] if mode == "whole" else ar_rows
+        diffusion += [_mean(rows)] if mode == "whole" else rows
     return Voice(_mean(ar), _mean(diffusion), name, source, tuple(mels))
 
 
@@ -74,6 +82,12 @@ def diffusion_window(audio: np.ndarray) -> np.ndarray:
     return _fit_length(resample_windowed_sinc(audio, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
 
 
+def _slices(audio: np.ndarray, samples: int) -> list[np.ndarray]:
+    """Audio (S,) in slices (samples,), one after the other; the last ends where the audio does, and overlaps."""
+    starts = [*range(0, max(len(audio) - samples, 0), samples), max(len(audio) - samples, 0)]
+    return [_fit_length(audio[start:start + samples], samples) for start in starts]
+
+
 def _fit_length(audio: np.ndarray, samples: int) -> np.ndarray:
     return np.pad(audio[:samples], (0, max(0, samples - len(audio))))
 
@@ -84,7 +98,8 @@ def _mean(rows: list[np.ndarray]) -> np.ndarray:
 
 
 def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_norms: np.ndarray, model_id: str,
-                  widths: tuple[int, int], rng: np.random.Generator, seed: int = 0, cache: bool = True) -> Voice:
+                  widths: tuple[int, int], rng: np.random.Generator, seed: int = 0, cache: bool = True,
+                  mode: str = "first") -> Voice:
     """The voice that ``spec`` names: a name, a path, ``random``, or a mix (``a&b``, ``a:0.3&b:0.7``).
 
     A mix without weights whose voices are all clips is one voice encoded from all clips together, as in upstream; any
@@ -99,6 +114,7 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
         rng: the request's generator. Only ``random`` draws from it, for each in order: (1, D), then (1, C) normals.
         seed: selects the 6 s that are used of longer clips. Not from ``rng``, so that a voice is the same in every
             request; in upstream it changes with the request's seed.
+        mode: of ``encode_clips``.
         cache: read latents of clips from the cache, and store them there.
 
     Raises:
@@ -114,11 +130,14 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
         if part is None:
             voice = random_voice(backend, widths, rng)
         elif isinstance(part, Clips):
-            encode = partial(_encode, part, backend, mel_norms, seed)
-            key = cache_key(part.files, model_id, seed)
+            encode = partial(_encode, part, backend, mel_norms, seed, mode)
+            key = cache_key(part.files, model_id if mode == "first" else f"{model_id} {mode}", seed)
             voice = cached_voice(key, part.name, widths, encode) if cache else encode()
         else:
             voice = part
+        if mode != "first" and not isinstance(part, Clips):
+            raise UserError(f"clip_mode has no effect on voice {voice.name}: it is stored as latents; leave it out, or "
+                            "name its clips", "clip_mode")
         voice.check_widths(widths)
         voices.append(voice)
     backend.release(*VOICE_NETWORKS)
@@ -130,13 +149,18 @@ def _open(name: str, folders: list[Path]) -> Voice | Clips:
     return open_voice(found.name, found.files)
 
 
-def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int) -> Voice:
+def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mode: str) -> Voice:
     source = ", ".join(file.name for file in clips.files)
-    return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source)
+    return encode_clips(clips.read(), backend, mel_norms, np.random.default_rng(seed), name=clips.name, source=source,
+                        mode=mode)
 
 
 def cloning_notes(model: Model, voice: Voice) -> list[str]:
-    """A warning when a voice was encoded from clips for a model that was trained on few speakers."""
+    """Warnings: a voice that another decoder made, or clips for a model that was trained on few speakers."""
+    own = model.decoder_md5 if voice.decoder else ""
+    if own and not own.startswith(voice.decoder):
+        return [f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, the model's is {own[:8]}) "
+                "and may sound unlike its speaker: make it again from its clips with `ane voices add`"]
     if model.clones or not voice.clip_mels:
         return []
     known = ", ".join(list_voices([model.voices] if model.voices else [])) or "it was trained on"
