@@ -133,7 +133,7 @@ class EncodedStream:
     def __init__(self, container: Any, encoder: str, bit_rate: int | None, rate: int):
         import av
 
-        self._frames, self._container, self._rate = av.AudioFrame, container, rate
+        self._frames, self._container, self.rate = av.AudioFrame, container, rate
         self._stream = container.add_stream(encoder, rate=OPUS_RATE if encoder == "libopus" else rate, layout="mono")
         if bit_rate:
             self._stream.bit_rate = bit_rate
@@ -143,7 +143,7 @@ class EncodedStream:
         """Encode audio (n,) float32, clipped to [-1, 1]."""
         if len(audio):
             frame = self._frames.from_ndarray(pcm16(audio)[None], format="s16", layout="mono")
-            frame.sample_rate, frame.pts, frame.time_base = self._rate, self.samples, Fraction(1, self._rate)
+            frame.sample_rate, frame.pts, frame.time_base = self.rate, self.samples, Fraction(1, self.rate)
             self.samples += len(audio)
             self._container.mux(self._stream.encode(frame))
 
@@ -189,7 +189,10 @@ class _MediaEncoder:
             self._stream.append(audio)
 
     def finish(self) -> None:
+        """Write the end; of a chapter of which nothing is heard, a moment of silence, since no container is empty."""
         with uninterrupted():
+            if not self._stream.samples:
+                self._stream.append(np.zeros(self._stream.rate // 10, np.float32))
             self._stream.finish()
 
     def close(self) -> None:

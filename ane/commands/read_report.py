@@ -98,6 +98,8 @@ def clock_time(seconds: float) -> str:
 
 def print_status(console: Console, store: "JobStore") -> None:
     """A line a chapter, then the sum, chunks that are being spoken, and notes."""
+    from ane.books.assembly import planned_blocks, time_book
+
     chunks, titles = store.chunks(), store.fact("chapters") or []
     table = Table("chapter", "chunks", "spoken", "audio")
     for index, title in enumerate(titles):
@@ -109,7 +111,10 @@ def print_status(console: Console, store: "JobStore") -> None:
     console.print(table)
     done = [chunk for chunk in chunks if chunk.samples is not None]
     working = [str(chunk.chunk.number) for chunk in chunks if chunk.leased and chunk.samples is None]
-    console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds_of(done))} of audio"
+    finished = len(done) == len(chunks) > 0
+    timeline = time_book(chunks, titles, planned_blocks(store)) if finished else None
+    seconds = timeline.samples / timeline.rate if timeline else seconds_of(done)
+    console.print(f"{len(done)} of {len(chunks)} chunks spoken, {duration(seconds)} of audio"
                   + (f"; being spoken: {', '.join(working)}" if working else "") + f"; seed {store.fact('seed')}")
     for chunk in chunks:
         for note in [*chunk.notes, *chunk.problems]:

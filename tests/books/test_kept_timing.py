@@ -7,6 +7,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 import soundfile
+from rich.console import Console
 
 from ane.books.assembly import MAX_CUE_SPEED
 from ane.books.narration import narrate
@@ -14,6 +15,7 @@ from ane.books.output import OutputOptions, write_book_files
 from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
+from ane.commands.read_report import print_status
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
@@ -85,6 +87,11 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     assert chunks[1]["words"][-1]["end"] == pytest.approx(6.5, abs=0.01)
     assert len(written.notes) == 1
     assert "chunk 4, 'Late.', begins 1.7 s late: what is before it is too long, also at 1.5 times" in written.notes[0]
+
+    console = Console(record=True)
+    with closing(JobStore(tmp_path / "job")) as store:
+        print_status(console, store)
+    assert "4 of 4 chunks spoken, 10 s of audio" in console.export_text()
 
     audio, rate = soundfile.read(tmp_path / "talk.wav")
     assert len(audio) / rate == pytest.approx(chunks[-1]["end"], abs=1e-3)

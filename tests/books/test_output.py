@@ -126,6 +126,23 @@ def test_one_file_a_chapter_has_names_from_the_template_and_times_of_its_own(job
     assert sum(sizes) == pytest.approx(written.seconds, abs=0.001)
 
 
+@pytest.mark.parametrize("suffix", [".wav", ".flac", ".mp3", ".m4b", ".opus"])
+def test_a_chapter_of_which_nothing_can_be_heard_is_a_file_of_silence(tmp_path, suffix):
+    av = pytest.importorskip("av", reason=INSTALL)
+
+    class SilentSpeaker(StandInSpeaker):
+        def speak(self, text: str, seed: int) -> SpokenChunk:
+            return SpokenChunk(np.zeros(0, np.float32)) if text == "Silent." else super().speak(text, seed)
+
+    run_job(tmp_path / "job", Document([BookChapter(text, [TextBlock(PARAGRAPH, text)])
+                                        for text in ("Silent.", "Loud.")]), SilentSpeaker())
+    written = write(tmp_path / "job", tmp_path / f"book{suffix}", per_chapter=True)
+    with av.open(written.files[0]) as file:
+        silent = np.concatenate([frame.to_ndarray().ravel() for frame in file.decode(audio=0)])
+    assert len(silent) > 0
+    assert np.abs(silent).max() < 0.01
+
+
 @pytest.mark.parametrize(("title", "name"), [
     ("../../etc/passwd", "b 1 etc passwd.mp3"), ('A: "B" / C?', "b 1 A B C.mp3"), ("..", "b 1 untitled.mp3"),
     ("x" * 500, f"b 1 {'x' * 120}.mp3"), ("章" * 120, f"b 1 {'章' * 70}.mp3")])
