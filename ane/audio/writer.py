@@ -18,7 +18,8 @@ from ane.system.streams import is_closed
 _BLOCK = 1 << 16                # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
 _UNKNOWN_LENGTH = 0xFFFFFFFF    # in the header of a WAV whose length is not known when it begins
 _FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
-            ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS")}
+            ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS"),
+            ".aiff": ("AIFF", "PCM_16"), ".aif": ("AIFF", "PCM_16")}
 
 
 def check_output(path: Path | str) -> None:
@@ -40,7 +41,7 @@ def check_output(path: Path | str) -> None:
 
 
 def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
-    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix: 16-bit wav or flac, mp3, ogg.
+    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix: 16-bit wav, flac or aiff, mp3, ogg.
 
     The file appears when it is complete.
 

@@ -1,5 +1,6 @@
 """From a finished job to the files that people keep: one for the book, or one a chapter, with subtitles and times."""
 
+import math
 import os
 import re
 import shutil
@@ -41,6 +42,7 @@ MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
 TEMPLATE = "{book} {number} {title}"
 FIELDS = ("book", "number", "title")
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
+IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
 MAX_NAME = 120              # characters of a title in a file name
 MAX_BYTES = 210             # of it: a name has 255 at most on most systems, and the rest of the name needs some
 
@@ -57,6 +59,7 @@ class OutputOptions:
         srt, vtt, json: whether to write these. word_times: whether they state when each word is heard.
         loudness: LUFS; None: as spoken.
         title, author, cover: tags.
+        playlist: of ``per_chapter``: whether to write a playlist, and the cover as a file.
 
     Raises:
         UserError: a template or a loudness that cannot be used.
@@ -73,8 +76,11 @@ class OutputOptions:
     title: str = ""
     author: str = ""
     cover: CoverImage | None = None
+    playlist: bool = False
 
     def __post_init__(self) -> None:
+        if self.playlist and (not self.per_chapter or self.is_epub):
+            raise UserError("playlist has no effect without per_chapter: add it, or leave playlist out", "playlist")
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
             raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}",
                             "loudness")
@@ -117,7 +123,15 @@ class OutputOptions:
         """The files beside the sound."""
         subtitles = [path.with_suffix(suffix) for path in self.paths(titles) for suffix in self.companions
                      if suffix != ".json"]
-        return subtitles + [self.path.with_suffix(".json")] * self.json
+        return subtitles + [self.path.with_suffix(".json")] * self.json + self.of_folder
+
+    @property
+    def of_folder(self) -> list[Path]:
+        """The playlist of a folder of chapters, and its cover, which players find by the playlist's name."""
+        if not self.playlist:
+            return []
+        cover = [IMAGE_SUFFIXES[self.cover.media_type]] if self.cover else []
+        return [self.path.with_suffix(suffix) for suffix in (".m3u8", *cover)]
 
     def chapter_path(self, number: int, count: int, title: str) -> Path:
         """The file of a chapter. The title keeps no character that a file name cannot have."""
@@ -206,7 +220,7 @@ def with_former_companions(options: OutputOptions, titles: Sequence[str], before
         return options
     kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles)
             if str(file) in before and file.exists()]
-    made: dict[str, Any] = {file.suffix[1:]: True for file in kept}
+    made: dict[str, Any] = {file.suffix[1:]: True for file in kept if file not in options.of_folder}
     return replace(options, **made)
 
 
@@ -270,6 +284,11 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
             write_sound(part, target, tags, marks, options.cover)
         files += [str(path), *_write_subtitles(store, part, path, options, words_of)]
         content += [{"file": path.name, **chapter} for chapter in times(part, words_of)]
+    for path in options.of_folder:
+        with completed(store, path) as target:
+            target.write_bytes(options.cover.data if options.cover and path.suffix != ".m3u8" else
+                               playlist(parts, paths).encode("utf-8", "replace"))
+        files.append(str(path))
     if options.json:
         path = options.path.with_suffix(".json")
         with completed(store, path) as target:
@@ -277,6 +296,13 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
                               "seconds": timeline.samples / timeline.rate, "chapters": content})
         files.append(str(path))
     return _written_book(files, timeline, options, after)
+
+
+def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
+    """An extended M3U of chapters: the seconds and the title of each, and its file in the same folder."""
+    entries = [f"#EXTINF:{math.ceil(part.samples / part.rate)},{' '.join(part.chapters[0].title.split())}\n{path.name}"
+               for part, path in zip(parts, paths, strict=True)]
+    return "\n".join(("#EXTM3U", *entries)) + "\n"
 
 
 def _written_book(files: list[str], timeline: BookTimeline, options: OutputOptions,

@@ -82,6 +82,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
                         help="speak these chunks again, with another seed; --status and --times number them")
     parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
+    parser.add_argument("--playlist", action="store_true",
+                        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name")
     parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
     parser.add_argument("--times", "--json", action="store_true",
@@ -319,7 +321,8 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
         args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
         args.times, args.word_times, args.loudness, document.title if args.title is None else args.title,
         document.author if args.author is None else args.author, document.cover)
-    return replace(options, cover=read_cover(args.cover)) if args.cover is not None else options
+    return replace(options, cover=options.cover if args.cover is None else read_cover(args.cover),
+                   playlist=args.playlist)
 
 
 def read_cover(path: Path) -> "CoverImage":

@@ -57,8 +57,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix "
                              "such as 'a&b' or 'a:0.3&b:0.7' (default: the model's own)")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
-                        help="write to OUT; its suffix is the format: .wav, .flac, .mp3 or .ogg; - is standard output, "
-                             "as WAV")
+                        help="write to OUT; its suffix is the format: .wav, .flac, .aiff, .mp3, .ogg or .m4a (with the "
+                             "extra books); - is standard output, as WAV")
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
                         help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest")
@@ -191,10 +191,11 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise UserError, before any work, for a file that cannot be written or a missing sound device."""
-    from ane.audio import check_output, check_sound_device
+    from ane.audio import check_sound_device
+    from ane.books.media_writer import check_sound_output
 
     for path in output_paths(args.output, args.best or 1):
-        check_output(path)
+        check_sound_output(path)
     if args.times_file is not None:
         check_output_file(args.times_file)
     if args.play or args.output is None:
@@ -207,7 +208,7 @@ SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
     """Speak the text, and write it chunk by chunk, or when it is complete."""
-    from ane.audio import write
+    from ane.books.media_writer import writing_sound
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
     if piecewise:
@@ -218,7 +219,8 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
     speech = synthesizer.speak(text, **request, progress=progress.update)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
-        write(path, audio, speech.sample_rate)
+        with writing_sound(path, speech.sample_rate) as append:
+            append(audio)
     if args.times_file is not None:
         write_word_times(args.times_file, speech)
     yield speech, outputs
@@ -243,13 +245,13 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
 
     When playback fails, the file is completed before the error is raised.
     """
-    from ane.audio import writing
     from ane.audio.playback import Buffering, PlayerError, playing
+    from ane.books.media_writer import writing_sound
 
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        sinks = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output is not None else []
+        sinks = [stack.enter_context(writing_sound(args.output, stream.sample_rate))] if args.output else []
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:

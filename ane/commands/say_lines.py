@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def speak_lines(args: argparse.Namespace, synthesizer: Any, text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> Iterator[tuple["SpokenLine", list[Path]]]:
     """Speak each line on its own, and write each as soon as it is complete."""
-    from ane.audio import write
+    from ane.books.media_writer import writing_sound
 
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
@@ -35,7 +35,8 @@ def speak_lines(args: argparse.Namespace, synthesizer: Any, text: str, request: 
     speak = job_lines if args.file not in (None, "-") else new_lines
     with closing(speak(args, synthesizer, lines, {**request, "progress": progress.update})) as spoken:
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
-            write(path, line.audio, line.sample_rate)
+            with writing_sound(path, line.sample_rate) as append:
+                append(line.audio)
             if times_file is not None:
                 write_word_times(times_file, line)
             yield line, [path]

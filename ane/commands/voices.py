@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane.bundles import Model, add_model_arguments, is_path, open_model
-from ane.bundles.opening import DEMO
+from ane.bundles.opening import DEFAULT_BUNDLE, DEMO
 from ane.commands.arguments import natural
 from ane.commands.messages import LOGGER, output_console, plain_table, report_console
 from ane.system import paths
@@ -19,9 +19,12 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
     from ane.voices import FoundVoice, Voice
 
 
+OWN_VOICES = {DEFAULT_BUNDLE: "heart"}      # the names of voices that models of one voice do not state
+
+
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("voices", help="list, add, show, mix and export voices")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="list|add|show|mix|export", required=True)
 
     listing = commands.add_parser("list", help="list the voices")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -72,15 +75,17 @@ def list_command(args: argparse.Namespace) -> int:
     from ane.voices import list_voices
 
     model = open_model(args.bundle, args.checkpoints)
-    if names := model.voice_names:
-        output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if args.json
-                               else ", ".join(names))
+    if model.voice_names or not model.has_latents:
+        names = model.voice_names or [OWN_VOICES.get(model.name, model.name)]
+        as_json = getattr(args, "json", False)
+        output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if as_json else
+                               ", ".join(names))
+        if not model.voice_names:
+            LOGGER.info("%s has this voice alone, and speaks with it when none is named; --bundle %s lists others",
+                        model.name, DEMO)
         return 0
-    if not model.has_latents:
-        LOGGER.info("%s speaks with a voice of its own; these are for Tortoise models, such as --bundle %s", model.name,
-                    DEMO)
     voices = list_voices(_folders(model)).values()
-    if args.json:
+    if getattr(args, "json", False):
         print(json.dumps([{"name": voice.name, "files": [str(file) for file in voice.files]} for voice in voices]))
         return 0
     rows = [(voice.name, _content(voice), str(voice.files[0].parent)) for voice in voices]

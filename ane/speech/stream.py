@@ -65,7 +65,7 @@ class Speech:
         return self.elapsed / self.seconds if len(self.audio) else float("inf")
 
     def save(self, path: Path | str) -> None:
-        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .mp3 or .ogg.
+        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .aiff, .mp3 or .ogg.
 
         Raises:
             UserError: another suffix, or the file cannot be written.

@@ -82,12 +82,29 @@ def test_a_png_is_a_cover_and_a_damaged_cover_is_left_out(job, tmp_path):
             assert len(file.streams.video) == pictures
 
 
-def test_without_pyav_four_formats_remain_and_the_others_name_the_command(job, tmp_path, monkeypatch):
+def test_a_folder_of_chapters_has_a_playlist_and_its_cover(job, tmp_path):
+    cover = image("PNG")
+    written = write(job, tmp_path / "book.wav", per_chapter=True, playlist=True, cover=cover)
+    names = [Path(file).name for file in written.files]
+    sounds = names[:-2]
+    assert names[-2:] == ["book.m3u8", "book.png"]
+    assert (tmp_path / "book.png").read_bytes() == cover.data
+    lines = (tmp_path / "book.m3u8").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "#EXTM3U"
+    assert lines[2::2] == sounds
+    seconds = [soundfile.info(tmp_path / name).duration for name in sounds]
+    assert [float(line.removeprefix("#EXTINF:").partition(",")[0]) for line in lines[1::2]] == [
+        pytest.approx(each, abs=1) for each in seconds]
+    with pytest.raises(UserError, match="playlist has no effect without per_chapter"):
+        OutputOptions(tmp_path / "book.wav", playlist=True)
+
+
+def test_without_pyav_five_formats_remain_and_the_others_name_the_extra(job, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    for suffix in (".wav", ".flac", ".mp3", ".ogg"):
+    for suffix in (".wav", ".flac", ".mp3", ".ogg", ".aiff"):
         written = write(job, tmp_path / f"book{suffix}")
         assert soundfile.info(tmp_path / f"book{suffix}").duration == pytest.approx(written.seconds, abs=0.1)
-    with pytest.raises(UserError, match=r"\.m4b needs PyAV: pip install 'tortoise-ane\[books\]', or choose .wav"):
+    with pytest.raises(UserError, match=r"\.m4b needs PyAV: install the extra books"):
         write(job, tmp_path / "book.m4b")
 
 

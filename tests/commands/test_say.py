@@ -330,3 +330,18 @@ def test_lines_of_a_file_are_spoken_once(workplace, capsys):
     assert "0 of 2 chunks that were spoken are in this text" in capsys.readouterr().err
     assert main(["say", "--lines", "One line.", *SHORT, "-o", "other.wav"]) == 0
     assert [path.name for path in workplace.glob("*.job")] == ["line.wav.lines.job"]
+
+
+@pytest.mark.parametrize("suffix", ["aiff", "m4a"])
+def test_speech_is_written_as_aiff_and_m4a(tmp_path, suffix):
+    pytest.importorskip("av", reason="needs the extra books")
+    import av
+
+    from ane.cli import main
+
+    for number, options in enumerate(([], ["--stream"])):
+        path = tmp_path / f"{number}.{suffix}"
+        assert main(["say", "Hello.", "-q", "-o", str(path), *options]) == 0
+        with av.open(str(path)) as sound:
+            assert sound.format.name == {"aiff": "aiff", "m4a": "mov,mp4,m4a,3gp,3g2,mj2"}[suffix]
+            assert sound.duration > 300_000          # microseconds

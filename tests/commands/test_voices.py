@@ -221,3 +221,19 @@ def test_an_empty_list_explains_how_to_add_a_voice(ane, checkpoints):
     shutil.rmtree(checkpoints / "voices")
     assert "ane voices add" in ane("list")
     assert json.loads(ane("list", "--json")) == []
+
+
+@pytest.mark.parametrize("command", [["voices", "list"], ["say", "-v", "?"], ["read", "-v", "?"]])
+def test_the_voice_of_the_default_bundle_has_a_name(command, capsys):
+    from ane.cli import main
+
+    assert main(command) == 0
+    assert capsys.readouterr().out == "heart\n"
+
+
+def test_voices_alone_names_its_subcommands(capsys):
+    from ane.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["voices"])
+    assert "list|add|show|mix|export" in capsys.readouterr().err
