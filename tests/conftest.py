@@ -48,8 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
                                 "tests/parity/golden/README.md describes the format")
 
 
-def pytest_collection_finish() -> None:
-    # coremltools collects garbage in each conversion, which takes 0.2 s among the objects of torch and of the tests
+@pytest.fixture(autouse=True, scope="module")
+def _long_lived_objects_are_no_garbage() -> None:
+    """coremltools collects garbage in each conversion, which takes 0.2 s among the objects of torch and of the tests.
+    """
     gc.collect()
     gc.freeze()
 

@@ -55,9 +55,14 @@ SENTENCES = ("She opened the window to let in some fresh air.", "The dog was sle
              "He has worked as a doctor in this town for many years.", "I heard the news on the radio this morning.")
 
 
+@pytest.fixture(scope="module")
+def recogniser() -> Recogniser:
+    return Recogniser(SENTENCES)
+
+
 @pytest.mark.parametrize("preset", ["fastest", "1x10", "ultra_fast"])
-def test_the_embedded_voice_is_understood(preset):
-    synthesizer, recogniser = ane.load("demo"), Recogniser(SENTENCES)
+def test_the_embedded_voice_is_understood(recogniser, preset):
+    synthesizer = ane.load("demo", threads=1)
     errors = count = chosen = 0
     for seed, sentence in enumerate(SENTENCES):
         speech = synthesizer.speak(sentence, preset=preset, seed=seed)
