@@ -48,6 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
                                 "tests/parity/golden/README.md describes the format")
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()           # native modules report what is alive at the end
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _long_lived_objects_are_no_garbage() -> None:
     """coremltools collects garbage in each conversion, which takes 0.2 s among the objects of torch and of the tests.
