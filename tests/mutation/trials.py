@@ -99,7 +99,7 @@ class Workspace:
         Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
     def run_tests(self, module: str, limit: float) -> str:
-        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *find_tests(self.root, module)]
+        arguments = ["-x", "-q", "-p", "no:cacheprovider", "-n", "0", *find_tests(self.root, module)]
         context = multiprocessing.get_context("forkserver")     # each trial begins with the libraries imported
         context.set_forkserver_preload(PRELOADED)
         process = context.Process(target=_run_pytest, args=(self.copy, arguments))
