@@ -33,9 +33,10 @@ EXTRA_TESTS = {
     **{f"ane.books.{name}": ["tests/books/test_reading.py", "tests/books/test_hostile_files.py"] for name in (
         "document", "epub", "html_reader", "markup", "plain_text")},
     **{f"ane.books.{name}": ["tests/books/test_store.py"] for name in ("job_database", "narration")},
-    **{f"ane.bundles.{name}": ["tests/bundles/test_bad_checkpoints.py"] for name in ("pickles",)},
+    "ane.bundles.pickles": ["tests/bundles/test_bad_checkpoints.py"],
+    "ane.bundles.entries": ["tests/bundles/test_checkpoints.py", "tests/bundles/test_bundle.py"],
     **{f"ane.bundles.{name}": ["tests/bundles/test_bundle.py", "tests/bundles/test_bundle_damage.py"] for name in (
-        "entries", "family", "hashes", "weights")},
+        "family", "hashes", "weights")},
     **{f"ane.system.{name}": ["tests/system/test_records.py"] for name in ("checked", "errors")},
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
