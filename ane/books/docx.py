@@ -31,6 +31,7 @@ SKIPPED = {"drawing": "images", "pict": "images", "object": "images", "omath": "
            "movefrom": ""}
 WITHIN = {"tab": " ", "br": "\n", "cr": "\n", "nobreakhyphen": "-"}
 NOTES = {"footnotereference": "footnotes.xml", "endnotereference": "endnotes.xml"}
+MAX_BASES = 20          # styles that are based on each other
 HEADING_NAME = re.compile(r"heading (\d)")
 
 
@@ -135,9 +136,8 @@ def outline_level(value: str) -> int:
 
 def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> tuple[str, int, str]:
     """The kind of a paragraph, the level of a heading, and the name of its style, from the styles it is based on."""
-    level, identifier, names, seen = paragraph.level, paragraph.style, list[str](), set[str]()
-    while identifier in styles and identifier not in seen:
-        seen.add(identifier)
+    level, identifier, names = paragraph.level, paragraph.style, list[str]()
+    while identifier in styles and len(names) < MAX_BASES:
         style = styles[identifier]
         names.append(style.name)
         level, identifier = level or style.level, style.base
@@ -176,17 +176,17 @@ def read_styles(archive: EpubArchive, path: str) -> tuple[dict[str, ParagraphSty
 
 def read_notes(archive: EpubArchive, folder: str) -> dict[tuple[str, str], str]:
     """The text of each footnote and endnote, by its part and id."""
-    notes: dict[tuple[str, str], str] = {}
+    notes: dict[tuple[str, str], list[str]] = {}
     for part in NOTES.values():
         path, key, reading = posixpath.join(folder, part), ("", ""), False
         for token in tokenize(archive.text(path, "its notes")) if path in archive.names else ():
             if token.kind == "text":
-                notes[key] = notes.get(key, "") + token.value if reading else notes.get(key, "")
+                notes.setdefault(key, []).extend([token.value] if reading else ())
             elif token.value in ("footnote", "endnote") and token.kind == "start":
                 key = part, token.attributes.get("w:id", "")
             elif token.value == "t":
                 reading = token.kind == "start"
-    return notes
+    return {key: "".join(text) for key, text in notes.items()}
 
 
 def properties(archive: EpubArchive) -> tuple[str, str]:

@@ -35,6 +35,7 @@ MAX_HEADING = 200           # characters
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
+LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 
 
@@ -68,8 +69,9 @@ def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
         pages = [without_notes(page, body, omitted) for page in pages]
     contents = 0
     if "front-matter" in rules:
-        contents = sum(CONTENTS_LINE.search(line.text) is not None for page in pages for line in page)
-        pages = [[line for line in page if not CONTENTS_LINE.search(line.text)] for page in pages]
+        text = [[line for line in page if not CONTENTS_LINE.search(line.text[-100:])] for page in pages]
+        contents = sum(map(len, pages)) - sum(map(len, text))
+        pages = text
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
     chapters = split_at_headings(blocks(texts, groups, body))
@@ -134,7 +136,8 @@ def without_edges(pages: Sequence[Sequence[PdfLine]], body: float, omitted: Coun
 def edges(page: Sequence[PdfLine]) -> list[int]:
     """The indices of the lines that stand highest and lowest."""
     bottoms = [round(line.bottom) for line in page]
-    return [index for index, bottom in enumerate(bottoms) if bottom in (min(bottoms), max(bottoms))]
+    outer = {min(bottoms), max(bottoms)} if bottoms else set()
+    return [index for index, bottom in enumerate(bottoms) if bottom in outer]
 
 
 def page_offset(line: PdfLine, page: int) -> int | None:
@@ -188,13 +191,14 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
 
 def joined(lines: Sequence[PdfLine]) -> str:
     """The text of a paragraph. A hyphen at a line end is marked, also where PDFium did not see it: at a page's end."""
-    text = ""
+    parts: list[str] = []
     for line in lines:
-        if re.search(r"[^\W\d_]-$", text) and line.text[0].islower():
-            text = f"{text[:-1]}{HYPHEN}{line.text}"
-        else:
-            text += ("" if text.endswith(HYPHEN) else " ") * bool(text) + line.text
-    return text
+        if parts and LINE_END_HYPHEN.search(parts[-1][-2:]) and line.text[0].islower():
+            parts[-1] = f"{parts[-1][:-1]}{HYPHEN}"
+        elif parts and not parts[-1].endswith(HYPHEN):
+            parts.append(" ")
+        parts.append(line.text)
+    return "".join(parts)
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 HYPHEN = "\x02"         # PDFium's sign for a hyphen at a line end
-DIVIDED = re.compile(rf"([^\W_]+){HYPHEN}([^\W_]+)")
+DIVIDED = re.compile(rf"([^\W_]{{1,60}}+){HYPHEN}([^\W_]+)")
 WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 
 

@@ -144,8 +144,9 @@ def read_subtitles(text: str, keep_timing: bool = False) -> Document:
         found = CUE_TIMES.fullmatch(lines[times].strip())
         start, end = (_seconds(*found.groups("0")[at:at + 4]) for at in (0, 4))    # type: ignore[union-attr]
         if paragraphs and not keep_timing and start - paragraphs[-1][1] <= CUE_PAUSE:
-            before = paragraphs.pop()
-            paragraphs.append((before[0], end, [*before[2], *lines[times + 1:]]))
+            begun, _, before = paragraphs.pop()
+            before.extend(lines[times + 1:])
+            paragraphs.append((begun, end, before))
         else:
             paragraphs.append((start, end, lines[times + 1:]))
     if not paragraphs:

@@ -1,6 +1,7 @@
 """Subtitles that are spoken at their times."""
 
 import json
+import time
 from contextlib import closing
 from dataclasses import astuple
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from ane.books.assembly import MAX_CUE_SPEED
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions, write_book_files
+from ane.books.plain_text import read_subtitles
 from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
@@ -115,6 +117,15 @@ def test_webvtt_is_read_without_its_notes_styles_and_marks(tmp_path):
     [chapter] = read_document(tmp_path / "talk.vtt", keep_timing=True).chapters
     assert [(block.text, block.cue) for block in chapter.blocks] == [("One & second.", (2, 4)), ("Two.", (5, 6))]
     assert [block.text for block in read_document(tmp_path / "talk.vtt").chapters[0].blocks] == ["One & second. Two."]
+
+
+@pytest.mark.parametrize("keep_timing", [True, False])
+def test_many_subtitles_are_read_soon(keep_timing):
+    text = "\n\n".join(f"00:{n // 60 % 60:02}:{n % 60:02}.000 --> 00:{n // 60 % 60:02}:{n % 60:02}.900\nOne" for n in
+                       range(100_000))
+    began = time.process_time()
+    read_subtitles(text, keep_timing)
+    assert time.process_time() - began < 10
 
 
 def test_what_has_no_times_has_none_to_keep(tmp_path):

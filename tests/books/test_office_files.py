@@ -1,6 +1,7 @@
 """Word documents and PDFs: their structure, and what is not read aloud."""
 
 import sys
+import time
 from io import BytesIO
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 
 from ane.books import pdf
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
+from ane.books.omissions import active_omissions
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from tests.books.epub_files import write_archive
@@ -164,6 +166,31 @@ def test_a_pdf_that_takes_too_long_is_refused(book, monkeypatch):
     monkeypatch.setattr(pdf, "SECONDS", 0)
     with pytest.raises(UserError, match="cannot be read within the limits of time and memory"):
         read_document(book)
+
+
+PAGES = {"dots": [["." * 100_000]], "letters": [["a" * 200_000]], "lines": [["It is"] * 20_000],
+         "hyphens": [["a-"] * 20_000], "words of hyphens": [["a\x02" * 100_000]], "quotes": [['."' * 100_000]],
+         "pages": [["1"]] * 20_000, "numbers": [["1 " * 100_000]]}
+
+
+@pytest.mark.parametrize("pages", PAGES.values(), ids=PAGES)
+def test_the_time_for_what_pdfium_finds_grows_with_its_length(tmp_path, monkeypatch, pages):
+    found = {"title": "", "author": "", "images": 0,
+             "pages": [[[text, 50, 350, -12 * place, -12 * place, 12] for place, text in enumerate(page)]
+                       for page in pages]}
+    monkeypatch.setattr(pdf, "extracted", lambda path: found)
+    began = time.process_time()
+    pdf.read_pdf(tmp_path / "a.pdf", active_omissions())
+    assert time.process_time() - began < 10
+
+
+def test_the_time_for_a_document_of_word_grows_with_its_length(tmp_path):
+    styles = "".join(f'<w:style w:styleId="s{n}"><w:basedOn w:val="s{n + 1}"/></w:style>' for n in range(10_000))
+    notes = '<w:footnote w:id="1">' + "<w:t>a</w:t>" * 100_000
+    path = write_docx(tmp_path / "a.docx", paragraph(run("a"), "s0") * 10_000, styles=styles, footnotes=notes)
+    began = time.process_time()
+    read_document(path, ["footnotes"])
+    assert time.process_time() - began < 20
 
 
 def test_without_pypdfium_the_command_is_named(book, monkeypatch):
