@@ -9,6 +9,7 @@ import sys
 CAMPAIGNS = {
     "kill": "tests.campaigns.kill",             # work interrupted at every call that changes a file
     "fuzz": "tests.campaigns.fuzz",             # damaged and hostile inputs of every kind that is read
+    "machines": "tests.campaigns.machines",     # simulated Macs that refuse or spoil one function after the other
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
 }
 

@@ -29,22 +29,28 @@ class TrialInThisProcess(trial.CoreMLTrial):
         return answer
 
 
-@pytest.fixture
-def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
-    """The stand-in, which this process and its children use instead of Core ML."""
-    import coremltools  # imported before the platform changes, as the others: their files depend on it
+def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
+    """The stand-in, which this process and its children use instead of Core ML; with an empty cache in ``folder``."""
+    import coremltools  # noqa: F401  imported before the platform changes, as the others: their files depend on it
     import miniaudio  # noqa: F401
     import soundfile  # noqa: F401
 
-    stand_in = native.machine_folder(tmp_path / "mac")
-    monkeypatch.setenv(native.FOLDER, str(stand_in.folder))
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    stand_in = native.machine_folder(folder / "mac")
+    patch.setenv(native.FOLDER, str(stand_in.folder))
+    patch.setenv("ANE_HOME", str(folder / "home"))
+    patch.setenv("PATH", f"{stand_in.folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
     paths = [CHECKOUT / "tests" / "backends" / "coreml" / "mac", CHECKOUT, *os.environ.get("PYTHONPATH", "").split(":")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
-    monkeypatch.syspath_prepend(str(paths[0]))          # a child imports what this process imports
-    native.install_in_process(monkeypatch.setattr, monkeypatch.setitem)
-    yield stand_in
+    patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
+    patch.syspath_prepend(str(paths[0]))          # a child imports what this process imports
+    native.install_in_process(patch.setattr, patch.setitem)
+    return stand_in
+
+
+@pytest.fixture
+def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
+    import coremltools
+
+    yield mac_environment(tmp_path, monkeypatch)
     coremltools.models.utils._macos_version.cache_clear()
 
 
