@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.base import MASKED
 from ane.backends.mil import Arithmetic, MilRuntime
 from ane.backends.mil.package import Package
 from ane.backends.packaged.functions import LoadedFunction, Runtime
@@ -68,7 +69,8 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float
         declared = package.function(called).inputs
         arrays = {key: array.astype({"fp16": np.float16, "int32": np.int32}.get(declared[key].dtype, np.float32))
                   for key, array in inputs.items()}
-        rounded.append((called, {key: widened(narrowed(array), array.shape) for key, array in arrays.items()}))
+        arrays = {key: widened(narrowed(array), array.shape) for key, array in arrays.items()}
+        rounded.append((called, used_columns(arrays)))
 
     def last(arithmetic: Arithmetic) -> Mapping[str, np.ndarray]:
         engine = MilRuntime(arithmetic)
@@ -82,6 +84,19 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float
     probe = FunctionProbe(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
     reached = [probe.decibels(last(arithmetic)) for arithmetic in (FP16 if fp16 else ())]
     return FunctionProbe(rounded, probe.expected, round(min(MOST, threshold, *(dB - SLACK for dB in reached)), 1))
+
+
+def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs of a decoder's function, with its first column in place of those that were not used.
+
+    A column that sees nothing has scores of -10,000 and a little, which fp16 cannot tell apart; its values are dropped.
+    """
+    if "mask" not in inputs or "x" not in inputs:
+        return dict(inputs)
+    x, mask = inputs["x"].copy(), inputs["mask"].copy()
+    unused = (mask[0, 0] <= MASKED).all(axis=-1) | ~x[0, :, 0].any(axis=0)
+    x[..., unused], mask[:, :, unused] = x[..., :1], mask[:, :, :1]
+    return {**inputs, "x": x, "mask": mask}
 
 
 def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:

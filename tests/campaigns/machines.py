@@ -56,9 +56,10 @@ def speak(model: Bundle, backend: str) -> tuple[np.ndarray, list[int], list[str]
 
 
 def forget(function: str) -> None:
-    """Let the first load of a function be repeated."""
+    """Let the first loads of a function, and of all that failed, be repeated."""
     for record in (paths.cache_dir() / "compiled").glob("*/tried.json"):
-        write_json(record, {key: value for key, value in read_json(record).items() if key.split()[0] != function})
+        write_json(record, {key: problem for key, problem in read_json(record).items()
+                            if key.split()[0] != function and not problem})
 
 
 def run(model: Bundle, stand_in: native.StandIn, hows: tuple[str, ...]) -> list[dict[str, Any]]:
