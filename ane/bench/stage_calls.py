@@ -100,6 +100,8 @@ class StageCalls:
         if network == "univnet":
             noise = self._normal(1, self.model.config("univnet").noise_dim, frames + SILENT_FRAMES)
             return self._stage("univnet", mel=self._normal(1, 100, frames), noise=noise)
+        if network == "bigvgan":
+            return self._stage("bigvgan", mel=self._normal(1, 100, frames))
         width = self.model.widths[0]
         return self._stage("hifigan", frames=self._normal(1, width, frames), conditioning=self._normal(1, width))
 
@@ -118,7 +120,7 @@ class StageCalls:
         for batch in (1, 2):
             yield ("diffusion", "denoise", {"batch": batch, "frames": frames},
                    lambda batch=batch: self.denoise(batch == 2))
-        for network in ("univnet", "hifigan"):
+        for network in ("univnet", "bigvgan", "hifigan"):
             yield network, network, {"frames": frames}, lambda network=network: self.vocoder(network)
         yield "conditioning_encoder", "ar_conditioning", {"frames": CLIP_FRAMES}, lambda: self._stage(
             "ar_conditioning", mel=self._normal(1, 80, CLIP_FRAMES))

@@ -61,7 +61,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "(default: config.json in a directory, else the official sizes)")
     parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
                         help="HiFi-GAN generator or WaveGlow for a FastSpeech model (default: none, Griffin-Lim makes "
-                             "the sound); a HiFi-GAN's config.json is read if it is in the same folder")
+                             "the sound), or BigVGAN (24 kHz, 100 bands) for Tortoise (default: its own, UnivNet); "
+                             "the JSON of its sizes is read if it is in the same folder")
     parser.add_argument("--voices", metavar="PATH", type=arguments.path,
                         help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
                              "those beside the graph)")

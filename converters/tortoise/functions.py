@@ -144,6 +144,8 @@ FUNCTIONS = (
              coreml=lambda r: [hifigan(r.network, size) for size in r.lengths("hifigan")], onnx=onnx.hifigan,
              onnx_lengths={"frames": 30}, buckets={"hifigan": Bucket("frames", 8, lambda model: (14, 62))},
              outputs={"sound": ""}, thresholds=VOCODER),
+    Function("bigvgan", "bigvgan", stage_probe("bigvgan", mel=lambda model, lengths: (1, 100, lengths["frames"])),
+             onnx=onnx.bigvgan, onnx_lengths={"frames": 19}),
     Function("classifier", "classifier", stage_probe(
         "classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
              onnx=onnx.classifier, onnx_lengths={"samples": 8000}),

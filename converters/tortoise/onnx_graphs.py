@@ -96,6 +96,8 @@ denoise = traced(network_call, ("prediction",), lambda network, dtype: {
 univnet = traced(network_call, ("sound",), lambda network, dtype: {
     "mel": (noise(2, network.config.n_mel_channels, 13), FRAMES),
     "noise": (noise(2, network.config.noise_dim, 23), {0: "batch", 2: "frames_and_10"})})
+bigvgan = traced(network_call, ("sound",), lambda network, dtype: {
+    "mel": (noise(2, network.config.num_mels, 13), FRAMES)})
 # frames (B, D, L) are latents that the host has resampled to the frame rate
 hifigan = traced(network_call, ("sound",), lambda network, dtype: {
     "frames": (noise(2, network.config.in_channels, 19), FRAMES),

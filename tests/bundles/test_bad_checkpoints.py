@@ -185,17 +185,18 @@ def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, me
 # Configs
 
 def test_every_constructor_argument_of_the_official_files_is_known(directory, golden_config):
-    configs = {name: CheckpointDirectory(directory).config(name) for name in NETWORKS}
+    model = CheckpointDirectory(directory)
+    configs = {name: model.config(name) for name in model.networks}
     assert configs["autoregressive"].model_dim == configs["conditioning_encoder"].model_dim
     assert configs["diffusion"].model_channels == configs["contextual_embedder"].model_channels
     bare = {file: entry.get("constructor", {}) for file, entry in read_constructor_arguments(golden_config).items()
             if file.endswith(".pth")}
-    assert all(CheckpointDirectory(directory, bare).config(name) == configs[name] for name in NETWORKS)
+    assert all(CheckpointDirectory(directory, bare).config(name) == configs[name] for name in configs)
 
 
 def test_without_a_config_the_sizes_are_official(directory):
     model = CheckpointDirectory(directory, {})
-    assert all(model.config(name) == network.official() for name, network in NETWORKS.items())
+    assert all(model.config(name) == NETWORKS[name].official() for name in model.networks)
     assert model.widths == (1024, 2048)
 
 

@@ -7,7 +7,7 @@ DL-Art-School and its forks save a fine-tuned decoder alone (N_gpt.pth, N_gpt_em
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs, looks_like, networks_of
+from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.system.errors import UserError
+from ane.system.files import read_json
 from ane.text.other_languages import LANGUAGES
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
@@ -28,6 +30,7 @@ PARALLEL = "module."        # what torch's DataParallel adds to every key
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
+BIGVGAN = "bigvgan_24khz_100band.pth"
 OTHER_LAYOUTS = {
     ("speech_decoder_model.", "text_encoder_model."): "transformers' CLVP, whose layout is not read: get clvp2.pth and "
                                                       "autoregressive.pth",
@@ -114,14 +117,34 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) ->
 
 
 def is_official_config(path: Path) -> bool:
-    """Whether a config.json is ours or upstream's. Coqui's, which states other things, is left aside."""
+    """Whether a config.json is ours or upstream's. Coqui's and BigVGAN's, which state other things, are left aside."""
     if not os.path.isfile(path):
         return False
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return True         # whoever reads it says what is wrong
-    return not (isinstance(stated, dict) and {"model", "model_args"} <= set(stated))
+    return not isinstance(stated, dict) or not ({"model", "model_args"} <= set(stated) or "upsample_rates" in stated)
+
+
+def check_vocoder(path: Path) -> None:
+    """Raise UserError when a vocoder that is named does not exist or is another network."""
+    if not os.path.isfile(path):
+        raise UserError(f"vocoder {path}: no such file", "vocoder")
+    entries = read_entries(path)[0]
+    if not any(key.endswith("activation_post.act.alpha") for key in entries):
+        raise UserError(f"vocoder {path} holds {summarise_keys(entries) or 'nothing'}, and not BigVGAN, whose files "
+                        "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt", "vocoder")
+
+
+def bigvgan_arguments(path: Path) -> dict[str, Any]:
+    """The sizes of a BigVGAN in the JSON beside it, of the same name or config.json; {}: none, the official ones."""
+    for beside in (path.with_suffix(".json"), path.parent / "config.json"):
+        stated = read_json(beside) if os.path.isfile(beside) else None
+        if isinstance(stated, dict) and "upsample_rates" in stated:
+            known = {field.name for field in fields(BigVGANConfig)}
+            return {key: value for key, value in stated.items() if key in known}
+    return {}
 
 
 def states_vocabulary(config: Mapping[str, Any]) -> bool:

@@ -18,9 +18,12 @@ from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.checkpoint_files import (
+    BIGVGAN,
     MEL_NORMS,
     OFFICIAL,
+    bigvgan_arguments,
     check_complete,
+    check_vocoder,
     find_files,
     is_official_config,
     read_entries,
@@ -35,11 +38,12 @@ from ane.system.errors import UserError
 FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
 
 
-def source_files(path: Path, base: Model | None = None) -> dict[str, Path]:
+def source_files(path: Path, base: Model | None = None, vocoder: Path | None = None) -> dict[str, Path]:
     """Every file at ``path`` that is read, by its official name. Raises UserError when a required one is missing."""
     files = find_files(path)
     check_complete(path, files, base)
     folder = next(iter(files.values()), path).parent
+    files |= {BIGVGAN: vocoder} if vocoder else {}
     return {**files, **{name: folder / name for name in ("tokenizer.json", MEL_NORMS) if os.path.isfile(folder / name)}}
 
 
@@ -61,6 +65,7 @@ class CheckpointDirectory(Model):
             directory's config.json, or else those of ``base``, or the official values. The key "trained": false marks
             random weights. Where they do not state it, the vocabulary is that of the weights.
         where: name of ``config`` in messages.
+        vocoder: a BigVGAN that speaks in place of UnivNet, its JSON beside it.
         base: a model whose networks are used where the checkpoints have none, as for a fine-tuned decoder alone.
 
     Raises:
@@ -68,18 +73,25 @@ class CheckpointDirectory(Model):
     """
 
     def __init__(self, path: Path | str, config: Mapping[str, Any] | None = None, where: str = "the given config",
-                 base: Model | None = None):
+                 base: Model | None = None, vocoder: Path | None = None):
         self.name, self.base = str(path), base
         self.files = find_files(Path(path))
         self.path = next(iter(self.files.values()), Path(path)).parent
         check_complete(Path(path), self.files, base)
+        if vocoder:
+            check_vocoder(vocoder)
+            self.files[BIGVGAN] = vocoder
         own = frozenset(name for file in self.files for name in networks_of(file))
         self.networks = own | (base.networks if base else frozenset())
         if config is None and is_official_config(beside := self.path / "config.json"):
             config, where = read_constructor_arguments(beside), str(beside)
-        self._configs = configs(config or {}, where)
+        stated = dict(config or {})
+        if BIGVGAN in self.files and (beside := bigvgan_arguments(self.files[BIGVGAN])):
+            stated.setdefault(BIGVGAN, beside)
+        self._configs = configs(stated, where)
         if base:
-            self._configs |= {name: base.config(name) for name in base.networks if config is None or name not in own}
+            self._configs |= {name: base.config(name) for name in base.networks if name not in own
+                              or (config is None and NETWORKS[name].file not in stated)}
         if "autoregressive" in own and not states_vocabulary(config or {}):
             entries, _ = self._entries("autoregressive.pth")
             self._configs["autoregressive"] = with_vocabulary(self._configs["autoregressive"], entries)

@@ -36,11 +36,11 @@ class TortoiseFamily(ModelFamily):
         return path.suffix in (".pth", ".safetensors") and official_name(path) is not None
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                         base: str | None = None) -> Model:
-        return CheckpointDirectory(path, config, where, base_model(base))
+                         base: str | None = None, vocoder: Path | None = None) -> Model:
+        return CheckpointDirectory(path, config, where, base_model(base), vocoder)
 
-    def source_files(self, path: Path, base: str | None = None) -> Mapping[str, Path]:
-        return source_files(path, base_model(base))
+    def source_files(self, path: Path, base: str | None = None, vocoder: Path | None = None) -> Mapping[str, Path]:
+        return source_files(path, base_model(base), vocoder)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         return download_files(repository, REQUIRED, FILES, revision=revision, kind=self.title, progress=progress)

@@ -29,11 +29,11 @@ from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, sound_of
+from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, bigvgan_sound, sound_of
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import WordTimer
-from ane.models.vocoders.streaming import VocodingWindow
+from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.speech.lanes import LaneJob, Lanes
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.words import SpokenWord
@@ -74,9 +74,9 @@ class RankedChunk:
 
 
 class DiffusedSound:
-    """Latents that arrive incrementally to sound: windows of diffusion, then UnivNet."""
+    """Latents that arrive incrementally to sound: windows of diffusion, then its vocoder."""
 
-    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound, timeline: Timeline):
+    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound | StreamingVocoder, timeline: Timeline):
         self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
@@ -121,7 +121,7 @@ class Rendering:
         group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
         for start in range(0, len(self.chunks), group):
             yield from self._group(self.chunks[start:start + group])
-            self.backend.release("hifigan", "univnet")
+            self.backend.release("hifigan", "univnet", "bigvgan")
 
     # Whole chunks, step by step
 
@@ -286,6 +286,8 @@ class Rendering:
         upstream's api_fast.py."""
         if self.settings.diffusion is None:
             return HifiganSound(self.backend, self.model.config("hifigan"), self.voice.ar, window)
+        if "bigvgan" in self.model.networks:
+            return bigvgan_sound(self.backend, self.model.config("bigvgan"), window)
         return UnivnetSound(self.backend, self.model.config("univnet"), self.randomness.vocoder(chunk.index, rank),
                             window)
 

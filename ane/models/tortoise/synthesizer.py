@@ -40,7 +40,8 @@ class Synthesizer(Speaker):
         return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes)
 
     def networks(self, settings: Settings) -> list[str]:
-        needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", "univnet"])]
+        vocoder = "bigvgan" if "bigvgan" in self.model.networks else "univnet"
+        needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", vocoder])]
         if settings.ranked and settings.cvvp_amount < 1:
             needed.append("clvp")
         if settings.cvvp_amount:

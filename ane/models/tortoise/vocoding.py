@@ -1,7 +1,7 @@
-"""Latents or a mel to sound with the stages hifigan and univnet, at once or as a stream.
+"""Latents or a mel to sound with the stages hifigan, univnet and bigvgan, at once or as a stream.
 
 HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, from 22050/1024 Hz to 22050/256 Hz to
-24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise.
+24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise, BigVGAN a mel.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
+from ane.models.vocoders.bigvgan import BigVGANConfig
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
@@ -68,6 +69,11 @@ class UnivnetSound:
 
     def finish(self) -> Iterator[np.ndarray]:
         return self.vocoder.finish()
+
+
+def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: VocodingWindow | None = None) -> StreamingVocoder:
+    """What makes the sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces."""
+    return StreamingVocoder(config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window)
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:

@@ -15,6 +15,7 @@ from ane.models.tortoise.networks.conditioning import (
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
+from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 
 NETWORKS = {network.name: network for network in (
     Network("autoregressive", UnifiedVoice, UnifiedVoiceConfig, "autoregressive.pth", unused=UnifiedVoice.unused,
@@ -30,6 +31,7 @@ NETWORKS = {network.name: network for network in (
     Network("clvp", CLVP, CLVPConfig, "clvp2.pth", half_precision=True, compressed=True, for_speech=True),
     Network("cvvp", CVVP, CVVPConfig, "cvvp.pth", half_precision=True),
     Network("univnet", UnivNet, UnivNetConfig, "vocoder.pth", wrapper="model_g", fp16_package=False, for_speech=True),
+    Network("bigvgan", BigVGAN, BigVGANConfig, "bigvgan_24khz_100band.pth", wrapper="generator", for_speech=True),
     Network("hifigan", Hifigan, HifiganConfig, "hifidecoder.pth", for_speech=True),
     Network("rlg_auto", RandomLatentConverter, RandomLatentConverterConfig, "rlg_auto.pth"),
     Network("rlg_diffuser", RandomLatentConverter, RandomLatentConverterConfig, "rlg_diffuser.pth",

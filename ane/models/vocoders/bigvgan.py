@@ -1,0 +1,155 @@
+"""BigVGAN: mel spectrogram to sound by periodic activations (Lee et al. 2023, arXiv 2206.04658; NVIDIA/BigVGAN).
+
+HiFi-GAN's levels and blocks; in place of leaky ReLUs are Snake functions, x + sin²(αx)/β (Ziyin et al. 2020, arXiv
+2006.08195), each computed at twice the rate between two low-pass filters, so that its overtones do not alias. Written
+from the papers and compared with NVIDIA's code (MIT).
+"""
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.bundles.family import Config
+from ane.models.vocoders.hifigan import BORDER, level_margins
+from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
+from ane.system.errors import UserError
+
+TAPS = 12           # of the low-pass filters, at twice the rate
+REACH = 6           # samples on either side that an activation reads
+HOP, BANDS = 256, 100
+
+
+@dataclass(frozen=True)
+class BigVGANConfig(Config):
+    """Sizes, named as in NVIDIA's JSON; those of bigvgan_24khz_100band are the defaults."""
+
+    identifiers: ClassVar[frozenset[str]] = frozenset(("snake_logscale", "use_tanh_at_final", "use_bias_at_final"))
+
+    num_mels: int = BANDS
+    upsample_rates: tuple[int, ...] = (4, 4, 2, 2, 2, 2)
+    upsample_kernel_sizes: tuple[int, ...] = (8, 8, 4, 4, 4, 4)
+    upsample_initial_channel: int = 1536
+    resblock_kernel_sizes: tuple[int, ...] = (3, 7, 11)
+    resblock_dilation_sizes: tuple[tuple[int, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    resblock: str = "1"
+    activation: str = "snakebeta"
+    snake_logscale: bool = True             # α and β are stored as logarithms
+    use_tanh_at_final: bool = True          # version 2 clips instead
+    use_bias_at_final: bool = True
+
+    def check(self, where: str) -> None:
+        levels = len(self.upsample_rates)
+        if self.resblock != "1" or self.activation not in ("snake", "snakebeta"):
+            raise UserError(f"{where}: resblock must be '1' and activation snake or snakebeta, not {self.resblock!r} "
+                            f"and {self.activation!r}")
+        if len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1 or any(
+                size < rate or (size - rate) % 2
+                for size, rate in zip(self.upsample_kernel_sizes, self.upsample_rates, strict=False)) or (
+                len(self.resblock_kernel_sizes) != len(self.resblock_dilation_sizes)):
+            raise UserError(f"{where}: the sizes of its levels and blocks do not fit together")
+        if prod(self.upsample_rates) != HOP or self.num_mels != BANDS:
+            raise UserError(f"{where}: it takes {self.num_mels} bands and makes {prod(self.upsample_rates)} samples a "
+                            f"frame; Tortoise needs {BANDS} and {HOP}, as in bigvgan_24khz_100band")
+
+    @property
+    def level_margins(self) -> list[int]:
+        """Margin in frames that the input of each level needs."""
+        blocks = max(sum((size - 1) * (dilation + 1) // 2 + 2 * REACH for dilation in dilations)
+                     for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
+        return level_margins(self.upsample_rates, self.upsample_kernel_sizes, blocks + REACH)
+
+    @property
+    def margin(self) -> int:
+        """Frames on either side that the sound of a frame depends on."""
+        return self.level_margins[0] + BORDER
+
+
+def low_pass() -> np.ndarray:
+    """(12,) float32: a sinc of half the rate under Kaiser's window for a transition of 0.3, of sum 1."""
+    attenuation = 2.285 * (TAPS // 2 - 1) * np.pi * 4 * 0.3 + 7.95
+    taps = np.kaiser(TAPS, 0.1102 * (attenuation - 8.7)) * np.sinc((np.arange(TAPS) - TAPS // 2 + 0.5) / 2)
+    return (taps / taps.sum()).astype(np.float32)
+
+
+class Snake(nn.Module):
+    """Its parameters; ``beta`` is ``alpha`` in the older of the two functions."""
+
+    def __init__(self, channels: int, config: BigVGANConfig):
+        super().__init__()
+        self.logarithms = config.snake_logscale
+        self.alpha = nn.Parameter(torch.empty(channels))
+        self.beta = nn.Parameter(torch.empty(channels)) if config.activation == "snakebeta" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha, beta = self.alpha, self.alpha if self.beta is None else self.beta
+        if self.logarithms:
+            alpha, beta = alpha.exp(), beta.exp()
+        return x + torch.sin(x * alpha[:, None, None]).square() / (beta + 1e-9)[:, None, None]
+
+
+class Activation(nn.Module):
+    """Snake at twice the rate: (B, C, 1, T) → the same. The ends are repeated, not padded with zeros."""
+
+    def __init__(self, channels: int, config: BigVGANConfig):
+        super().__init__()
+        self.act = Snake(channels, config)
+        self.register_buffer("taps", torch.from_numpy(low_pass())[None, None, None], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels = x.shape[1]
+        taps, half = self.taps.expand(channels, -1, -1, -1), TAPS // 2
+        x = F.pad(x, (half - 1, half - 1, 0, 0), mode="replicate")
+        x = F.conv_transpose2d(x, 2 * taps, stride=(1, 2), groups=channels)
+        crop = TAPS + half - 3                                  # the repeated ends, and half of the filter
+        x = self.act(x[..., crop:-crop])
+        x = F.pad(x, (half - 1, half, 0, 0), mode="replicate")
+        return F.conv2d(x, taps, stride=(1, 2), groups=channels)
+
+
+class PeriodicBlock(nn.Module):
+    """For each dilation: activation, dilated convolution, activation, convolution, add; (B, C, 1, T) → the same."""
+
+    def __init__(self, channels: int, size: int, dilations: tuple[int, ...], config: BigVGANConfig):
+        super().__init__()
+        self.convs1 = nn.ModuleList(ImageConv(channels, channels, size, dilation=dilation,
+                                              padding=(size - 1) * dilation // 2) for dilation in dilations)
+        self.convs2 = nn.ModuleList(ImageConv(channels, channels, size, padding=size // 2) for _ in dilations)
+        self.activations = nn.ModuleList(Activation(channels, config) for _ in range(2 * len(dilations)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for dilated, plain, first, second in zip(self.convs1, self.convs2, self.activations[::2],
+                                                 self.activations[1::2], strict=True):
+            x = x + plain(second(dilated(first(x))))
+        return x
+
+
+class BigVGAN(nn.Module):
+    def __init__(self, config: BigVGANConfig):
+        super().__init__()
+        self.config = config
+        widths = [config.upsample_initial_channel >> level for level in range(len(config.upsample_rates) + 1)]
+        self.conv_pre = ImageConv(config.num_mels, widths[0], 7, padding=3)
+        self.ups = nn.ModuleList(
+            nn.ModuleList([ImageConvTranspose(before, after, size, rate, padding=(size - rate) // 2)])
+            for before, after, size, rate
+            in zip(widths, widths[1:], config.upsample_kernel_sizes, config.upsample_rates, strict=False))
+        self.resblocks = nn.ModuleList(
+            PeriodicBlock(width, size, dilations, config) for width in widths[1:]
+            for size, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True))
+        self.activation_post = Activation(widths[-1], config)
+        self.conv_post = ImageConv(widths[-1], 1, 7, padding=3, bias=config.use_bias_at_final)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Mel (B, M, L), natural logarithms → audio (B, 1, 256 · L) within ±1."""
+        x = self.conv_pre(mel[:, :, None])
+        sizes = len(self.config.resblock_kernel_sizes)
+        for level, [up] in enumerate(self.ups):
+            x = up(x)
+            x = sum(block(x) for block in self.resblocks[level * sizes:(level + 1) * sizes]) / sizes
+        x = self.conv_post(self.activation_post(x))[:, :, 0]
+        return torch.tanh(x) if self.config.use_tanh_at_final else x.clamp(-1, 1)
