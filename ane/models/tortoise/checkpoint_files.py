@@ -134,7 +134,8 @@ def check_vocoder(path: Path) -> None:
     entries = read_entries(path)[0]
     if not any(key.endswith("activation_post.act.alpha") for key in entries):
         raise UserError(f"vocoder {path} holds {summarise_keys(entries) or 'nothing'}, and not BigVGAN, whose files "
-                        "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt", "vocoder")
+                        "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
+                        "vocoder")
 
 
 def bigvgan_arguments(path: Path) -> dict[str, Any]:

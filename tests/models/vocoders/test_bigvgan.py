@@ -81,7 +81,7 @@ def bundle(golden_checkpoints, golden_config, tmp_path_factory) -> Path:
 def test_a_bundle_speaks_with_it(bundle, monkeypatch):
     synthesizer = ane.load(bundle, "torch")
     called, run = [], synthesizer.backend.run
-    monkeypatch.setattr(synthesizer.backend, "run", lambda stage, **inputs: called.append(stage) or run(stage, **inputs))
+    monkeypatch.setattr(synthesizer.backend, "run", lambda stage, **given: called.append(stage) or run(stage, **given))
     assert np.isfinite(synthesizer.speak("Hello.", "random", seed=1, preset="1x10").audio).all()
     assert "bigvgan" in called
     assert "univnet" not in called
