@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ane.audio import check_output, writing
+from ane.audio import writing
 from ane.audio.writer import pcm16
 from ane.books.document import CoverImage
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
+from ane.system.files import check_output_file
 from ane.system.interruption import uninterrupted
 
 WITHOUT_PYAV = (".wav", ".flac", ".mp3", ".ogg", ".aiff")
-M4A = ".m4a"        # of one sound without tags, the format that libsndfile lacks
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
 OPUS_RATE = 48000       # Hz of every Opus stream
@@ -121,23 +120,6 @@ def writing_media(path: Path, rate: int, tags: Mapping[str, str], chapters: Sequ
         encoder.finish()
     finally:
         encoder.close()
-
-
-@contextmanager
-def writing_sound(path: Path, rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """``ane.audio.writing``, and m4a as well. Errors: those of either."""
-    if path.suffix.lower() != M4A:
-        with writing(path, rate) as append:
-            yield append
-        return
-    check_media_output(path)
-    with replacing(path, lasting=True) as target, writing_media(target, rate, {}) as append:
-        yield append
-
-
-def check_sound_output(path: Path) -> None:
-    """Raise UserError, before any work is done, for a file that ``writing_sound`` cannot write."""
-    (check_media_output if path.suffix.lower() == M4A else check_output)(path)
 
 
 class EncodedStream:

@@ -14,7 +14,14 @@ from ane.commands.explain import print_explanation
 from ane.commands.messages import LOGGER, message_console, output_console, plain_table
 from ane.commands.progress import ProgressDisplay
 from ane.commands.say_lines import print_line_report, speak_lines
-from ane.commands.say_report import output_paths, print_profile, print_report, write_word_times
+from ane.commands.say_report import (
+    check_sound_output,
+    output_paths,
+    print_profile,
+    print_report,
+    write_word_times,
+    writing_sound,
+)
 from ane.commands.speech_options import (
     add_settings_arguments,
     read_settings,
@@ -192,8 +199,6 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise UserError, before any work, for a file that cannot be written or a missing sound device."""
     from ane.audio import check_sound_device
-    from ane.books.media_writer import check_sound_output
-
     for path in output_paths(args.output, args.best or 1):
         check_sound_output(path)
     if args.times_file is not None:
@@ -208,8 +213,6 @@ SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
     """Speak the text, and write it chunk by chunk, or when it is complete."""
-    from ane.books.media_writer import writing_sound
-
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
     if piecewise:
         stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
@@ -246,8 +249,6 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
     When playback fails, the file is completed before the error is raised.
     """
     from ane.audio.playback import Buffering, PlayerError, playing
-    from ane.books.media_writer import writing_sound
-
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))

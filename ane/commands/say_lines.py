@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ane.commands.progress import ProgressDisplay
 from ane.commands.read_report import check_text
-from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times
+from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times, writing_sound
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error, read_passages
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 def speak_lines(args: argparse.Namespace, synthesizer: Any, text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> Iterator[tuple["SpokenLine", list[Path]]]:
     """Speak each line on its own, and write each as soon as it is complete."""
-    from ane.books.media_writer import writing_sound
-
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UserError("nothing to say: there is no line with text")

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,16 +12,19 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ane.commands.messages import LOGGER
-from ane.system.files import write_json
+from ane.system.files import replacing, write_json
 from ane.system.machine import peak_memory_bytes
 from ane.system.timeline import Span, Timeline
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ane.books.lines import SpokenLine
     from ane.speech.speaker import Speaker
     from ane.speech.stream import SoundStream, Speech
 
 WIDTH = 44          # characters of a bar over the whole time
+M4A = ".m4a"       # the format that libsndfile lacks
 
 
 def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream", outputs: list[Path],
@@ -74,6 +79,31 @@ def write_word_times(path: Path, sound: "Speech | SpokenLine") -> None:
     """Write the words of a speech and their times as JSON."""
     write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
                       "words": [word.as_dict() for word in sound.words]})
+
+
+@contextmanager
+def writing_sound(path: Path, rate: int) -> Iterator[Callable[["np.ndarray"], None]]:
+    """``ane.audio.writing``, and m4a, which PyAV writes. Errors: those of either."""
+    if path.suffix.lower() != M4A:
+        from ane.audio import writing
+
+        with writing(path, rate) as append:
+            yield append
+        return
+    from ane.books.media_writer import writing_media
+
+    check_sound_output(path)
+    with replacing(path, lasting=True) as target, writing_media(target, rate, {}) as append:
+        yield append
+
+
+def check_sound_output(path: Path) -> None:
+    """Raise UserError, before any work is done, for a file that ``writing_sound`` cannot write."""
+    if path.suffix.lower() != M4A:
+        from ane.audio import check_output as check
+    else:
+        from ane.books.media_writer import check_media_output as check
+    check(path)
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:

@@ -81,8 +81,7 @@ def list_command(args: argparse.Namespace) -> int:
         output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if as_json else
                                ", ".join(names))
         if not model.voice_names:
-            LOGGER.info("%s has this voice alone, and speaks with it when none is named; --bundle %s lists others",
-                        model.name, DEMO)
+            LOGGER.info("%s has this one; others are for Tortoise models, such as --bundle %s", model.name, DEMO)
         return 0
     voices = list_voices(_folders(model)).values()
     if getattr(args, "json", False):
