@@ -1,6 +1,7 @@
 """Bundles: reading returns what was written, and no file of the user is overwritten."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.entries import assemble
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout, shape_text, skeleton
+from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
+from tests.fastspeech_files import write_fastspeech
 
 # Reading and writing
 
@@ -222,3 +225,10 @@ def test_a_tensor_keeps_its_type_unless_it_has_64_bits():
 
 def test_a_shape_in_a_message():
     assert (shape_text((1024, 80, 1)), shape_text(())) == ("1024×80×1", "a single number")
+
+
+def test_a_bundle_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: written.append((tmp_path / "out").exists()))
+    write_bundle(FastSpeechCheckpoint(write_fastspeech(tmp_path / "model.pt")), tmp_path / "out")
+    assert False in written

@@ -80,13 +80,11 @@ def earlier(output: Path | None) -> dict[str, dict[str, Any]]:
 def run(root: Path, mutants: list[Mutant], equivalent: dict[str, str],
         save: Callable[[list[dict[str, Any]]], None] = lambda results: None,
         done: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> list[dict[str, Any]]:
-    results = []
+    results = [done[mutant.key] for mutant in mutants if mutant.key in done]
+    mutants = [mutant for mutant in mutants if mutant.key not in done]
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(root, Path(folder) / "tree")
         for number, mutant in enumerate(mutants, 1):
-            if mutant.key in done:
-                results.append(done[mutant.key])
-                continue
             workspace.limit(mutant.module)
             started = time.monotonic()
             result = {"key": mutant.key, "change": mutant.change, "verdict": workspace.verdict(mutant),

@@ -36,7 +36,7 @@ EXTRA_TESTS = {
     "ane.bundles.pickles": ["tests/bundles/test_bad_checkpoints.py"],
     "ane.bundles.entries": ["tests/bundles/test_checkpoints.py", "tests/bundles/test_bundle.py"],
     **{f"ane.bundles.{name}": ["tests/bundles/test_bundle.py", "tests/bundles/test_bundle_damage.py"] for name in (
-        "family", "hashes", "weights")},
+        "family", "hashes", "manifest", "model", "opening", "packages", "weights")},
     **{f"ane.system.{name}": ["tests/system/test_records.py"] for name in ("checked", "errors")},
 }
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
