@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ane.system.errors import UserError
 
 OLDEST_MACOS = 15               # the first with multifunction packages and states
+CRASHING_MACOS = "26.4", "26.5"  # its libBNNS is reported to end processes, on any compute units
 BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
 
 NO_MEMORY = "there is not enough memory"
@@ -27,6 +28,8 @@ ERROR_MEANINGS = {
     "out of memory": NO_MEMORY,
     "MemoryError": NO_MEMORY,
 }
+
+LOGGER = logging.getLogger(__name__)
 
 
 class MacMachine(NamedTuple):
@@ -64,6 +67,9 @@ class CoreMLTools:
         if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
             raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
                             "update it, or use backend=torch")
+        if version.startswith(CRASHING_MACOS):
+            LOGGER.info("Core ML of macOS %s is reported to end processes: if this one ends without a message, update "
+                        "macOS, or use backend=torch", version)
 
     def machine(self) -> MacMachine:
         return this_machine()

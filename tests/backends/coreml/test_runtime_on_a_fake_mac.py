@@ -182,6 +182,14 @@ def test_a_macos_without_multifunction_packages_is_refused(mac):
         CoreMLTools()
 
 
+@pytest.mark.parametrize(("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True)])
+def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, version, warns):
+    native.machine_folder(mac.folder / "other", version)
+    (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
+    CoreMLTools()
+    assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * warns
+
+
 def test_the_machine_is_read_from_macos(mac):
     assert CoreMLTools().machine() == M2
 
