@@ -133,7 +133,8 @@ class Stream(SoundStream):
         """``pieces``: up to the last of the text, as they are to be heard. ``stated``: facts known before, with 0 for
         what is counted; ``notes`` are known before, too."""
         self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
-        self.facts, self.words = dict(stated), list[SpokenWord]()
+        self.facts = dict(stated)
+        self.words: list[SpokenWord] = []
         self._pieces, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0
         self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
         self.began = run.timeline.text_ready
