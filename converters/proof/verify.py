@@ -12,6 +12,7 @@ import numpy as np
 
 from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package, ProgramFunction
+from ane.backends.mil.values import Immediate
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
 from ane.backends.onnx.sessions import session_loader
@@ -365,10 +366,14 @@ def first_difference(model: Model, package: PackageRecord, name: str, call: Func
 
 
 def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
-    """Operation and type of each value, and of each state that is written, in program order."""
+    """Operation of each value, and of each state that is written, in program order, with its type and settings: axes,
+    epsilons and modes, which may change too little to be seen in what an operation returns."""
     values: dict[str, tuple[str, object]] = {}
     for op in program.ops:
-        values |= {name: (op.type, type) for name, type in op.outputs.items()}
+        parts = [(key, program.constants.get(part) if isinstance(part, str) else part)
+                 for key, (part, *_) in op.arguments.items()]
+        settings = {key: part for key, part in parts if isinstance(part, Immediate) and not part.type.shape}
+        values |= {name: (op.type, (type, settings)) for name, type in op.outputs.items()}
         if op.written_state:
             values[op.written_state] = op.type, program.states[op.written_state]
     return values

@@ -1,0 +1,175 @@
+"""`python -m tests.mac`: what only a Mac can answer, in order of value, in one report to send.
+
+    python -m tests.mac -o report                   # report.json, and report.txt to read; at most 30 minutes
+
+Each question is a command with a limit of time, in a process of its own, so that a crash or a hang of Core ML ends one
+question only. What no time is left for is stated as such. Paths and user names are taken out of the report.
+"""
+
+import argparse
+import getpass
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ane.bundles.packages import COMPUTE_UNITS
+from ane.system.machine import memory_bytes, processor_name, system_version
+from ane.system.version import version
+
+MINUTES = 30.0
+TEXT = "Hello there. It speaks on this machine."
+TAIL = 4_000            # characters of a command's output that the report keeps
+REPORT = "{report}"     # in arguments: the file that the command writes its results to
+TORCH = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class MacQuestion:
+    """What is asked, the command that answers it, and the minutes that it should and may take (estimates).
+
+    ``command``: arguments of Python.
+    """
+
+    asks: str
+    command: tuple[str, ...]
+    minutes: float
+    limit: float
+
+
+@dataclass
+class MacAnswer:
+    """``status``: of the command; None: it was stopped, or not started. ``results``: what it wrote as JSON."""
+
+    asks: str
+    command: str
+    status: int | None = None
+    seconds: float = 0.0
+    output: str = ""
+    results: object = None
+    notes: list[str] = field(default_factory=list)
+
+
+def questions(bundle: str) -> Iterator[MacQuestion]:
+    """All of them, the most valuable first; the minutes add up to less than ``MINUTES``."""
+    ours = ("--bundle", bundle)
+
+    def ane(asks: str, minutes: float, *arguments: str, limit: float = 2.0) -> MacQuestion:
+        return MacQuestion(asks, ("-m", "ane", *arguments), minutes, limit * minutes)
+
+    def say(asks: str, minutes: float, *flags: str) -> MacQuestion:
+        return ane(asks, minutes, "say", TEXT, *ours, "--preset", "fastest", "--seed", "0", *flags)
+
+    yield ane("How long do first loads take, and which functions are refused?", 6, "cache", "prewarm", *ours)
+    engine, gpu, cpu = COMPUTE_UNITS[2], COMPUTE_UNITS[1], COMPUTE_UNITS[0]
+    for units in (engine, gpu, cpu):
+        yield ane(f"Does each function compute what the network does on {units}, and if not, from where on?", 3,
+                  "verify", *ours, "--against", "coreml", "--compute-units", units, "--layers", "--json", REPORT)
+    yield say("Does it speak with its own choices, and how fast?", 0.5, "--json", "-o", "auto.wav")
+    yield MacQuestion("States, two decoders at once, buffers, caches of compiled models",
+                   ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rA", str(Path(__file__).parent)), 3, 5)
+    for cache in ("io", "state"):
+        yield say(f"16 lanes, the cache {cache}", 0.7, "--backend", "coreml", "--cache", cache, "--lanes", "16",
+                  "--candidates", "16", "--json", "-o", f"{cache}.wav")
+    for precision in TORCH:
+        yield say(f"torch on MPS in {precision}", 0.5, "--backend", "torch:mps", "--precision", precision, "--json",
+                  "-o", f"{precision}.wav")
+    yield say("Does it play while it speaks?", 0.5, "--stream")
+    yield ane("Which operation runs where?", 3, "plan", *ours, "--json", REPORT)
+    yield ane("How fast is each function on each compute unit?", 4, "bench", *ours, "--runs", "5", "-o", REPORT)
+    yield MacQuestion("What power does the Neural Engine take while it is verified? (needs sudo without a password)", (
+        "-c", "import subprocess, sys; sys.exit(subprocess.run(['sudo', '-n', 'powermetrics', '-n', '5', '-i', '1000', "
+        "'--samplers', 'cpu_power,gpu_power,ane_power']).returncode)"), 0.2, 0.5)
+
+
+def environment() -> dict[str, str]:
+    """This process's, in which the program and its tests are found from any folder."""
+    above = str(Path(__file__).parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join((above, os.environ.get("PYTHONPATH", "")))}
+
+
+def run_python(arguments: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
+    """Status and output of Python with these arguments; None: it was stopped."""
+    try:
+        done = subprocess.run([sys.executable, *arguments], cwd=folder, stdout=subprocess.PIPE, text=True,
+                              stderr=subprocess.STDOUT, errors="replace", timeout=seconds, check=False,
+                              env=environment())
+    except subprocess.TimeoutExpired as error:
+        return None, (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else ""
+    return done.returncode, done.stdout
+
+
+def ask(question: MacQuestion, folder: Path, seconds: float,
+        run: Callable[[Sequence[str], Path, float], tuple[int | None, str]] = run_python) -> MacAnswer:
+    """The answer to a question, for which ``seconds`` are left."""
+    report = folder / "results.json"
+    report.unlink(missing_ok=True)
+    answer = MacAnswer(question.asks, " ".join(question.command[:6]))
+    limit = min(60 * question.limit, seconds)
+    if limit <= 0:
+        answer.notes.append("not asked: no time was left")
+        return answer
+    started = time.monotonic()
+    answer.status, output = run([str(report) if part == REPORT else part for part in question.command], folder, limit)
+    answer.seconds, answer.output = round(time.monotonic() - started, 1), output[-TAIL:]
+    if answer.status is None:
+        answer.notes.append(f"stopped after {limit:.0f} s")
+    if report.is_file():
+        try:
+            answer.results = json.loads(report.read_text(encoding="utf-8"))
+        except ValueError:
+            answer.notes.append("its results are no JSON")
+    return answer
+
+
+def anonymous(text: str, folder: Path) -> str:
+    """A report without the folder of the questions, the home folder, the names of user and machine."""
+    for private, public in ((str(folder), "."), (str(Path.home()), "~"), (getpass.getuser(), "user"),
+                            (platform.node(), "host")):
+        if len(private) > 1:
+            text = text.replace(json.dumps(private)[1:-1], public)
+    return text
+
+
+def readable(machine: str, answers: Sequence[MacAnswer]) -> str:
+    lines = [machine, ""]
+    for number, answer in enumerate(answers, 1):
+        state = "answered" if answer.status == 0 else "not answered" if answer.status is None else \
+            f"exit status {answer.status}"
+        notes = "".join(f"; {note}" for note in answer.notes)
+        lines += [f"{number}. {answer.asks}", f"   {state}, {answer.seconds:g} s{notes}"]
+        lines += [f"   | {line}" for line in answer.output.rstrip().splitlines()[-30:]] + [""]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mac", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bundle", default="demo", metavar="NAME|PATH", help="with Core ML packages (%(default)s)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all questions (%(default)g)")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="NAME",
+                        help="writes NAME.json and NAME.txt")
+    options = parser.parse_args(arguments)
+    memory = (memory_bytes() or 0) / 1e9
+    machine = f"tortoise-ane {version()}, {processor_name()}, {memory:.0f} GB, {system_version()}"
+    ends, answers = time.monotonic() + 60 * options.minutes, list[MacAnswer]()
+    asked = list(questions(options.bundle))
+    with tempfile.TemporaryDirectory() as folder:
+        for number, question in enumerate(asked, 1):
+            sys.stderr.write(f"{number} of {len(asked)}: {question.asks} (about {question.minutes:g} min)\n")
+            answers.append(ask(question, Path(folder), ends - time.monotonic()))
+            content = {"machine": machine, "answers": [asdict(answer) for answer in answers]}
+            for suffix, text in ((".json", json.dumps(content, indent=1)), (".txt", readable(machine, answers))):
+                path = options.output.with_name(options.output.name + suffix)       # after each question
+                path.write_text(anonymous(text, Path(folder)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The script for a Mac's first day, on a Mac whose Core ML is a stand-in; no figure of it is one of hardware."""
+
+# ruff: noqa: F811  fixtures are imported
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ane.audio import playback
+from ane.bench import sessions
+from ane.cli import main as ane
+from tests.audio.recording_device import RecordingDevice
+from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
+from tests.bench.in_process import InProcessWorker
+from tests.mac import __main__ as day_one
+from tests.small_bundle import write_small_bundle
+
+UNANSWERED = ("States, two", "torch on MPS", "What power")       # pytest itself, a GPU and sudo are not here
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive", "clvp", "rlg_auto", "hifigan"])
+
+
+def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
+    monkeypatch.setattr(playback, "open_device", RecordingDevice())
+    monkeypatch.setattr(day_one, "getpass", type("User", (), {"getuser": staticmethod(lambda: "jane.doe")}))
+
+    def run(arguments, folder, seconds):
+        """A command in this process; what cannot run here is answered as it would be there."""
+        if arguments[:2] != ["-m", "ane"] or "torch:mps" in arguments:
+            return 1, f"not here, in {folder} of jane.doe"
+        flags = arguments[2:]
+        if "say" in flags:
+            flags += ["--max-codes", "12"]
+        if "bench" in flags:
+            flags += ["--backend", "coreml", "--networks", "clvp", "--compute-units", "CPU_ONLY"]
+        monkeypatch.chdir(folder)
+        status = ane(flags)
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    monkeypatch.setattr(day_one.ask, "__defaults__", (run,))
+    assert day_one.main(["--bundle", str(small), "-o", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report.json").read_text(encoding="utf-8")
+    answers = json.loads(text)["answers"]
+    for answer in answers:
+        assert (answer["status"] == 0) != answer["asks"].startswith(UNANSWERED), answer["output"]
+    verified = [answer["results"] for answer in answers if "compute what the network" in answer["asks"]]
+    assert len(verified) == 3
+    assert all(function["passed"] for one in verified for function in one["functions"])
+    assert [answer["asks"] for answer in answers if "functions are ready" in answer["output"]] == [answers[0]["asks"]]
+    readable = (tmp_path / "report.txt").read_text(encoding="utf-8")
+    assert all(answer["asks"] in readable for answer in answers)
+    assert "jane.doe" not in text + readable
+    assert str(Path.home()) not in text + readable
+
+
+def test_the_questions_take_at_most_half_an_hour_by_estimate():
+    assert sum(question.minutes for question in day_one.questions("demo")) <= day_one.MINUTES
+
+
+def test_a_question_that_hangs_or_for_which_no_time_is_left_ends_nothing_else(tmp_path):
+    question = day_one.MacQuestion("Does it end?", ("-c", "import time; time.sleep(60)"), 1, 1)
+    assert day_one.ask(question, tmp_path, 0.5).notes == ["stopped after 0 s"]
+    assert day_one.ask(question, tmp_path, 0).notes == ["not asked: no time was left"]
+    assert day_one.run_python(("-c", "print(1)"), tmp_path, 30) == (0, "1\n")
