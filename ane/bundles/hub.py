@@ -5,7 +5,7 @@ huggingface_hub reads HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME when it is importe
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
-FOLDERS = ("", ".models/")              # of a repository that may hold the checkpoints; the latter is upstream's
+FOLDERS = ("", ".models/", "models/")   # of a repository that may hold the checkpoints; .models/ is upstream's
+CHECKPOINTS, SHOWN = (".pth", ".pt", ".safetensors"), 5      # files named in a message, at most
 HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
 
 
@@ -60,7 +61,8 @@ def download_files(repository: str, required: Sequence[str], files: Sequence[str
     folder = next((folder for folder in FOLDERS if folder + required[0] in entries), "")
     missing = [file for file in required if folder + file not in entries]
     if missing:
-        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a {kind} repository")
+        raise UserError(f"{repository} at {revision} has no {', '.join(missing)}: it is not a {kind} repository"
+                        f"{_others(entries)}")
     hashes, directories = {}, set()
     for file in (file for file in wanted if folder + file in entries):
         progress(file)
@@ -78,6 +80,16 @@ def download_files(repository: str, required: Sequence[str], files: Sequence[str
     if directories or _commit(directory, folder) != info.sha:
         raise UserError(f"{revision} of {repository} moved while it was being downloaded; import again")
     return Snapshot(info.sha, directory, hashes, str(getattr(info.card_data, "license", None) or ""))
+
+
+def _others(files: Iterable[str]) -> str:
+    """The end of a message: what a repository of a fine-tune alone has, and what would import it."""
+    found = sorted(file for file in files if file.endswith(CHECKPOINTS))
+    if not found:
+        return ""
+    shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+    return (f"; it has {shown}: if one is a fine-tuned decoder, download it and give the file as SOURCE, with --base for "
+            "the other networks")
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:

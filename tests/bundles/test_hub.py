@@ -165,8 +165,9 @@ def test_a_whisper_repository_without_all_weights_is_refused(run_import, tmp_pat
     assert f"has no {missing}: it is not a Whisper repository" in error_of(result)
 
 
-def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub):
-    hidden = {f".models/{name}": data for name, data in files.items()}
+@pytest.mark.parametrize("folder", [".models", "models"])
+def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, tmp_path, hub, folder):
+    hidden = {f"{folder}/{name}": data for name, data in files.items()}
     repository = hub.Repository({FIRST: hidden, SECOND: {}}, {"main": SECOND, "v2": FIRST})
     with hub.serving({"jbetker/tortoise-tts-v2": repository}) as endpoint:
         result = run_import(endpoint, "jbetker/tortoise-tts-v2", "-o", "./out", "--revision", "v2",
@@ -202,6 +203,7 @@ def test_a_refused_connection_is_reported(run_import):
 
 @pytest.mark.parametrize(("faults", "arguments", "message"), [
     (None, (), "has no repository me/tts"), ({"files": {"README.md": b""}}, (), "at main has no autoregressive.pth"),
+    ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "it has 8301_gpt.pth: if one is a fine-tuned decoder"),
     ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
     ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
     ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
