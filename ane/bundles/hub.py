@@ -88,8 +88,8 @@ def _others(files: Iterable[str]) -> str:
     if not found:
         return ""
     shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
-    return (f"; it has {shown}: if one is a fine-tuned decoder, download it and give the file as SOURCE, with --base for "
-            "the other networks")
+    return (f"; it has {shown}: if one is a fine-tuned decoder, download it and give the file as SOURCE, with --base "
+            "for the other networks")
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:
