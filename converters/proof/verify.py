@@ -259,7 +259,7 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
         from ane.backends.coreml.trial import CoreMLTrial
         from converters.proof.apple_activations import CoreMLActivations
 
-        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial()), CoreMLActivations(),
+        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), CoreMLActivations(),
                              compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime

@@ -216,6 +216,8 @@ class CoreMLRuntime(Runtime):
         compiled, _ = self._compiled(package)
         if self.trial is not None:
             key, tried = f"{function} {compute_units}", read_tried(compiled)
+            if not self.trial.probes and OTHER_VALUES in tried.get(key, OTHER_VALUES):
+                key += " unproved"
             if tried.get(key):
                 raise UnansweredError(f"{tried[key]} (as when it was first loaded; `ane cache clear` forgets that)")
             if key not in tried:

@@ -9,7 +9,7 @@ Engine under the path of the compiled model, so that this process then loads it 
 ``python -m ane.backends.coreml.trial`` answers requests, JSON objects one a line (``answer_requests``), with {} or
 {"error": message}:
 {"compile": [package, destination]}, {"load": [compiled model, its name of the function, compute units, package,
-function, {function: {input: [shape, dtype]}}]}.
+function, {function: {input: [shape, dtype]}}, whether to repeat its probe]}.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,12 +43,13 @@ class CoreMLTrial:
 
     Args:
         limit: seconds that an answer may take.
+        probes: repeat the golden probes. False: as for packages without, to look into a function that fails its own.
     """
 
     command: str | Sequence[str] = "ane.backends.coreml.trial"
 
-    def __init__(self, limit: float = LIMIT):
-        self.limit = limit
+    def __init__(self, limit: float = LIMIT, *, probes: bool = True):
+        self.limit, self.probes = limit, probes
         self._process: JsonProcess | None = None
 
     def compile(self, package: Path, destination: Path) -> None:
@@ -58,7 +59,7 @@ class CoreMLTrial:
     def load(self, compiled: Path, name: str, compute_units: str, package: Path, function: str,
              inputs: Mapping[str, Inputs]) -> None:
         """Load a function of a package, which the compiled model calls ``name``, and repeat its probe."""
-        self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs]})
+        self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs, self.probes]})
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -107,10 +108,10 @@ def answer(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units: str, package: str, function: str,
-                  inputs: Mapping[str, Inputs]) -> None:
+                  inputs: Mapping[str, Inputs], probes: bool) -> None:
     """Load a function and repeat its probe. Raises RuntimeError when it returns other values."""
     loaded = toolkit.open(Path(compiled), name, compute_units)
-    probe = FunctionProbe.read(Path(package), function, inputs)
+    probe = FunctionProbe.read(Path(package), function, inputs) if probes else None
 
     def predict(called: str) -> Predict:
         one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)

@@ -282,6 +282,15 @@ def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order,
     assert mac.count("predict main") == 1
 
 
+def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_proved_elsewhere(mac, package):
+    write_probes(package, {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)})
+    mac.order(native.Order("predict", "off"))
+    for _ in range(2):
+        assert CoreMLRuntime(trial=trial.CoreMLTrial(probes=False)).load(package, "main", "ALL")
+        with pytest.raises(EngineRefusalError, match="other values"):
+            runtime_with_trial().load(package, "main", "ALL")
+
+
 def test_a_damaged_file_of_probes_is_named(mac, package):
     (package / FILE).write_bytes(b"no probes")
     with pytest.raises(UserError, match=r"probes.safetensors is damaged"):
