@@ -16,6 +16,8 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.choosing import core_ml_runs
 from ane.backends.coreml import trial
+from ane.backends.packaged.fallback import FallbackDecoder
+from ane.backends.packaged.functions import EngineRefusalError
 from ane.backends.packaged.probes import FILE, STEPS
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.settings import Diffusion, Settings
@@ -225,3 +227,34 @@ def test_a_stream_goes_on_elsewhere(mac, bundle, notices):
     with closing(synthesizer.stream("Hi.", "noise", seed=0, settings=settings())) as pieces:
         assert np.concatenate(list(pieces)).any()
     assert notices[-1].endswith("Running univnet on torch instead.")
+
+
+class RefusingDecoder:
+    """Records the columns of its steps; a refusing one fails from its third step on."""
+
+    lanes, capacity, prefixes = 1, 8, 1
+
+    def __init__(self, refuses: bool):
+        self.refuses, self.stepped = refuses, []
+
+    def prefill(self, prefix, index=0):
+        return prefix[-1], prefix[-1]
+
+    def step(self, columns, lengths, first_lane=0, prefix_indices=None):
+        if self.refuses and len(self.stepped) == 2:
+            raise EngineRefusalError("refused")
+        self.stepped.append(columns)
+        return columns, columns[:, -1]
+
+
+def test_a_decoder_that_moves_on_computes_every_column_again():
+    made = [RefusingDecoder(True), RefusingDecoder(False)]
+    bound = iter(made)
+    decoder = FallbackDecoder(lambda: next(bound), lambda error: None)
+    decoder.prefill(np.zeros((2, 4), np.float32))
+    columns = np.arange(12, dtype=np.float32).reshape(3, 1, 1, 4) + 1
+    for length in range(3):
+        decoder.step(columns[length], np.array([length]))
+    again, last = made[1].stepped
+    np.testing.assert_array_equal(again[0], columns[:2, 0, 0])
+    np.testing.assert_array_equal(last, columns[2])
