@@ -54,6 +54,15 @@ class MacAnswer:
     output: str = ""
     results: object = None
     notes: list[str] = field(default_factory=list)
+POWER_WHILE_VERIFIED = """
+import subprocess, sys
+work = subprocess.Popen([sys.executable, "-m", "ane", "verify", *sys.argv[1:]], stdout=subprocess.DEVNULL)
+sensors = ["--samplers", "cpu_power,gpu_power,ane_power"]
+code = subprocess.run(["sudo", "-n", "powermetrics", "-n", "5", "-i", "1000", *sensors]).returncode
+work.kill()
+work.wait()
+sys.exit(code)
+"""
 
 
 def questions(bundle: str) -> Iterator[MacQuestion]:
@@ -84,8 +93,7 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
     yield ane("Which operation runs where?", 3, "plan", *ours, "--json", REPORT)
     yield ane("How fast is each function on each compute unit?", 4, "bench", *ours, "--runs", "5", "-o", REPORT)
     yield MacQuestion("What power does the Neural Engine take while it is verified? (needs sudo without a password)", (
-        "-c", "import subprocess, sys; sys.exit(subprocess.run(['sudo', '-n', 'powermetrics', '-n', '5', '-i', '1000', "
-        "'--samplers', 'cpu_power,gpu_power,ane_power']).returncode)"), 0.2, 0.5)
+        "-c", POWER_WHILE_VERIFIED, *ours), 0.2, 0.5)
 
 
 def environment() -> dict[str, str]:
