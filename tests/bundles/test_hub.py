@@ -95,7 +95,8 @@ def sha256(data: bytes) -> str:
 def test_an_import_records_repository_commit_licence_and_hashes(imported, files, golden_checkpoints, golden_config):
     bundle = Bundle(imported / "out")
     assert bundle.manifest.source == {"repository": "Manmay/tortoise-tts", "revision": FIRST,
-                                      "files": {name: sha256(data) for name, data in files.items()}}
+                                      "files": {name: sha256(data) for name, data in files.items()},
+                                      "decoder_md5": hashlib.md5(files["autoregressive.pth"]).hexdigest()}
     assert bundle.manifest.licence == "apache-2.0"
     local = CheckpointDirectory(golden_checkpoints, read_constructor_arguments(golden_config))
     assert bundle.networks == local.networks - {"cvvp", "hifigan", "classifier", "rlg_diffuser"}

@@ -43,7 +43,8 @@ def test_a_directory_becomes_a_bundle_that_loads(run, directory):
     assert bundle.networks == checkpoints.networks
     assert bundle.precision == "fp32", "unless another is chosen"
     assert bundle.manifest.source == {"files": {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.pth")}}
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.pth")},
+        "decoder_md5": hashlib.md5((directory / "autoregressive.pth").read_bytes()).hexdigest()}
     assert "Use it with --bundle ./out" in out
 
 

@@ -188,7 +188,6 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     (("import", "checkpoint.pt", "--vocoder", "checkpoint.pt", "-o", "./b"), "is not a HiFi-GAN generator"),
     (("import", "checkpoint.pt", "--revision", "main", "-o", "./b"), "--revision is for the hub; checkpoint.pt is a"),
     (("import", "none.pt", "-o", "./b"), "neither a directory, a file nor a repository"),
-    (("import", "owner/name", "--vocoder", "generator.pth", "-o", "./b"), "--vocoder has no effect on Tortoise"),
     (("say", "x", "--precision", "int8", "--bundle", "./bundle", "-o", "x.wav"), "precision int8 packs the layers"),
     (("say", "--preset", "?", "--bundle", "./bundle"), "has no presets: add --bundle with a Tortoise model"),
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
