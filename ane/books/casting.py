@@ -17,9 +17,14 @@ def cast_document(document: Document, cast: Cast | None) -> Document:
 
 
 def cast_chapter(chapter: BookChapter, cast: Cast) -> BookChapter:
-    texts = cast.marked([block.text for block in chapter.blocks])
+    texts = cast.marked(texts_but_headings(chapter))
     return replace(chapter, blocks=[block if block.kind == HEADING else replace(block, text=text)
                                     for block, text in zip(chapter.blocks, texts, strict=True)])
+
+
+def texts_but_headings(chapter: BookChapter) -> list[str]:
+    """The text of each block, "" of headings: they are narration."""
+    return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,12 @@ class CastReport:
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
     """What the rules find; with a cast, by the names of its speakers."""
-    known = cast or Cast()
-    found = list(quotations(document, known))
-    return CastReport(dict(Counter(line.speaker for _, line in found if line.rule != NO_SPEECH).most_common()),
-                      [(chapter, line) for chapter, line in found if line.doubtful])
+    lines = list(quotations(document, cast or Cast()))
+    return CastReport(dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
+                      [(chapter, line) for chapter, line in lines if line.doubtful])
 
 
 def quotations(document: Document, cast: Cast) -> Iterator[tuple[int, QuotedLine]]:
     for number, chapter in enumerate(document.chapters, 1):
-        texts = [block.text if block.kind != HEADING else "" for block in chapter.blocks]
-        for line in attribute(texts, cast.known, cast.lines):
+        for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines):
             yield number, line

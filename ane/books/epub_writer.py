@@ -1,6 +1,6 @@
 """A spoken book as EPUB 3 with media overlays (https://www.w3.org/TR/epub-33/#sec-media-overlays).
 
-The book is set anew from what was spoken: its headings, paragraphs, list items, quotations and scene breaks, one page,
+The book is written from what was spoken: its headings, paragraphs, list items, quotations and scene breaks, one page,
 one sound and one overlay a chapter. An overlay lists which sentence or word is heard from when to when.
 """
 

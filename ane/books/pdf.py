@@ -202,7 +202,7 @@ def joined(lines: Sequence[PdfLine]) -> str:
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
-    """Headings are larger than the text, the largest highest; where all have one size, they are told by their words."""
+    """Headings are larger than the text, the largest highest; where all have one size, their words decide."""
     sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_HEADING else 0
              for text, lines in zip(texts, groups, strict=True)]
     ranks = {size: min(rank, 6) for rank, size in enumerate(sorted({*sizes} - {0}, reverse=True), 1)}

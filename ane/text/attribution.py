@@ -21,7 +21,7 @@ PROPER = rf"(?:(?:{TITLES})\.?\s+)?[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-
 NAME = (r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
         rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
         rf"For|On|Well|Yes|No|Oh|Both|All|Nobody)\b)(?:(?:[Tt]he|[Aa]n?)\s+(?:{PROPER}|[a-z]+(?:\s+[a-z]+)?)|{PROPER}))")
-PRONOUN = r"(?P<name>[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Hh]im|[Hh]er)"
+PRONOUN = r"(?P<pronoun>[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Hh]im|[Hh]er)"
 ROLE = (r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)")
 VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
 ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)\s+){0,2}"
@@ -74,22 +74,22 @@ class QuotedLine:
     doubtful: bool = True
 
 
-def attribute(paragraphs: Sequence[str], known: Callable[[str], str] = str,
+def attribute(paragraphs: Sequence[str], speaker_named: Callable[[str], str] = str,
               lines: Mapping[str, str] | None = None) -> list[QuotedLine]:
     """The quotations of paragraphs, in order, each with its speaker.
 
     Args:
-        known: the speaker for a name as the text has it. lines: speakers by the beginning of a quotation.
+        speaker_named: the speaker for a name as the text has it. lines: speakers by the beginning of a quotation.
     """
     found: list[QuotedLine] = []
     for number, text in enumerate(paragraphs):
         own = [QuotedLine(number, match.start(), match.end(), match[0]) for match in QUOTATION.finditer(text)]
-        stated = [stated_speaker(text, own, index, known, lines or {}) for index in range(len(own))]
-        found += with_context(text, stated, found, known)
+        stated = [stated_speaker(text, own, index, speaker_named, lines or {}) for index in range(len(own))]
+        found += with_context(text, stated, found, speaker_named)
     return found
 
 
-def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, known: Callable[[str], str],
+def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str],
                    lines: Mapping[str, str]) -> QuotedLine:
     """A quotation with what the narration beside it states."""
     line = own[index]
@@ -103,10 +103,9 @@ def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, known: Call
         if match := (pattern.match if rule.side == "after" else pattern.search)(around[rule.side]):
             groups = match.groupdict()
             name = groups.get("name") or groups.get("first") or ""
-            speaker = known(name)
-            pronoun = "she" in rule.name
-            return replace(line, speaker="" if pronoun else speaker, rule=rule.name,
-                           doubtful=rule.doubtful and (pronoun or speaker == name or rule.side == "before"))
+            speaker = speaker_named(name) if name else ""           # a pronoun names nobody
+            return replace(line, speaker=speaker, rule=rule.name,
+                           doubtful=rule.doubtful and (speaker == name or rule.side == "before"))
     inside = line.text.strip("“”\"‘’ ")
     if around["before"].strip() and not re.search(r"[.,:;!?—…-]\Z", inside) and not re.search(
             r"[,:.!?—]\s*\Z", around["before"]):
@@ -115,7 +114,7 @@ def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, known: Call
 
 
 def with_context(text: str, own: Sequence[QuotedLine], before: Sequence[QuotedLine],
-                 known: Callable[[str], str]) -> list[QuotedLine]:
+                 speaker_named: Callable[[str], str]) -> list[QuotedLine]:
     """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest."""
     certain = [line for line in own if line.speaker and not line.doubtful]
     likely = certain or [line for line in own if line.speaker and line.rule != OF_CAST]
@@ -128,7 +127,7 @@ def with_context(text: str, own: Sequence[QuotedLine], before: Sequence[QuotedLi
         elif speakers:
             nearest = min(likely, key=lambda other: abs(other.start - line.start))
             between = text[min(line.end, nearest.end):max(line.start, nearest.start)]
-            others = {known(match["name"]) for match in re.finditer(rf"[.!?;]\s+{NAME}", between)} - speakers
+            others = {speaker_named(match["name"]) for match in re.finditer(rf"[.!?;]\s+{NAME}", between)} - speakers
             doubtful = not certain or len(speakers) > 1 or bool(others)
             result.append(replace(line, speaker=nearest.speaker, rule=SAME, doubtful=doubtful))
         elif former and goes_on(former[-1]) and former[-1].paragraph == line.paragraph - 1:

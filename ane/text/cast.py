@@ -54,7 +54,7 @@ class Cast:
         """The voice for each name that marks in a text may have."""
         return {**({QUOTATION: self.quotations} if self.quotations else {}), **self.speakers}
 
-    def known(self, name: str) -> str:
+    def speaker_named(self, name: str) -> str:
         """The speaker whom a name in the text means; the name itself if nobody of the cast."""
         plain = ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
         everybody = {**{one: one for one in self.speakers}, **self.aliases}
@@ -67,7 +67,7 @@ class Cast:
 
     def quoted(self, paragraphs: Sequence[str]) -> list[QuotedLine]:
         """The quotations of paragraphs and their speakers; none without a voice for any."""
-        return attribute(paragraphs, self.known, self.lines) if self.attributed and self.voices else []
+        return attribute(paragraphs, self.speaker_named, self.lines) if self.attributed and self.voices else []
 
     def marked(self, paragraphs: Sequence[str]) -> list[str]:
         """Paragraphs in which the quotations have marks of their voices. One with marks of its own stays as it is."""

@@ -73,8 +73,7 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float
         rounded.append((called, used_columns(arrays)))
 
     def last(arithmetic: Arithmetic) -> Mapping[str, np.ndarray]:
-        engine = MilRuntime(arithmetic)
-        engine._packages[path] = package
+        engine = MilRuntime(arithmetic, {path: package})
         functions = {called: engine.load(path, called, "CPU_ONLY") for called, _ in rounded}
         state = functions[rounded[0][0]].make_state()
         for called, inputs in rounded:

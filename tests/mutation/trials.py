@@ -24,7 +24,7 @@ EXTRA_TESTS = {
     "training.card": ["tests/training/test_main.py"],
     **{f"ane.server.{name}": ["tests/server/test_requests.py"] for name in (
         "app", "encoders", "errors", "page", "schemas", "settings", "speech", "speech_service", "websocket")},
-    "ane.server.jobs": ["tests/server/test_engine.py"],
+    "ane.server.jobs": ["tests/server/test_engine.py", "tests/server/test_shared_lanes.py"],
     "ane.server.upload_decoder": ["tests/server/test_uploads.py"],
     "ane.server.lifecycle": ["tests/server/test_clients.py"],
     "ane.server.wyoming_protocol": ["tests/server/test_wyoming.py"],

@@ -30,7 +30,7 @@ def test_two_hundred_lines_are_attributed_rightly_or_marked_as_doubtful() -> Non
     faults = []
     for paragraphs, speakers in dialogues():
         everybody = {name for who in speakers for name in who}
-        found = attribute(paragraphs, Cast(speakers=dict.fromkeys(everybody, "a")).known)
+        found = attribute(paragraphs, Cast(speakers=dict.fromkeys(everybody, "a")).speaker_named)
         for number, wanted in enumerate(speakers):
             own = [line for line in found if line.paragraph == number]
             assert len(own) == len(wanted), paragraphs[number]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -281,10 +282,11 @@ class MilRuntime(Runtime):
     A package is read once and its weights are decoded once, however many of its functions are loaded.
     """
 
-    def __init__(self, arithmetic: Arithmetic | None = None):
+    def __init__(self, arithmetic: Arithmetic | None = None, opened: Mapping[Path, Package] = MappingProxyType({})):
+        """``opened``: packages that have been read, which need not be read again."""
         self.arithmetic = arithmetic or Arithmetic()
         self.name = "mil:flush" if self.arithmetic.flush else "mil:fp16" if self.arithmetic.fp16 else "mil"
-        self._packages: dict[Path, Package] = {}
+        self._packages = dict(opened)
 
     def load(self, package: Path, function: str, compute_units: str) -> Interpreter:
         if package not in self._packages:
