@@ -1,1 +1,1 @@
-"""Converts the networks of ``ane`` to Core ML packages, ONNX packages and GGUF files."""
+"""Converts the networks of ``ane`` to packages of Core ML and ONNX."""

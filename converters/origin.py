@@ -13,7 +13,7 @@ from converters.functions import models
 ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
-NO_GRAPHS = frozenset({"proof", "swift", "gguf.py", "coreai.py", "conversion.py", "probes.py"})
+NO_GRAPHS = frozenset({"proof", "swift", "coreai.py", "conversion.py", "probes.py"})
 
 
 def provenance_of(model: Model) -> dict[str, Any]:

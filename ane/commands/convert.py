@@ -1,10 +1,9 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, Core AI or GGUF."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX or Core AI."""
 
 import argparse
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
-PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4"),
-              "gguf": ("f16", "f32", "q8_0", "q4_0")}
+PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
 WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
@@ -32,8 +30,7 @@ Convert a model for another engine. SOURCE is a bundle (a name or a path; demo i
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
---to gguf writes the whole model as one GGUF file; --to coreai the Core ML packages of a bundle as Core AI assets, which
-only the same version of Core AI can read.
+--to coreai writes the Core ML packages of a bundle as Core AI assets, which only the same version of Core AI can read.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
             "rlg_diffuser; of Whisper: encoder, decoder")
@@ -45,13 +42,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
-                        help="coreml, onnx: the new bundle, as in `ane import`; the .gguf file (gguf); a directory for "
-                             "the assets (coreai)")
+                        help="coreml, onnx: the new bundle, as in `ane import`; coreai: a directory for the assets")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-                             "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
-                             f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: f16)")
+                             "The first is used unless --precision of `ane say` or `ane transcribe` names another")
     parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
                         help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
                              "separated by a comma; they do not run on the Neural Engine (default: none)")
@@ -68,7 +63,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; for onnx and gguf also cvvp and classifier; of FastSpeech fastspeech and "
+                             f"{NETWORKS}; for onnx also cvvp and classifier; of FastSpeech fastspeech and "
                              "vocoder")
     parser.add_argument("--force", dest="overwrite", action="store_true",
                         help="replace what is at OUT, or an unfinished conversion")
@@ -222,27 +217,6 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
                   "Flushed: numbers below 6e-5 become 0, as on an M1.")
 
 
-def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
-    """Write one GGUF file and print the number of its tensors by type."""
-    given = ["f16"] if args.precision is None else args.precision
-    if len(given) != 1:
-        raise UserError(f"--precision {','.join(given)}: a GGUF file has one; give {', '.join(PRECISIONS['gguf'])}")
-    precision, = given
-    check_choice(f"--precision with --to {args.to}", precision, PRECISIONS["gguf"])
-    if find_spec("gguf") is None:
-        raise UserError("GGUF files are written with the gguf package: pip install 'tortoise-ane[gguf]'")
-    from converters.gguf import write_gguf
-
-    output = arguments.path(args.output)
-    with status_display(message_console(args), "writing") as show:
-        entries = write_gguf(model, output, precision, args.networks, args.overwrite, progress=show)
-    types = [entry.type.name.lower() for entry in entries]
-    counted = ", ".join(f"{types.count(kind)} {kind}" for kind in dict.fromkeys(sorted(types)))
-    size = output.stat().st_size / 1e6
-    report_console(args).print(f"Wrote {output}: {len(entries)} tensors ({counted}), {size:.1f} MB.")
-    return 0
-
-
 @dataclass(frozen=True)
 class ConvertTarget:
     """What ``--to`` names: the function that converts, and the options that have an effect on it."""
@@ -255,6 +229,5 @@ TARGETS = {
     "coreml": ConvertTarget(write_packages, frozenset({"precision", "wide", "lanes", "cache", "buckets",
                                                        "networks"})),
     "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
-    "gguf": ConvertTarget(write_gguf_file, frozenset({"precision", "networks"})),
     "coreai": ConvertTarget(write_assets, frozenset({"networks"})),
 }

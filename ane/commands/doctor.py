@@ -37,7 +37,7 @@ OPTIONAL = (            # package, extra of tortoise-ane (None: the package itse
     ("onnxruntime", "onnx", "backend onnx"), ("coreai-core", "coreai", "backend coreai"),
     ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
     ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
-    ("phonemizer", "kitten", "KittenTTS models"), ("gguf", "gguf", "`ane convert --to gguf`"),
+    ("phonemizer", "kitten", "KittenTTS models"),
     ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
 )
 

@@ -25,7 +25,7 @@ def test_this_machine_can_speak_and_every_gap_has_a_remedy(capsys):
     found = findings(capsys)
     for subject in ("python", "backend torch", "bundle demo", "cache folder", "data folder"):
         assert found[subject]["state"] == "ok"
-    assert found.keys() >= {"backend coreml", "backend onnx", "playback", "gguf", "fastapi", "av", "ray"}
+    assert found.keys() >= {"backend coreml", "backend onnx", "playback", "fastapi", "av", "ray"}
     assert all(finding["fix"] for finding in found.values() if finding["state"] == "missing")
 
 
@@ -36,7 +36,7 @@ def test_a_missing_optional_package_is_named_with_the_command_that_installs_it(m
     monkeypatch.setattr(doctor, "version", missing)
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "pip install 'tortoise-ane[gguf]'" in printed
+    assert "pip install 'tortoise-ane[check]'" in printed
     assert "`ane say` works here." in printed
 
 

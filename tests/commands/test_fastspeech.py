@@ -193,8 +193,7 @@ def test_a_speed_out_of_range_is_refused(bundle, capsys, value):
     (("say", "x", "--backend", "onnx", "--bundle", "./bundle", "-o", "x.wav"), "no ONNX packages"),
     (("say", "x", "--backend", "mil", "--bundle", "./bundle", "-o", "x.wav"), "`ane convert bundle --to coreml"),
     (("verify", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
-    (("plan", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`"),
-    (("convert", "./bundle", "--to", "gguf", "-o", "./c.gguf"), "bundle is a FastSpeech model")])
+    (("plan", "--bundle", "./bundle"), "make them with `ane convert bundle --to coreml -o DIR`")])
 def test_what_cannot_be_done_is_one_line(bundle, capsys, command, fault):
     assert main(list(command)) == 1
     line = capsys.readouterr().err
