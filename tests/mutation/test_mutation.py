@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from tests.mutation.__main__ import draw, main, remarks, run, score
+from tests.mutation.__main__ import draw, main, score
 from tests.mutation.mutants import find_mutants
-from tests.mutation.trials import TrialError, find_tests
+from tests.mutation.recording import statement_at
 
 MODULE = '''"""A number in a range, or 0 – with "ü" before it."""
 
@@ -24,13 +24,37 @@ def clamp(value: int, high: int = 10) -> int:
 def loop(count: int) -> None:
     while count > 0:
         count -= 1
+
+
+def in_a_thread(
+        found: list[bool]) -> None:
+    found.append(True)
 '''
-TESTS = '''from ane.ranges import clamp, loop
+TESTS = '''import subprocess
+import sys
+from threading import Thread
+
+from ane.ranges import clamp, in_a_thread, loop
 
 
 def test_values_are_clamped():
     assert [clamp(value) for value in (1, 2, 9, 11)] == [2, 2, 9, 10]
+
+
+def test_a_loop_ends():
     loop(3)
+
+
+def test_a_thread():
+    thread = Thread(target=in_a_thread, args=[found := []])
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_a_process():
+    command = "from ane.ranges import clamp; assert clamp(3, high=2) == 2"
+    assert not subprocess.run([sys.executable, "-c", command]).returncode
 '''
 
 
@@ -65,37 +89,81 @@ def test_a_sample_depends_on_its_seed_alone(project):
     assert len(first) == 5
 
 
-def test_a_mutant_is_killed_or_survives_or_does_not_end(project, monkeypatch):
-    monkeypatch.setattr("tests.mutation.trials.SLACK", 2.0)
-    mutants = [mutant for line in ("high: int = (11)", "value <= LOW", "+        pass")
-               for mutant in find_mutants("ane.ranges", MODULE) if line in mutant.diff.partition("+++")[2]]
-    results = run(project, mutants, {mutants[1].key: "2 is LOW"})
-    assert [result["verdict"] for result in results] == ["killed", "survived", "timeout"]
-    assert results[1]["equivalent"] == "2 is LOW"
-    assert score(results) == {"sample": 3, "killed": 1, "survived": 1, "timeout": 1, "equivalent": 1, "score": 1.0}
+def test_a_statement_has_its_lines_without_its_body_and_is_in_a_function_or_not():
+    """Lines of ``MODULE``, from 1: LOW, a signature, an if, a signature on two lines."""
+    assert [statement_at(MODULE, line) for line in (3, 6, 9, 10, 20)] == [
+        (range(3, 4), False), (range(6, 7), False), (range(9, 10), True), (range(10, 11), True), (range(19, 21), False)]
+
+
+@pytest.fixture
+def mutate(project, tmp_path, monkeypatch, capsys):
+    """Runs the command for the mutants whose diff has one of some lines; their results by that line."""
+    monkeypatch.setattr("tests.mutation.trials.SLACK", 8.0)
+    output = tmp_path / "results.json"
+
+    def run(chosen, *options):
+        def draw_chosen(*arguments):
+            every = find_mutants("ane.ranges", MODULE)
+            return [next(mutant for mutant in every if line in mutant.diff.partition("+++")[2]) for line in chosen]
+
+        monkeypatch.setattr("tests.mutation.__main__.draw", draw_chosen)
+        assert main(["--modules", "ane.ranges", "--root", str(project), "-o", str(output), *options]) == 0
+        found = json.loads(output.read_text(encoding="utf-8"))
+        assert json.loads(capsys.readouterr().out) == score(found["mutants"])
+        return dict(zip(chosen, found["mutants"], strict=True))
+
+    return run
+
+
+def test_each_mutant_runs_the_tests_of_its_line_and_survivors_are_run_again_on_new_tests(project, mutate, tmp_path):
+    lines = ("high: int = (11)", "value <= LOW", "+        pass", "+    pass", "LOW = (3)")
+    found = mutate(lines)
+    assert [(result["verdict"], result.get("by", "").partition("::")[2]) for result in found.values()] == [
+        ("killed", "test_values_are_clamped"), ("survived", ""), ("timeout", ""), ("killed", "test_a_thread"),
+        ("killed", "test_values_are_clamped")]
     assert (project / "ane" / "ranges.py").read_text(encoding="utf-8") == MODULE
 
-
-def test_the_result_is_written_and_its_remarks_are_kept(project, tmp_path, capsys):
     output = tmp_path / "results.json"
-    assert remarks(output) == {}
-    assert main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1", "-o", str(output)]) == 0
-    results = json.loads(output.read_text(encoding="utf-8"))
-    assert json.loads(capsys.readouterr().out)["score"] == results["score"]
-    [result] = results["mutants"]
-    output.write_text(json.dumps({"mutants": [{**result, "equivalent": "because"}]}), encoding="utf-8")
-    assert remarks(output) == {result["key"]: "because"}
+    (project / "tests" / "test_more.py").write_text(
+        "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8")
+    found = mutate(lines, "--again")
+    assert (found["value <= LOW"]["verdict"], found["value <= LOW"]["new"]) == ("killed", True)
+    summary = json.loads(output.read_text(encoding="utf-8"))
+    assert (summary["first_score"], summary["score"]) == (0.8, 1.0)
 
 
-def test_the_tests_of_a_module_are_its_own_file_or_else_its_folder(project):
-    (project / "tests" / "test_more.py").touch()
-    assert find_tests(project, "ane.ranges") == ["tests/test_ranges.py"]
-    assert find_tests(project, "ane.others") == ["tests/test_more.py", "tests/test_ranges.py"]
-    with pytest.raises(TrialError, match="no tests in tests/models"):
-        find_tests(project, "ane.models.x")
+def test_a_mutant_that_only_another_process_executes_is_killed_by_a_test_that_starts_one(project, mutate):
+    text = TESTS.replace("[clamp(value) for value in (1, 2, 9, 11)] == [2, 2, 9, 10]", "True")
+    (project / "tests" / "test_ranges.py").write_text(text, encoding="utf-8")
+    [result] = mutate(["+    return None"]).values()
+    assert result["by"].endswith("test_a_process")
 
 
-def test_a_module_whose_tests_fail_is_refused(project):
-    (project / "tests" / "test_ranges.py").write_text("def test_fails():\n    raise ValueError\n", encoding="utf-8")
+def test_a_test_that_fails_by_chance_kills_nothing(project, mutate, tmp_path):
+    times = tmp_path / "times"
+    (project / "tests" / "test_ranges.py").write_text(f"""{TESTS}
+def test_fails_every_second_time():
+    subprocess.run(["true"])
+    with open({str(times)!r}, "a") as file:
+        file.write(".")
+        assert file.tell() % 2, clamp(5)
+""", encoding="utf-8")
+    [result] = mutate(["value <= LOW"], "--jobs", "1").values()
+    assert (result["verdict"], times.stat().st_size) == ("survived", 3)
+
+
+def test_the_reason_why_a_survivor_is_equivalent_is_kept(mutate, tmp_path):
+    [result] = mutate(["value <= LOW"]).values()
+    output = tmp_path / "results.json"
+    output.write_text(json.dumps({"mutants": [{**result, "equivalent": "2 is LOW"}]}), encoding="utf-8")
+    for options in ((), ("--resume",), ("--again",)):
+        [result] = mutate(["value <= LOW"], *options).values()
+        assert result["equivalent"] == "2 is LOW"
+    assert score([result]) == {"sample": 1, "survived": 1, "equivalent": 1, "first_score": 0.0, "score": 0.0}
+
+
+def test_a_file_of_tests_that_cannot_be_recorded_is_named(project, tmp_path, capsys):
+    (project / "tests" / "test_ranges.py").write_text("import os\nos._exit(3)\n", encoding="utf-8")
     with pytest.raises(SystemExit):
-        main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1"])
+        main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1", "-o", str(tmp_path / "results.json")])
+    assert "tests/test_ranges.py: pytest ended early" in capsys.readouterr().err
