@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends import load_backend
 from ane.bench.records import BenchRow, Spread
 from ane.commands.arguments import comma_separated, positive
 from ane.models.kokoro.model_files import VOCABULARY, KokoroModel, find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
-from ane.models.styletts.graph import StyleBackend
-from ane.models.styletts.parallel import Parallelism
 from ane.models.styletts.speaker import SAMPLE_RATE
 from ane.speech.request import Run
 from benchmarks.harness import Benchmark, BenchmarkResult
@@ -64,7 +63,7 @@ def published_runner(model: KokoroModel, threads: int, folder: Path) -> Any:
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = kokoro_files()
-    ours = KokoroSynthesizer(model, StyleBackend(model), Parallelism(1, options.threads))
+    ours = KokoroSynthesizer(model, load_backend("onnx:cpu", model, threads=options.threads))
     sentences = held_out_sentences()[:options.sentences]
     ours.speak("Ready?")
     rows = []

@@ -11,7 +11,7 @@ functions for, and crops the result.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -206,6 +206,11 @@ class Backend(ABC):
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         """Run a stateless stage that the model declares."""
 
+    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        """``run`` with each of these inputs, in order, several at once where that is faster."""
+        for inputs in calls:
+            yield self.run(stage, **inputs)
+
     def longest(self, stage: str, length: str) -> int | None:
         """The most that a length of a stage's inputs may be in one call; None: no limit.
 
@@ -213,22 +218,22 @@ class Backend(ABC):
         """
         return None
 
-    @abstractmethod
     def embeddings(self) -> dict[str, np.ndarray]:
         """The decoder's look-up tables, float32, by the names of ``DecoderStage.tables``."""
+        raise NotImplementedError
 
-    @abstractmethod
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         """A decoder with an empty cache: ``capacity`` own positions for each of ``lanes`` lanes.
 
         It stores up to ``prefixes`` prefixes of at most ``max_prefix_length`` positions each. None, allowed with one
         prefix: of any length, but a prefix longer than all before it may clear the lanes.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
         """Bind the diffusion network to utterances: latents (1, N, D) and a number of frames of each, and one voice
         latent (1, C). Every utterance gets what it would get alone, up to rounding."""
+        raise NotImplementedError
 
     def align(self, columns: np.ndarray, memory: np.ndarray,
               heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -110,12 +110,11 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
             without the packages that the backend needs, an option that the backend ignores.
     """
+    options = EngineOptions(precision, threads, keep, **others)
+    if not model.family.networks:
+        return load_graph(spec, model, options)
     from ane.backends.torch.backend import TorchBackend
 
-    options = EngineOptions(precision, threads, keep, **others)
-    if model.family.stages is None:
-        refuse_backend_options(model, spec, options)
-        return model.own_backend()
     kind, device = resolve(spec, model)
     options.check(spec, kind, device)
     if kind == "torch":
@@ -175,13 +174,18 @@ def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]") ->
                     "`ane verify --against coreml`", ", ".join(unproven))
 
 
-def refuse_backend_options(model: "Model", spec: str, options: EngineOptions) -> None:
-    """Raise UserError for a backend or an option that has no effect on a family with a backend of its own."""
+def load_graph(spec: str, model: "Model", options: EngineOptions) -> "Backend":
+    """The engine of a model that is one ONNX graph. Raises UserError for another, or an option without effect on it."""
+    from ane.backends.onnx.graph_file import GraphEngine
+
     if spec not in ("auto", "onnx", "onnx:cpu"):
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
     for name in options.given():
-        raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it out",
-                        name)
+        if name != "threads":
+            raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it "
+                            "out", name)
+    options.check(spec, "onnx", "cpu")
+    return GraphEngine(model, options.threads)
 
 
 def package_runtime(kind: str, device: str) -> "Runtime":

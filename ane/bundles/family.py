@@ -125,9 +125,9 @@ class ModelFamily:
 
     Attributes:
         name: of its folder in ``ane.models``. title: its name in messages.
-        networks: by name, in the order in which bundles store them. None of PyTorch: the family runs graphs of its own.
-        stages: what a backend runs; None: its models have one of their own, and write their bundles themselves
-            (``own_backend`` and ``write_bundle`` of ``ane.models.styletts.bundle.StyleModel``).
+        networks: by name, in the order in which bundles store them. None of PyTorch: its models
+            are ONNX graphs, and write their bundles themselves (``ane.models.styletts.bundle.StyleModel``).
+        stages: what a backend runs.
         settings: class of the settings of a request, whose fields are its options; None: it transcribes.
         data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
         repositories: regular expression found in the names of repositories of this family; "": any other.
@@ -136,7 +136,7 @@ class ModelFamily:
     name: str
     title: str
     networks: Mapping[str, Network] = MappingProxyType({})
-    stages: "ModelStages | None" = None
+    stages: "ModelStages"
     settings: "type[SpeechSettings] | None" = None
     data: frozenset[str] = frozenset()
     repositories = ""

@@ -111,8 +111,7 @@ class ServedModels:
         self._make_room(size)
         began = time.monotonic()
         model = open_model(bundle=name)
-        backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads,
-                               None if model.family.stages is None else True)
+        backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads, True)
         backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
         if model.family.settings is None:
             served = ServedModel(name, Transcriber(model, backend), size)

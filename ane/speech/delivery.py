@@ -1,6 +1,6 @@
 """Sound as a text's markup asks for it: stretched, louder or softer, with silence before and after."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from math import inf
 
@@ -43,7 +43,7 @@ class ChunkDelivery:
         return np.concatenate((np.zeros(self.before, np.float32), sound, np.zeros(self.after, np.float32)))
 
 
-def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int) -> Iterator[Piece | Lanes]:
+def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int) -> Generator[Piece | Lanes, None, None]:
     """Yield the pieces as they are to be heard, the words of each text in seconds from its beginning; and the lanes.
 
     The silence before a chunk comes when its sound does. Silence of more than ``BLOCK_SECONDS`` comes in blocks.

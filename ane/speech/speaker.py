@@ -34,7 +34,7 @@ LOGGER = logging.getLogger("ane.speech")
 
 class Speaker(ABC):
     """A model on a backend. ``speak``, ``speak_all``, ``stream`` and ``feed`` synthesise speech; their arguments are
-    those of ``request``, ``progress`` and ``timeline``.
+    those of ``request``, and ``progress`` and ``timeline`` of ``Run``.
 
     A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``. Coroutines, also of several event
     loops, may share a speaker: ``speak_async`` and ``stream_async`` work on one piece at a time, whoever waits for it.
@@ -126,11 +126,8 @@ class Speaker(ABC):
         """
         if settings is None:
             settings = self.settings.of(preset, self.model.settings)
-        for name, value in (("voice", voice), ("seed", seed)):
+        for name, value in (("voice", voice), ("seed", seed), ("cast", cast), ("quote_voice", quote_voice)):
             if value is not None:
-                check_option(self.model, name)
-        for name, given in (("cast", cast), ("quote_voice", quote_voice)):
-            if given is not None:
                 check_option(self.model, name)
         known = cast_of(cast, quote_voice)
         voice = known.narrator if known and known.narrator and voice is None else voice
@@ -138,72 +135,57 @@ class Speaker(ABC):
         return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times),
                                             known))
 
-    def speak(self, text: str, voice: Any = None, preset: str | None = None, *, progress: Progress = report_nothing,
-              timeline: Timeline | None = None, **arguments: Any) -> Speech:
-        """Speak ``text``. The other arguments and the errors are those of ``request``.
+    def speak(self, text: str, voice: Any = None, preset: str | None = None, **arguments: Any) -> Speech:
+        """Speak ``text``. The other arguments and the errors are those of ``request``, and of ``Run``:
 
         Args:
             progress: called with (phase, done, total, note) during the work.
             timeline: records when each phase runs (None: a new one).
         """
-        [speech] = self.speak_all([text], voice, preset, progress=progress, timeline=timeline, **arguments)
+        [speech] = self.speak_all([text], voice, preset, **arguments)
         return speech
 
-    def speak_all(self, texts: Sequence[str], voice: Any = None, preset: str | None = None, *,
-                  progress: Progress = report_nothing, timeline: Timeline | None = None,
+    def speak_all(self, texts: Sequence[str], voice: Any = None, preset: str | None = None,
                   **arguments: Any) -> Iterator[Speech]:
         """Speak several texts, each as ``speak`` does with the same seed; they share lanes and passes.
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
-        request = self.request("", voice, preset, **arguments)
-        run = Run(progress, timeline or Timeline(), whole=True)
-        yield from self._spoken([replace(request, text=text) for text in texts], run)
-
-    def _spoken(self, requests: Sequence[SpeechRequest], run: Run) -> Iterator[Speech]:
-        """The speech of requests that differ in their texts only."""
-        chunks, request, voices = self._begin(requests, run)
-        facts, notes = self.facts(request), [self._scripts(each) for each in requests]
-        pieces = delivered(self.in_voices([chunk for own in chunks for chunk in own], request, voices, run),
-                           self.sample_rate)
+        request, run = self._asked("", voice, preset, whole=True, **arguments)
+        requests = [replace(request, text=text) for text in texts]
+        chunks, facts, pieces = self._begin(requests, run)
+        notes = [self._scripts(each) for each in requests]
         with closing_source(pieces):
             began = run.timeline.text_ready
             for own, noted in zip(chunks, notes, strict=True):
-                stream = Stream(up_to_final(pieces), [chunk.text for chunk in own], facts, self.sample_rate, run, noted)
+                stream = Stream(up_to_final(pieces), own, facts, self.sample_rate, run, noted)
                 stream.began = began
                 yield stream.collect()
                 began = run.timeline.now()
 
-    def stream(self, text: str, voice: Any = None, preset: str | None = None, *, progress: Progress = report_nothing,
-               timeline: Timeline | None = None, **arguments: Any) -> Stream:
+    def stream(self, text: str, voice: Any = None, preset: str | None = None, **arguments: Any) -> Stream:
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``; ``best`` must be 1.
 
         Without diffusion the pieces join to what ``speak`` returns, up to rounding. With it, a long chunk is diffused
         in windows (``ane.models.tortoise.windows``), so its sound differs slightly.
         """
-        request = self.request(text, voice, preset, **arguments)
-        return self.stream_of(request, Run(progress, timeline or Timeline()))
+        return self.stream_of(*self._asked(text, voice, preset, **arguments))
 
-    def speak_in_chunks(self, text: str, voice: Any = None, preset: str | None = None, *,
-                        progress: Progress = report_nothing, timeline: Timeline | None = None,
-                        **arguments: Any) -> Stream:
+    def speak_in_chunks(self, text: str, voice: Any = None, preset: str | None = None, **arguments: Any) -> Stream:
         """``speak``, but the sound is returned chunk by chunk, so that a long text takes no more memory than a short
         one. The pieces join to exactly what ``speak`` returns. Arguments and errors: ``stream``.
         """
-        request = self.request(text, voice, preset, **arguments)
-        return self.stream_of(request, Run(progress, timeline or Timeline(), whole=True))
+        return self.stream_of(*self._asked(text, voice, preset, whole=True, **arguments))
 
     def stream_of(self, request: SpeechRequest, run: Run) -> Stream:
         """The stream of a request that ``request`` returned."""
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
-        [chunks], request, voices = self._begin([request], run)
-        pieces = delivered(self.in_voices(chunks, request, voices, run), self.sample_rate)
-        return Stream(pieces, [chunk.text for chunk in chunks], self.facts(request), self.sample_rate, run,
-                      self._scripts(request))
+        [chunks], facts, pieces = self._begin([request], run)
+        return Stream(pieces, chunks, facts, self.sample_rate, run, self._scripts(request))
 
-    def feed(self, texts: Iterable[str], voice: Any = None, preset: str | None = None, *,
-             progress: Progress = report_nothing, timeline: Timeline | None = None, **arguments: Any) -> FedStream:
+    def feed(self, texts: Iterable[str], voice: Any = None, preset: str | None = None,
+             **arguments: Any) -> FedStream:
         """Speak a text that arrives incrementally, such as a language model's answer, while it arrives.
 
         The words are those of the whole text. Its pieces are spoken with the same seed each.
@@ -211,8 +193,7 @@ class Speaker(ABC):
         Args:
             texts: pieces of the text in order, divided anywhere. The other arguments and errors: ``speak``.
         """
-        return self.feed_of(texts, self.request("", voice, preset, ssml=False, **arguments),
-                            Run(progress, timeline or Timeline()))
+        return self.feed_of(texts, *self._asked("", voice, preset, ssml=False, **arguments))
 
     def feed_of(self, texts: Iterable[str | None], request: SpeechRequest, run: Run) -> FedStream:
         """``feed`` of a request without a text; a None among the texts stands where there is no text yet."""
@@ -275,9 +256,15 @@ class Speaker(ABC):
 
     # Within
 
+    def _asked(self, text: str, voice: Any, preset: str | None, whole: bool = False,
+               progress: Progress = report_nothing, timeline: Timeline | None = None,
+               **arguments: Any) -> tuple[SpeechRequest, Run]:
+        """The request of these arguments of ``speak``, and its run."""
+        return self.request(text, voice, preset, **arguments), Run(progress, timeline or Timeline(), whole=whole)
+
     def _begin(self, requests: Sequence[SpeechRequest],
-               run: Run) -> tuple[list[list[Chunk]], SpeechRequest, dict[str, Any]]:
-        """The chunks of each of some requests that differ in their texts only, and what ``in_voices`` takes."""
+               run: Run) -> tuple[list[list[Chunk]], dict[str, Any], Generator[Piece | Lanes, None, None]]:
+        """The chunks of each of some requests that differ in their texts only, and the facts and the sound of all."""
         run.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
         runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.fresh()) for _ in requests]
@@ -286,7 +273,9 @@ class Speaker(ABC):
         named = {chunk.delivery.voice: request for request, own in zip(requests, chunks, strict=True) for chunk in own
                  if chunk.delivery.voice}
         voices = {name: self.named_voice(name, request, run) for name, request in named.items()}
-        return chunks, self.with_voice(requests[0], run), voices
+        request = self.with_voice(requests[0], run)
+        sound = self.in_voices([chunk for own in chunks for chunk in own], request, voices, run)
+        return chunks, self.facts(request), delivered(sound, self.sample_rate)
 
     def named_voice(self, name: str, request: SpeechRequest, run: Run) -> Any:
         """What ``render`` takes for a voice that a text or its cast names. Raises UserError, with its place."""

@@ -12,7 +12,7 @@ import soundfile
 
 from ane.audio import write
 from ane.speech.lanes import Lanes
-from ane.speech.request import Piece, Run
+from ane.speech.request import Chunk, Piece, Run
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
@@ -128,11 +128,11 @@ class Stream(SoundStream):
         chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
     """
 
-    def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[str], stated: Mapping[str, Any],
+    def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[Chunk], stated: Mapping[str, Any],
                  sample_rate: int, run: Run, notes: Sequence[str] = ()):
         """``pieces``: up to the last of the text, as they are to be heard. ``stated``: facts known before, with 0 for
         what is counted; ``notes`` are known before, too."""
-        self.chunks, self.sample_rate, self.timeline = list(chunks), sample_rate, run.timeline
+        self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, run.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
         self._pieces, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0

@@ -12,9 +12,9 @@ import ane
 from ane.bundles.hashes import sha256_of
 from ane.bundles.hub import Snapshot
 from ane.cli import main
-from ane.models.kitten import model_files, open_kitten, synthesizer
+from ane.models.kitten import model_files, synthesizer
 from ane.models.kitten.settings import KittenSettings
-from tests.models.kitten.kitten_model import VOICES, letters, write_kitten_model
+from tests.models.kitten.kitten_model import VOICES, kitten_speaker, letters, write_kitten_model
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_say_writes_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_say_prints_json(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["say", "Hello.", "--bundle", bundle, "--json", "-o", "a.wav"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert (facts["voice"], facts["chunks"], facts["backend"]) == (VOICES[1], ["hello."], "onnx:cpu")
+    assert (facts["voice"], facts["chunks"], facts["backend"]) == (VOICES[1], ["Hello."], "onnx:cpu")
 
 
 def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.C
 def test_published_is_what_the_library_speaks(bundle: str) -> None:
     text = "Is it 3.14? It is!"
     assert main(["say", text, "--published", "--bundle", bundle, "-v", "Bella", "-o", "a.wav"]) == 0
-    expected = open_kitten("published", letters).speak(text, "Bella", settings=KittenSettings(published=True))
+    expected = kitten_speaker(Path("published")).speak(text, "Bella", settings=KittenSettings(published=True))
     assert expected.chunks == ["is it three point one four,", "it is,"]
     assert soundfile.info("a.wav").frames == len(expected.audio)
 
@@ -108,7 +108,7 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(("flags", "message"), [
     (("--seed", "1"), "--seed has no effect on KittenTTS models, and kitty is one"),
-    (("--threads", "1"), "--threads has no effect on KittenTTS models"),
+    (("--precision", "fp16"), "--precision has no effect on KittenTTS models"),
     (("--preset", "?"), "has no presets: add --bundle"),
     (("--backend", "torch"), "--backend must be onnx:cpu for KittenTTS models, got 'torch'"),
     (("--speed", "0"), "--speed must be from 0.1 to 10"),

@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ane.models.kitten import KittenSynthesizer, open_kitten
-from ane.models.kitten.chunking import split_published
-from ane.models.kitten.phonemes import VOCABULARY, token_ids
-from ane.models.kitten.preprocessing import preprocess
+from ane.models.kitten.phonemes import VOCABULARY, word_ids
+from ane.models.kitten.published_text import preprocess, split_published
 from ane.models.kitten.settings import KittenSettings
-from ane.models.kitten.synthesizer import PUBLISHED_CUT
+from ane.models.kitten.synthesizer import PUBLISHED_CUT, KittenSynthesizer
 from ane.speech.request import Run
+from tests.models.kitten.kitten_model import kitten_speaker
 from tests.parity.conftest import golden_facts
 
 PUBLISHED = KittenSettings(published=True)
@@ -35,7 +34,7 @@ def replayed(facts: dict[str, Any], directory: Path) -> KittenSynthesizer:
     """The golden model with a phonemizer that returns the recorded phonemes of each chunk."""
     recorded = {chunk: phonemes for run in facts["runs"]
                 for chunk, phonemes in zip(run["chunks"], run["phonemes"], strict=True)}
-    return open_kitten(directory, phonemizer=recorded.__getitem__)
+    return kitten_speaker(directory, None, recorded.__getitem__)
 
 
 def test_vocabulary(facts: dict[str, Any]) -> None:
@@ -55,7 +54,7 @@ def test_published_chunks(facts: dict[str, Any]) -> None:
 
 def test_ids_of_phonemes(facts: dict[str, Any]) -> None:
     for run in facts["runs"]:
-        assert [token_ids(phonemes).tolist()[0] for phonemes in run["phonemes"]] == run["input_ids"]
+        assert [word_ids(phonemes, "")[0].tolist() for phonemes in run["phonemes"]] == run["input_ids"]
 
 
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:

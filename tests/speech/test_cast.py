@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ane
+from ane.backends.onnx.graph_file import GraphEngine
 from ane.models.kokoro.model_files import find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
-from ane.models.styletts.graph import StyleBackend
 from ane.system.errors import UserError
 from ane.text.cast import Cast, read_cast
 from tests.models.kitten.kitten_model import write_kokoro_model
@@ -20,7 +20,7 @@ CAST = {"quotations": "af_heart", "speakers": {"Anna": "af_bella"}}
 @pytest.fixture
 def kokoro(tmp_path: Path) -> KokoroSynthesizer:
     model = find_model(write_kokoro_model(tmp_path / "kokoro"))
-    return KokoroSynthesizer(model, StyleBackend(model))
+    return KokoroSynthesizer(model, GraphEngine(model))
 
 
 @pytest.mark.parametrize(("text", "arguments"), [

@@ -181,8 +181,8 @@ DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kern
 
 
 @contextmanager
-def onnx_errors(action: str) -> Iterator[None]:
-    """Convert ONNX Runtime's errors to one line for the user. ``action`` completes "ONNX Runtime cannot …".
+def onnx_errors(action: str, advice: str = "convert the model again, or use backend=torch") -> Iterator[None]:
+    """Convert ONNX Runtime's errors to one line for the user: "ONNX Runtime cannot ``action``: …; ``advice``".
 
     Raises:
         CudaGraphError: it cannot record this as a CUDA graph. UserError: any other error of ONNX Runtime. Errors of
@@ -205,5 +205,4 @@ def onnx_errors(action: str) -> Iterator[None]:
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
         if any(part in text for part in CUDA_GRAPH_MESSAGES):
             raise CudaGraphError(f"ONNX Runtime cannot {action}: {line[:300]}") from error
-        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; convert the model again, or use "
-                        "backend=torch") from error
+        raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; {advice}") from error

@@ -8,9 +8,9 @@ from ane.bundles.hub import Snapshot
 from ane.models.kitten.model_files import OWNER, KittenModel, download_model, is_kitten_folder, read_model_files
 from ane.models.kitten.settings import KittenSettings
 from ane.models.styletts.bundle import StyleFamily
-from ane.models.styletts.graph import StyleBackend
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound
+    from ane.backends.base import Backend
     from ane.models.kitten.synthesizer import KittenSynthesizer
 
 
@@ -19,7 +19,7 @@ class KittenFamily(StyleFamily):
     settings = KittenSettings
     repositories = f"^{OWNER}/"
 
-    def synthesizer(self, model: KittenModel, backend: StyleBackend) -> "KittenSynthesizer":
+    def synthesizer(self, model: KittenModel, backend: "Backend") -> "KittenSynthesizer":
         from ane.models.kitten.synthesizer import KittenSynthesizer
 
         return KittenSynthesizer(model, backend)

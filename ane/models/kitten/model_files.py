@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from ane.bundles.hub import Snapshot, download_files, is_repository
+from ane.bundles.hub import Snapshot, download_files
 from ane.models.styletts.bundle import CONFIG_FILE, StyleModel
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
 
 TYPES = ("ONNX1", "ONNX2")
-OWNER = "KittenML"          # of the published repositories; a name without an owner is one of theirs
+OWNER = "KittenML"          # of the published repositories
 
 
 @dataclass(frozen=True)
@@ -96,22 +96,15 @@ def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[ty
 
 
 def is_kitten_folder(folder: Path | str) -> bool:
-    """Whether a folder has the config.json of a KittenTTS model."""
+    """Whether a folder has a config.json that names the files of a KittenTTS model."""
     try:
-        read_config(Path(folder) / CONFIG_FILE)
+        config = read_json(Path(folder) / CONFIG_FILE)
     except UserError:
         return False
-    return True
+    return isinstance(config, dict) and {"type", "model_file", "voices"} <= set(config)
 
 
-def repository_of(text: str) -> str | None:
-    """The Hugging Face repository that a name means: "OWNER/NAME", or NAME of KittenML; None: it is neither."""
-    repository = text if "/" in text else f"{OWNER}/{text}"
-    return repository if is_repository(repository) else None
-
-
-def download_model(repository: str, revision: str | None = None,
-                   progress: Callable[[str], None] = lambda file: None) -> Snapshot:
+def download_model(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
     """Download the three files of a repository, or find them in the hub's cache.
 
     Raises:

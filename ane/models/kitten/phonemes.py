@@ -8,13 +8,11 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 
-from ane.models.styletts.vocabulary import VOCABULARY
+from ane.models.styletts.stages import VOCABULARY
 from ane.system.errors import UserError
-from ane.text.splitter import is_abbreviation
 
 Phonemizer = Callable[[str], str]       # English text → IPA with stress marks, punctuation kept
 
@@ -30,18 +28,11 @@ def phonemize(phonemizer: Phonemizer, text: str) -> str:
         return phonemizer(text)
 
 
-def token_ids(phonemes: str) -> np.ndarray:
-    """Ids of the words and marks of ``phonemes``, joined by spaces, between the pad and "…" with the pad.
-
-    Characters outside the vocabulary are dropped. Returns (1, T) int64, T ≥ 3.
-    """
-    return word_ids(phonemes, "")[0]
-
-
 def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
-    """``token_ids``, and each word of ``text`` with its first id and the one after its last.
+    """Ids (T,) int64, and each word of ``text`` with its first id and the one after its last.
 
-    There are no words when the phonemes have another number of them.
+    The ids are those of the words and marks of ``phonemes``, joined by spaces, between the pad and "…" with the pad;
+    characters outside the vocabulary are dropped. There are no words when the phonemes have another number of them.
     """
     groups, words, ids = phonemes.split(), text.split(), [0]
     spans: dict[int, tuple[int, int]] = {}
@@ -52,26 +43,8 @@ def word_ids(phonemes: str, text: str) -> tuple[np.ndarray, list[tuple[str, int,
             ids += [VOCABULARY[character] for character in piece if character in VOCABULARY]
             spans[index] = first, len(ids)
     aligned = len(words) == len(groups)
-    return (np.array([[*ids, END_ID, 0]], np.int64),
+    return (np.array([*ids, END_ID, 0], np.int64),
             [(word, *spans[index]) for index, word in enumerate(words)] if aligned else [])
-
-
-def without_abbreviation_dots(text: str, phonemes: str) -> str:
-    """``phonemes`` of ``text`` without the full stops of abbreviations ("dr. smith", "u.s.a."), which are no pauses.
-
-    The last full stop of the text always stays. The phonemes are unchanged unless they have as many full stops.
-    """
-    if text.count(".") != phonemes.count("."):
-        return phonemes
-    kept: list[bool] = []
-    for word, following in pairwise([*text.split(), ""]):
-        dots = word.count(".")
-        core = word.strip(",;:!?\"'()")
-        abbreviated = core != "i." and is_abbreviation(core, following or "x")      # "so did i. then"
-        last_stays = not following and word.rstrip("\"')").endswith(".")
-        kept += [not abbreviated] * (dots - last_stays) + [True] * last_stays
-    parts = phonemes.split(".")
-    return parts[0] + "".join((". " if stays else " ") + part for stays, part in zip(kept, parts[1:], strict=True))
 
 
 def load_espeak() -> Phonemizer:
@@ -88,7 +61,7 @@ def load_espeak() -> Phonemizer:
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
         raise UserError(f"KittenTTS needs {error.name} to convert text to phonemes: pip install 'tortoise-ane[kitten]' "
-                        "(espeak-ng, GPL-3.0-or-later), or pass phonemizer=, a function from text to IPA") from error
+                        "(espeak-ng, GPL-3.0-or-later), or set phonemizer, a function from text to IPA") from error
     try:
         EspeakWrapper.set_library(espeakng_loader.get_library_path())
         os.environ["ESPEAK_DATA_PATH"] = espeakng_loader.get_data_path()
@@ -97,7 +70,4 @@ def load_espeak() -> Phonemizer:
         raise UserError(f"espeak-ng does not load: {error}; pip install --force-reinstall espeakng_loader "
                         "phonemizer") from error
 
-    def ipa(text: str) -> str:
-        return backend.phonemize([text])[0]
-
-    return lambda text: phonemize(ipa, text)
+    return lambda text: backend.phonemize([text])[0]

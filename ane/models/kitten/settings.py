@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ane.speech.settings import SpeechSettings, setting
+from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import checked
 
 
@@ -12,8 +12,11 @@ class KittenSettings(SpeechSettings):
 
     Attributes:
         speed: speed of speech, 1 as trained, 2 twice as fast; it is multiplied by the voice's own factor.
-        published: exactly the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark, 5000
-            samples less. False: sentences keep their marks, and silence at the end of a chunk is trimmed.
+        published: exactly the words, the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its
+            mark, 5000 samples less. False: texts are read as by other models, sentences keep their marks, and silence
+            at the end of a chunk is trimmed.
+        split: desired and maximum characters of a chunk that is not published; None: the text is one chunk. A chunk of
+            more phonemes than one pass takes is split further, or with None an error.
 
     Raises:
         UserError: the speed is out of range.
@@ -22,3 +25,4 @@ class KittenSettings(SpeechSettings):
     speed: float = Field(default=1.0, ge=0.1, le=10)
     published: bool = setting(False, "for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1",
                               group="text")
+    split: tuple[int, int] | None = split_setting(200, 400)

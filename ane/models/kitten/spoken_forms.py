@@ -1,9 +1,8 @@
-"""Words for what a rule of ``preprocessing`` matches: money, times, units, fractions and so on.
+"""Words for what a rule of ``published_text`` matches: money, times, units, fractions and so on.
 
 Each function of a form takes the match; its groups are the parts of the form in their order. ValueError: a part is no
 number. Numbers are spelled exactly as KittenTTS's TextPreprocessor does, with its peculiarities: 1200 is "twelve
-hundred"; 20th is "twentyth"; groups above the trillions are dropped. ``chunking`` spells such numbers properly before,
-unless the published text is asked for.
+hundred"; 20th is "twentyth"; groups above the trillions are dropped.
 """
 
 import re

@@ -1,51 +1,42 @@
 """Synthesis of 24 kHz speech with a KittenTTS model."""
 
-import os
+import re
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 
 from ane.audio.trimming import trimmed
-from ane.bundles.family import find_family
-from ane.bundles.manifest import MANIFEST_FILE
-from ane.models.kitten.chunking import spoken_chunks
-from ane.models.kitten.model_files import KittenModel, download_model, read_model_files, repository_of
-from ane.models.kitten.phonemes import Phonemizer, load_espeak, phonemize, without_abbreviation_dots, word_ids
-from ane.models.kitten.preprocessing import preprocess
+from ane.models.kitten.phonemes import Phonemizer, load_espeak, phonemize, word_ids
+from ane.models.kitten.published_text import preprocess, split_published
 from ane.models.kitten.settings import KittenSettings
-from ane.models.styletts.graph import StyleBackend
-from ane.models.styletts.parallel import Parallelism
-from ane.models.styletts.speaker import SAMPLE_RATE, StyleChunk, StyleSpeaker
+from ane.models.styletts.speaker import MOST_IDS, SAMPLE_RATE, StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
 from ane.system.errors import UserError
-from ane.text import shorten
-from ane.text.passages import Passage, with_deliveries
+from ane.text import nothing_to_say_error
+from ane.text.english import normalise_cased
+from ane.text.passages import PLAIN, split_to_fit
 
 PUBLISHED_CUT = 5000        # samples that the published code cuts from the end of every chunk
 END_SILENCE = 0.1           # seconds of silence that may stay at the end of a chunk
+SPELLED = re.compile(r"(?<=\b[A-Z])\.(?=[A-Z]\b)")      # in "U.S.A", which espeak-ng reads right as USA
+ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 
 class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model. The published graphs draw noise themselves, so only the length of speech is the same in every
     run; ``published`` texts of a few letters may have no samples.
 
-    Args:
-        phonemizer: text → IPA; None: espeak-ng, loaded with the first text. Only one thread of the process calls a
-            phonemizer at a time.
-        parallelism: how many chunks are computed at once.
-
-    Raises:
-        UserError: the voices are damaged.
+    Attributes:
+        phonemizer: text → IPA: espeak-ng, loaded with the first text, or what is set in its place. Only one thread of
+            the process calls a phonemizer at a time.
     """
 
     settings = KittenSettings
 
-    def __init__(self, model: KittenModel, backend: StyleBackend, phonemizer: Phonemizer | None = None,
-                 parallelism: Parallelism | None = None):
-        super().__init__(model, backend, parallelism)
-        self._phonemizer = phonemizer
+    @cached_property
+    def phonemizer(self) -> Phonemizer:
+        return load_espeak()
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
@@ -54,34 +45,33 @@ class KittenSynthesizer(StyleSpeaker):
         return super().completed(request)
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:
-        return preprocess
+        return preprocess if settings.published else normalise_cased
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
-        settings = request.settings
+        """The style of a chunk is the row with the number of its characters, as it is spoken."""
+        def encode(piece: str) -> tuple[int, tuple[np.ndarray, list[tuple[str, int, int]], int]] | None:
+            spoken = spoken_form(piece)
+            ids, spans = word_ids(phonemize(self.phonemizer, spoken), spoken)
+            return (len(ids), (ids, spans, len(spoken))) if any(map(str.isalnum, spoken)) else None
+
         with run.timeline.record("phonemes"):
-            passages = [Passage(request.text)] if settings.published else run.passages(request)
-            found = with_deliveries(passages, lambda text: spoken_chunks(text, settings.published))
-            chunks = []
-            for number, (chunk, delivery) in enumerate(found, 1):
-                phonemes = phonemize(self.phonemizer, chunk)
-                if not settings.published:
-                    phonemes = without_abbreviation_dots(chunk, phonemes)
-                ids, spans = word_ids(phonemes, chunk)
-                name = self.voice_of(delivery.voice, request, run)
-                chunks.append(StyleChunk(
-                    chunk, f"chunk {number} of {len(found)}, {shorten(chunk)!r}", ids,
-                    *self.styles.style(name, len(chunk)), self.styles.speed(name, settings.speed * delivery.speed),
-                    spans, delivery=replace(delivery, speed=1.0)))
-        return chunks
+            if request.settings.published:
+                texts = split_published(preprocess(request.text))
+                if not texts:
+                    raise nothing_to_say_error(request.text)
+                return [self.chunk(text, *word_ids(phonemize(self.phonemizer, text), text), len(text), PLAIN, request,
+                                   run) for text in texts]
+            return [self.chunk(text, *found, delivery, request, run) for text, found, delivery in
+                    split_to_fit(run.passages(request), encode, request.settings.split, MOST_IDS, "phonemes")]
 
     def trimmed(self, wave: np.ndarray, settings: KittenSettings) -> tuple[np.ndarray, int]:
         return (cut_as_published if settings.published else trim_end)(wave), 0
 
-    @property
-    def phonemizer(self) -> Phonemizer:
-        """The phonemizer; loads espeak-ng when none was given. Raises UserError when that is not installed."""
-        self._phonemizer = self._phonemizer or load_espeak()
-        return self._phonemizer
+
+def spoken_form(text: str) -> str:
+    """A text in words, which ends in a mark."""
+    words = SPELLED.sub("", normalise_cased(text))
+    return words if ENDED.search(words) else f"{words},"
 
 
 def cut_as_published(wave: np.ndarray) -> np.ndarray:
@@ -94,33 +84,3 @@ def trim_end(wave: np.ndarray) -> np.ndarray:
     if not len(wave):
         return wave
     return trimmed(np.clip(wave, -1, 1), (len(wave) / SAMPLE_RATE, END_SILENCE))
-
-
-def open_kitten(source: str | Path, phonemizer: Phonemizer | None = None, workers: int | None = None,
-                threads: int | None = None, revision: str | None = None) -> KittenSynthesizer:
-    """Open a KittenTTS model.
-
-    Args:
-        source: a folder with config.json, the graph and the voices; a bundle of such a model; or a Hugging Face
-            repository, "OWNER/NAME" or a NAME of KittenML's, which is downloaded.
-        phonemizer: text → IPA; None: espeak-ng, which the extra ``kitten`` installs.
-        workers: chunks computed at once, at most one per core; None: one per core.
-        threads: cores for each of them; None: one where several are computed at once, else all.
-        revision: branch, tag or commit on the hub.
-
-    Raises:
-        UserError: no such model, a file of it is missing, damaged or not KittenTTS's, or the hub cannot be reached.
-    """
-    folder = Path(os.path.expanduser(source))
-    if os.path.isdir(folder):
-        if revision:
-            raise UserError(f"revision is for the hub; {folder} is a folder")
-        bundled = os.path.isfile(folder / MANIFEST_FILE)
-        model = find_family("kitten").open_bundle(folder) if bundled else read_model_files(folder)
-    else:
-        repository = repository_of(source) if isinstance(source, str) else None
-        if repository is None:
-            raise UserError(f"{source} is neither a folder nor a repository OWNER/NAME of the hub")
-        model = read_model_files(download_model(repository, revision).directory)
-    model.check()
-    return KittenSynthesizer(model, StyleBackend(model), phonemizer, Parallelism(workers, threads))

@@ -8,9 +8,9 @@ from ane.bundles.hub import Snapshot, download_files
 from ane.models.kokoro.model_files import DEFAULT_VOICE, KokoroModel, find_model, graphs_in, voices_in
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.styletts.bundle import StyleFamily
-from ane.models.styletts.graph import StyleBackend
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound
+    from ane.backends.base import Backend
     from ane.models.kokoro.synthesizer import KokoroSynthesizer
 
 VOICES = """alloy aoede bella heart jessica kore nicole nova river sarah sky
@@ -24,7 +24,7 @@ class KokoroFamily(StyleFamily):
     settings = KokoroSettings
     repositories = "kokoro"
 
-    def synthesizer(self, model: KokoroModel, backend: StyleBackend) -> "KokoroSynthesizer":
+    def synthesizer(self, model: KokoroModel, backend: "Backend") -> "KokoroSynthesizer":
         from ane.models.kokoro.synthesizer import KokoroSynthesizer
 
         return KokoroSynthesizer(model, backend)

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.choosing import load_backend
 from ane.models.styletts.bundle import CONFIG_FILE, StyleModel
-from ane.models.styletts.graph import CLIPPED, DURATION, with_durations
-from ane.models.styletts.vocabulary import VOCABULARY as KITTEN_VOCABULARY
+from ane.models.styletts.stages import VOCABULARY as KITTEN_VOCABULARY
+from ane.models.styletts.stages import with_durations
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
@@ -26,6 +27,7 @@ from ane.system.files import read_json
 GRAPH_FILE, VOICES_FILE = "model.onnx", "voices.npz"
 VOCABULARY_FILES = CONFIG_FILE, "vocab.json", "tokenizer.json"
 DEFAULT_VOICE = "af_heart"
+METADATA = "kokoro_config"      # of the graph, with the vocabulary
 
 # Kokoro 1.0's ids: those of KittenTTS but for 14, which that does not have there (kokoro_onnx/config.json of 0.6.1)
 VOCABULARY = {character: KITTEN_VOCABULARY[character] for character in (
@@ -43,7 +45,15 @@ class KokoroModel(StyleModel):
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Characters and their ids. Raises UserError for a damaged file."""
-        return stated_vocabulary(self.folder) or self.open_graph().vocabulary or VOCABULARY
+        return stated_vocabulary(self.folder) or self.vocabulary_of_graph() or VOCABULARY
+
+    def vocabulary_of_graph(self) -> dict[str, int] | None:
+        engine: Any = load_backend("auto", self)
+        stated = engine.graph(None).metadata.get(METADATA)
+        return json.loads(stated)["vocab"] if stated else None
+
+    def graph_content(self) -> bytes:
+        return with_durations(self.graph)
 
     @property
     def files(self) -> dict[str, Path]:
@@ -52,10 +62,7 @@ class KokoroModel(StyleModel):
         return {named_within(self.folder, file): file for file in (*stated, self.graph, *voices)}
 
     def write_files(self, folder: Path) -> list[str]:
-        graph = self.graph.read_bytes()
-        if CLIPPED.encode() in graph and {DURATION, CLIPPED}.isdisjoint(self.open_graph().published_outputs):
-            graph = with_durations(self.graph)
-        (folder / GRAPH_FILE).write_bytes(graph)
+        (folder / GRAPH_FILE).write_bytes(with_durations(self.graph))
         np.savez(folder / VOICES_FILE, **self.read_voices().tables)     # type: ignore[arg-type]
         (folder / CONFIG_FILE).write_text(json.dumps({"vocab": self.vocabulary}, ensure_ascii=False) + "\n",
                                           encoding="utf-8")

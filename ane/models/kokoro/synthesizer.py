@@ -1,21 +1,18 @@
 """Synthesis of 24 kHz speech with a Kokoro model: the sound that kokoro-onnx 0.6.1 makes of the same phonemes."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 
 from ane.models.kokoro.model_files import KokoroModel
 from ane.models.kokoro.settings import KokoroSettings
-from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
-from ane.models.styletts.speaker import StyleChunk, StyleSpeaker
+from ane.models.phoneme_chunks import split_into_phonemes
+from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
-from ane.text import shorten
 from ane.text.english import normalise_cased
 
 BRITISH = "bf_", "bm_"                      # how names of British voices begin
-MOST_IDS = 510 + 2                          # of one pass, with the pads
 PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
 FRAME, HOP = 2048, 512                      # samples of a frame, and between two, when silence is looked for
 SILENCE = 1e-6                              # of the loudest frame's power, −60 dB: a frame with no more is silent
@@ -34,33 +31,22 @@ class KokoroSynthesizer(StyleSpeaker):
         return normalise_cased
 
     def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
+        """The style of n phonemes is row n − 1."""
         with run.timeline.record("phonemes"):
-            passages = run.passages(request)
-            found = [chunk for british, own in
-                     groupby(passages, lambda each: self.voice_of(each.voice, request, run).startswith(BRITISH))
-                     for chunk in split_into_phonemes(list(own), request.settings.split, MOST_IDS,
-                                                      self.model.vocabulary, british)]
-            return [self.chunk(chunk, f"chunk {number} of {len(found)}, {shorten(chunk.text)!r}",
-                               replace(request, voice=self.voice_of(chunk.delivery.voice, request, run)),
-                               pause_after(chunk.text) if number < len(found) else 0.0)
-                    for number, chunk in enumerate(found, 1)]
+            return [self.chunk(chunk.text, chunk.ids, chunk.spans, len(chunk.ids) - 3, chunk.delivery, request, run)
+                    for british, own in
+                    groupby(run.passages(request),
+                            lambda each: self.voice_of(each.voice, request, run).startswith(BRITISH))
+                    for chunk in split_into_phonemes(list(own), request.settings.split, MOST_IDS,
+                                                     self.model.vocabulary, british)]
 
-    def chunk(self, chunk: PhonemeChunk, label: str, request: SpeechRequest, pause: float) -> StyleChunk:
-        """A chunk with the graph's inputs. The style of n phonemes is row n − 1."""
-        delivery = replace(chunk.delivery, speed=1.0, after=chunk.delivery.after + pause)
-        return StyleChunk(chunk.text, label, chunk.ids[None], *self.styles.style(request.voice, len(chunk.ids) - 3),
-                          self.styles.speed(request.voice, request.settings.speed * chunk.delivery.speed), chunk.spans,
-                          delivery=delivery)
+    def pause(self, text: str) -> float:
+        return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
 
     def trimmed(self, wave: np.ndarray, settings: KokoroSettings) -> tuple[np.ndarray, int]:
         loud = np.flatnonzero(loud_frames(wave))        # at least the loudest
         begin = int(loud[0]) * HOP
         return np.clip(wave[begin:(int(loud[-1]) + 1) * HOP], -1, 1), begin
-
-
-def pause_after(text: str) -> float:
-    """Seconds of silence after a chunk that another one follows."""
-    return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)
 
 
 def loud_frames(wave: np.ndarray) -> np.ndarray:

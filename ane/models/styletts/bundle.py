@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
+from ane.backends.choosing import load_backend
 from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.hashes import FileRecord, check_hash, record
 from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.model import Model
-from ane.models.styletts.graph import StyleBackend, StyleGraph
+from ane.models.styletts.stages import STYLE_STAGES, interface_fault
 from ane.models.styletts.voices import StyleVoices
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -86,13 +87,19 @@ class StyleModel(Model):
     def voice_names(self) -> list[str]:
         return self.read_voices().names
 
-    def open_graph(self, threads: int | None = None) -> StyleGraph:
-        return StyleGraph(self.graph, self.family.title, self.extra, threads)
+    def graph_content(self) -> Path | bytes:
+        """What is loaded of the graph: the file, or what is to be loaded in its place."""
+        return self.graph
+
+    def check_graph(self, graph: Any) -> None:
+        """Raise UserError for a loaded graph (``ane.backends.onnx.graph_file``) with other inputs."""
+        if fault := interface_fault(graph.inputs):
+            raise UserError(f"{self.graph} is not a {self.family.title} graph: {fault}")
 
     def check(self) -> dict[str, list[str]]:
         """Read the voices and open the graph. Raises UserError when one is damaged. Returns {}: all of it is used."""
         self.read_voices()
-        self.open_graph()
+        load_backend("auto", self).load()
         return {}
 
     @property
@@ -109,10 +116,6 @@ class StyleModel(Model):
 
     def renamed(self, name: str) -> Self:
         return dataclasses.replace(self, name=name)
-
-    def own_backend(self) -> StyleBackend:
-        """What runs its graph."""
-        return StyleBackend(self)
 
     def write_bundle(self, destination: Path | str, *, name: str | None = None, licence: str = "",
                      source: Mapping[str, Any] | None = None, overwrite: bool = False) -> "StyleModel":
@@ -139,6 +142,8 @@ class StyleModel(Model):
 
 class StyleFamily(ModelFamily):
     """What these families declare in common. Each defines ``open_checkpoints`` and ``synthesizer``."""
+
+    stages = STYLE_STAGES
 
     def open_bundle(self, folder: Path) -> StyleModel:
         """The files of a bundle, each compared with its SHA-256.

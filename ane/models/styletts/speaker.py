@@ -1,6 +1,5 @@
 """Synthesis of 24 kHz speech with a graph of StyleTTS 2's kind, several chunks in parallel."""
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,17 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from ane.backends.base import Backend
 from ane.models.styletts.bundle import StyleModel
-from ane.models.styletts.graph import StyleBackend
-from ane.models.styletts.parallel import Parallelism, compute_in_order
 from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
+from ane.text import shorten
+from ane.text.passages import Delivery
 
 SAMPLE_RATE = 24000
+MOST_IDS = 510 + 2      # of one pass, with the pads
+
+Spans = Sequence[tuple[str, int, int]]      # each word with its first id and the one after its last
 
 
 @dataclass(frozen=True)
@@ -26,25 +29,20 @@ class StyleChunk(Chunk):
     """A chunk with the graph's inputs.
 
     Attributes:
-        label: its number and text, for messages.
         input_ids: (1, T) int64. style: (1, 256) float32, row ``style_row`` of the voice's table. speed: (1,) float32,
             which has the speed of its passage.
-        spans: each word with its first id and the one after its last; none if they are not known.
+        spans: none if they are not known.
     """
 
-    label: str
     input_ids: np.ndarray
     style_row: int
     style: np.ndarray
     speed: np.ndarray
-    spans: Sequence[tuple[str, int, int]] = ()
+    spans: Spans = ()
 
 
 class StyleSpeaker(Speaker):
     """A model on the CPU; several threads may call it. A kind of model defines ``chunks`` and ``trimmed``.
-
-    Args:
-        parallelism: how many chunks are computed at once.
 
     Raises:
         UserError: the voices are damaged.
@@ -52,14 +50,17 @@ class StyleSpeaker(Speaker):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, model: StyleModel, backend: StyleBackend, parallelism: Parallelism | None = None):
+    def __init__(self, model: StyleModel, backend: Backend):
         super().__init__(model, backend)
         self.styles = model.read_voices()
-        self.parallelism = parallelism or Parallelism()
 
     @abstractmethod
     def trimmed(self, wave: np.ndarray, settings: Any) -> tuple[np.ndarray, int]:
         """A chunk's waveform (S,) without silence at its ends, and how many samples were removed before it."""
+
+    def pause(self, text: str) -> float:
+        """Seconds of silence after a chunk that another one follows."""
+        return 0.0
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """With the voice's own name."""
@@ -80,47 +81,41 @@ class StyleSpeaker(Speaker):
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
         return {"voice": request.voice, "speed": request.settings.speed, "tokens": 0}
 
+    def chunk(self, text: str, ids: np.ndarray, spans: Spans, row: int, delivery: Delivery, request: SpeechRequest,
+              run: Run) -> StyleChunk:
+        """A chunk of ids (T,) int64, in its voice: the style is that of a row of the voice's table."""
+        voice = self.voice_of(delivery.voice, request, run)
+        return StyleChunk(text, ids[None], *self.styles.style(voice, row),
+                          self.styles.speed(voice, request.settings.speed * delivery.speed), spans,
+                          delivery=replace(delivery, speed=1.0))
+
     def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
         """Each chunk as soon as it and those before it are computed, several at once."""
-        workers = self.parallelism.workers_for(len(chunks))
-        graph = self.backend.graph(self.parallelism.threads_for(workers))
-        finished = itertools.count(1)
-
-        def sound(chunk: StyleChunk) -> tuple[np.ndarray, list[SpokenWord]]:
-            try:
-                whole, durations = graph.run(chunk.input_ids, chunk.style, chunk.speed)
+        outputs = run.timeline.record_each("synthesis", self.backend.run_each("speech", [
+            {"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.speed} for chunk in chunks]))
+        with closing_source(outputs):
+            for done, chunk in enumerate(chunks, 1):
+                try:
+                    output = next(outputs)
+                except UserError as error:
+                    raise UserError(f"chunk {done} of {len(chunks)}, {shorten(chunk.text)!r}: {error}") from error
+                durations, whole = np.split(output, [chunk.input_ids.size])
                 wave, removed = self.trimmed(whole, request.settings)
-            except UserError as error:
-                raise UserError(f"{chunk.label}: {error}") from error
-            except Exception as error:
-                error.add_note(f"in {chunk.label}")
-                raise
-            run.progress("synthesis", next(finished), len(chunks), "")
-            if durations is None or not chunk.spans:
-                return wave, list(shared_time(chunk.text.split(), (0.0, len(wave) / SAMPLE_RATE)))
-            return wave, chunk_words(chunk, durations, len(whole), removed, len(wave))
-
-        sounds = run.timeline.record_each("synthesis", compute_in_order(sound, chunks, workers))
-        with closing_source(sounds):
-            for chunk, (wave, words) in zip(chunks, sounds, strict=True):
-                yield Piece(wave, chunk, True, words, {"tokens": chunk.input_ids.size})
-
-    def prepare(self, voice: str | None = None, settings: Any = None) -> str:
-        """Load what reads text, so that the first text is spoken sooner. Returns the voice's name. Errors: ``speak``.
-        """
-        request = self.request("a", voice, settings=settings)
-        self.chunks(request, Run())
-        self.backend.graph(self.parallelism.threads_for(1))
-        return request.voice
+                words = chunk_words(chunk, durations, len(whole), removed, len(wave))
+                run.progress("synthesis", done, len(chunks), "")
+                yield Piece(wave, chunk.with_pause(self.pause(chunk.text)), True, words,
+                            {"tokens": chunk.input_ids.size})
 
 
 def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: int, kept: int) -> list[SpokenWord]:
     """The words of a chunk in seconds of its sound.
 
     Args:
-        durations: (T,) of its ids, which share all of the graph's ``whole`` samples.
+        durations: (T,) of its ids, which share all of the graph's ``whole`` samples; zeros if they are not known.
         removed: samples that were removed before the ``kept`` ones.
     """
+    if not chunk.spans or not durations.any():
+        return list(shared_time(chunk.text.split(), (0.0, kept / SAMPLE_RATE)))
     ends = np.concatenate(([0.0], durations.cumsum(dtype=np.float64))) / durations.sum(dtype=np.float64) * whole
     times = np.clip(ends - removed, 0, kept) / SAMPLE_RATE
     return timed_words(chunk.text, chunk.spans, times)

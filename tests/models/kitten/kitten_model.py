@@ -7,6 +7,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 
+from ane.backends.onnx.graph_file import GraphEngine
+from ane.bundles import open_model
+from ane.models.kitten.family import FAMILY
+from ane.models.kitten.phonemes import Phonemizer
+from ane.models.kitten.synthesizer import KittenSynthesizer
+
 VOICES = ("expr-voice-2-f", "expr-voice-5-m")
 HOP = 600       # samples per id
 
@@ -87,3 +93,12 @@ def kitten_graph(width: int, layers: int, noise: float = 0.0, samples: int = HOP
 def letters(text: str) -> str:
     """A phonemizer without phonemes: the text itself."""
     return text
+
+
+def kitten_speaker(folder: Path, threads: int | None = 1, phonemizer: Phonemizer = letters) -> KittenSynthesizer:
+    """A model of KittenTTS in a folder or a bundle, on so many cores, also more than there are."""
+    model = open_model(folder) if (folder / "bundle.json").is_file() else FAMILY.open_checkpoints(folder)
+    model.check()
+    speaker = KittenSynthesizer(model, GraphEngine(model, threads))
+    speaker.phonemizer = phonemizer
+    return speaker

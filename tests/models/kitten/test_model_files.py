@@ -12,12 +12,12 @@ from onnx import TensorProto, helper
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import Snapshot
 from ane.bundles.manifest import bundle_family
-from ane.models.kitten import model_files, open_kitten
+from ane.models.kitten import model_files
 from ane.models.kitten.family import FAMILY
-from ane.models.kitten.model_files import is_kitten_folder, read_model_files, repository_of
+from ane.models.kitten.model_files import is_kitten_folder, read_model_files
 from ane.models.styletts import voices
 from ane.system.errors import UserError
-from tests.models.kitten.kitten_model import kitten_graph, letters
+from tests.models.kitten.kitten_model import kitten_graph, kitten_speaker
 
 
 def configure(folder: Path, **values: Any) -> None:
@@ -27,7 +27,7 @@ def configure(folder: Path, **values: Any) -> None:
 
 def refused(folder: Path, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        open_kitten(folder, letters)
+        kitten_speaker(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_no_voices(folder: Path) -> None:
 
 def test_a_damaged_graph(folder: Path) -> None:
     (folder / "model.onnx").write_bytes(b"no graph")
-    refused(folder, "model.onnx cannot be loaded")
+    refused(folder, "ONNX Runtime cannot load .*model.onnx: .*; download the model again")
 
 
 def test_a_foreign_graph(folder: Path) -> None:
@@ -113,22 +113,16 @@ def test_a_graph_that_returns_nan_names_the_chunk(folder: Path) -> None:
     embedding = np.full((178, 8), np.nan, np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(embedding, "embedding"))
     onnx.save(model, folder / "model.onnx")
-    with pytest.raises(UserError, match=r"chunk 1 of 1, 'hello\.': the graph returns NaN"):
-        open_kitten(folder, letters).speak("Hello.")
+    with pytest.raises(UserError, match=r"chunk 1 of 1, 'Hello\.': the graph returns NaN"):
+        kitten_speaker(folder).speak("Hello.")
 
 
 def test_a_graph_that_fails_names_the_chunk(folder: Path) -> None:
     model = kitten_graph(8, 0)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((50, 8), np.float32), "embedding"))
     onnx.save(model, folder / "model.onnx")
-    with pytest.raises(UserError, match=r"chunk 1 of 1, 'say you\.': the graph fails"):
-        open_kitten(folder, letters).speak("Say you.")
-
-
-@pytest.mark.parametrize(("source", "repository"), [
-    ("kitten-tts-nano-0.8-fp32", "KittenML/kitten-tts-nano-0.8-fp32"), ("a/b", "a/b"), ("a/b/c", None), ("", None)])
-def test_repositories(source: str, repository: str | None) -> None:
-    assert repository_of(source) == repository
+    with pytest.raises(UserError, match=r"chunk 1 of 1, 'Say you\.': ONNX Runtime cannot run .*model\.onnx: "):
+        kitten_speaker(folder).speak("Say you.")
 
 
 def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,14 +134,9 @@ def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, mo
 
     monkeypatch.setattr(model_files, "download_files", download)
     repository = "KittenML/kitten-tts-nano-0.8-fp32"
-    assert len(open_kitten("kitten-tts-nano-0.8-fp32", letters).speak("Hello.").audio)
+    FAMILY.download(repository, None, lambda file: None)
     assert requests == [(repository, ("config.json",), None),
                         (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40)]
-
-
-def test_no_such_source() -> None:
-    with pytest.raises(UserError, match="is neither a folder nor a repository"):
-        open_kitten("/nowhere/at/all")
 
 
 def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
@@ -158,7 +147,7 @@ def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
     content = json.loads((destination / "bundle.json").read_text())
     assert (content["format"], content["model"], content["source"]) == (1, "kitten", {"repository": "a/b"})
     assert {record["file"] for record in content["files"].values()} == {"config.json", "model.onnx", "voices.npz"}
-    speech = [open_kitten(source, letters).speak("Hello.", "Bella").audio for source in (folder, destination)]
+    speech = [kitten_speaker(source).speak("Hello.", "Bella").audio for source in (folder, destination)]
     np.testing.assert_array_equal(*speech)
     assert is_kitten_folder(folder)
     assert not is_kitten_folder(tmp_path)

@@ -1,9 +1,9 @@
-"""Ids of phonemes, and full stops that are no pauses."""
+"""Ids of phonemes."""
 
 import pytest
 
-from ane.models.kitten.phonemes import token_ids, without_abbreviation_dots
-from ane.models.styletts.vocabulary import SYMBOLS, VOCABULARY
+from ane.models.kitten.phonemes import word_ids
+from ane.models.styletts.stages import SYMBOLS, VOCABULARY
 
 
 def test_vocabulary() -> None:
@@ -16,19 +16,6 @@ def test_vocabulary() -> None:
 @pytest.mark.parametrize(("phonemes", "symbols"), [
     ("həlˈoʊ, ", "həlˈoʊ ,"), ("a“b", "a  b"), ("☃", ""), ("", "")])
 def test_ids(phonemes: str, symbols: str) -> None:
-    ids = token_ids(phonemes)
-    assert ids.tolist() == [[0, *(VOCABULARY[symbol] for symbol in symbols), 10, 0]]
+    ids, _ = word_ids(phonemes, "")
+    assert ids.tolist() == [0, *(VOCABULARY[symbol] for symbol in symbols), 10, 0]
     assert ids.dtype == "int64"
-
-
-@pytest.mark.parametrize(("text", "phonemes", "expected"), [
-    ("dr. smith.", "dˈɑːktɚ. smˈɪθ. ", "dˈɑːktɚ  smˈɪθ.  "),
-    ("the u.s.a. wins,", "ðə jˈuː.ˈɛs.ˈeɪ. wˈɪnz, ", "ðə jˈuː ˈɛs ˈeɪ  wˈɪnz, "),
-    ("in the u.s.a.", "ɪnðə jˈuː.ˈɛs.ˈeɪ.", "ɪnðə jˈuː ˈɛs ˈeɪ. "),
-    ("it ends. here.", "ɪt ˈɛndz. hˈɪɹ.", "ɪt ˈɛndz.  hˈɪɹ. "),
-    ("so... it ends.", "sˌoʊ... ɪt ˈɛndz.", "sˌoʊ. . .  ɪt ˈɛndz. "),
-    ("so did i. then", "sˌoʊ dˈɪd ˈaɪ. ðˈɛn", "sˌoʊ dˈɪd ˈaɪ.  ðˈɛn"),
-    ("dr. no", "dˈɑːktɚ nˈoʊ", "dˈɑːktɚ nˈoʊ"),
-])
-def test_abbreviations_lose_their_full_stops(text: str, phonemes: str, expected: str) -> None:
-    assert without_abbreviation_dots(text, phonemes) == expected

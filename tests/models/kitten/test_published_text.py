@@ -1,9 +1,10 @@
-"""The published preprocessing: numbers in words, and forms beyond the golden vectors."""
+"""The text side of KittenTTS 0.8.1: numbers in words, and forms and chunks beyond the golden vectors."""
 
 import pytest
 
-from ane.models.kitten.preprocessing import preprocess, remove_markup
+from ane.models.kitten.published_text import MAX_WORD, preprocess, split_published
 from ane.models.kitten.spoken_forms import cardinal_words, decimal_words, ordinal_words
+from ane.system.errors import UserError
 
 
 @pytest.mark.parametrize(("number", "words"), [
@@ -54,5 +55,16 @@ def test_what_is_no_number_stays(text: str) -> None:
     assert preprocess(text) == text
 
 
-def test_markup_leaves_line_breaks() -> None:
-    assert remove_markup("a\n\n<b>b</b> c@d.org, www.e.com/f") == "a\n\n b  , "
+def test_markup_is_removed() -> None:
+    assert preprocess("a\n\n<b>b</b> c@d.org, www.e.com/f") == "a b ,"
+
+
+def test_a_chunk_takes_words_up_to_the_maximum() -> None:
+    assert split_published("aa bb cc dd", 5) == ["aa bb,", "cc dd,"]
+    assert split_published("aaaaaaa bb", 5) == ["aaaaaaa,", "bb,"]
+
+
+def test_the_longest_word() -> None:
+    assert preprocess("a" * MAX_WORD) == "a" * MAX_WORD
+    with pytest.raises(UserError, match=f"at most {MAX_WORD} can be spoken: insert spaces"):
+        preprocess("a" * (MAX_WORD + 1))

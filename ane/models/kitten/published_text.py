@@ -1,4 +1,4 @@
-"""KittenTTS's text preprocessing: markup removed, contractions and numbers in words, lower case.
+"""KittenTTS's own text side: markup removed, contractions and numbers in words, lower case, and its chunks.
 
 The result equals that of TextPreprocessor(remove_punctuation=False) of KittenTTS 0.8.1 (kittentts/preprocess.py), where
 that returns one; where it raises ValueError, as on "$,", the text in question stays as it is.
@@ -24,8 +24,12 @@ from ane.models.kitten.spoken_forms import (
     time_words,
     unit_words,
 )
+from ane.system.errors import UserError
+from ane.text import shorten
 
-MAX_EMAIL = 1000            # characters of a word in which an address is looked for: the search takes quadratic time
+MAX_WORD = 1000             # characters: some patterns take quadratic time within a word
+MAXIMUM = 400               # characters of a chunk, before a comma is added
+MARKS = ".!?,;:"            # a chunk that ends in one of these gets no comma
 
 NUMBER = r"\d+(?:\.\d+)?"
 GROUPED = r"[\d,]+(?:\.\d+)?"                           # with thousands separators; also commas alone
@@ -87,23 +91,43 @@ NUMBER_RULES = tuple(SpokenRule(re.compile(pattern), words) for pattern, words i
 
 
 def preprocess(text: str) -> str:
-    """The text as the published model gets it, on one line; may be empty."""
-    return spell(remove_markup(text))
+    """The text as the published model gets it, on one line, in lower case; may be empty.
 
-
-def remove_markup(text: str) -> str:
-    """Compose characters (NFC) and remove HTML tags, URLs and e-mail addresses. Line breaks stay."""
+    Characters are composed (NFC), HTML tags, URLs and e-mail addresses removed, contractions and numbers written as
+    words. Raises UserError for a word of more than ``MAX_WORD`` characters.
+    """
+    longest = max(text.split(), key=len, default="")
+    if len(longest) > MAX_WORD:
+        raise UserError(f"{shorten(longest)!r} is a word of {len(longest)} characters, at most {MAX_WORD} can be "
+                        "spoken: insert spaces")
     before, end, after = unicodedata.normalize("NFC", text).rpartition(">")     # no tag can begin after the last ">"
     text = URL.sub("", TAG.sub(" ", before + end) + after)
-    return re.sub(r"\S+", lambda word: _without_email(word[0]), text) if "@" in text else text
-
-
-def _without_email(word: str) -> str:
-    return EMAIL.sub("", word) if "@" in word and len(word) <= MAX_EMAIL else word
-
-
-def spell(text: str) -> str:
-    """Write contractions and numbers as words, in lower case and on one line."""
+    text = EMAIL.sub("", text) if "@" in text else text
     for rule in (*CONTRACTIONS, *NUMBER_RULES):
         text = rule(text)
     return " ".join(text.lower().split())
+
+
+def split_published(text: str, maximum: int = MAXIMUM) -> list[str]:
+    """The chunks that KittenTTS 0.8.1 speaks of a preprocessed text (chunk_text of kittentts/onnx_model.py); none of
+    full stops, "!" and "?" only.
+
+    Every run of ".", "!" and "?" ends a chunk and is dropped, also in "3.14". A longer sentence is filled up word by
+    word; a word above ``maximum`` stays whole. A chunk without a mark at its end gets a comma.
+    """
+    sentences = [sentence for part in re.split("[.!?]+", text) if (sentence := part.strip())]
+    return [chunk if chunk.endswith(tuple(MARKS)) else f"{chunk}," for sentence in sentences
+            for chunk in _fill(sentence, maximum)]
+
+
+def _fill(sentence: str, maximum: int) -> list[str]:
+    """The sentence, or its words in lines. A line's first word counts one character more, as published."""
+    if len(sentence) <= maximum:
+        return [sentence]
+    lines = [""]
+    for word in sentence.split():
+        if len(lines[-1]) + len(word) + 1 <= maximum:
+            lines[-1] += f" {word}" if lines[-1] else word
+        else:
+            lines.append(word)
+    return [line for line in lines if line]

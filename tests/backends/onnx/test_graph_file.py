@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ane.models.styletts import parallel
-from ane.models.styletts.parallel import Parallelism, compute_in_order
+from ane.backends.onnx import graph_file
+from ane.backends.onnx.graph_file import compute_in_order
 from ane.system.errors import UserError
 
 
@@ -52,7 +52,7 @@ def test_results_are_in_order_and_no_more_than_the_workers_run(count: int, worke
 @pytest.mark.parametrize(("count", "workers"), [(1, 4), (3, 1)])
 def test_one_item_or_one_worker_takes_no_thread(count: int, workers: int,
                                                 monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(graph_file, "ThreadPoolExecutor", None)
     calls = CountedCalls()
     in_order(calls, list(range(count)), workers)
     assert calls.threads == {threading.get_ident()}
@@ -89,18 +89,3 @@ def test_the_first_result_of_a_stream_does_not_wait_for_the_others() -> None:
     assert next(results) == 0
     release.set()
     assert list(results) == [1, 2, 3, 4]
-
-
-def test_workers_are_at_most_the_chunks_and_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "usable_cores", lambda: 4)
-    assert [Parallelism().workers_for(chunks) for chunks in (1, 3, 9)] == [1, 3, 4]
-    assert [Parallelism(workers=2).workers_for(chunks) for chunks in (1, 3)] == [1, 2]
-    assert Parallelism(workers=9).workers_for(99) == 4
-    assert [Parallelism().threads_for(workers) for workers in (1, 2)] == [None, 1]
-    assert Parallelism(threads=3).threads_for(2) == 3
-
-
-@pytest.mark.parametrize("name", ["workers", "threads"])
-def test_too_few_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} must be at least 1, got 0"):
-        Parallelism(**{name: 0})

@@ -1,0 +1,116 @@
+"""The engine of a model that is one ONNX graph in a file: on ONNX Runtime's CPU provider, several calls at once."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ane.backends.base import Backend, check_inputs
+from ane.backends.onnx.providers import CPU, make_session, onnx_errors, onnxruntime_module
+from ane.system.errors import UserError
+from ane.system.machine import usable_cores
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class GraphFunction:
+    """A loaded graph, as the only function of its package (``ane.backends.base.FunctionSet``).
+
+    Attributes:
+        inputs: type and sizes by name; outputs: their names; metadata: texts by name.
+    """
+
+    def __init__(self, graph: Path | bytes, name: str, threads: int | None):
+        self.name = name
+        with onnx_errors(f"load {name}", "download the model again"):
+            self._session = make_session(graph, [CPU], threads, spins=False)
+        self.inputs = {value.name: (value.type, value.shape) for value in self._session.get_inputs()}
+        self.outputs = [value.name for value in self._session.get_outputs()]
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+
+    def functions(self, kind: str) -> "list[GraphFunction]":
+        return [self]
+
+    def table(self, key: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+        with onnx_errors(f"run {self.name}", "download the model again"):
+            return dict(zip(self.outputs, self._session.run(None, inputs), strict=True))
+
+
+class GraphEngine(Backend):
+    """Runs the stages of a model whose networks are one graph.
+
+    Several calls at once take a thread each, where ONNX Runtime's own threads gain less.
+
+    Args:
+        model: has the ``graph``, a file; ``graph_content()``, what is loaded of it; ``check_graph(GraphFunction)``; and
+            ``extra`` of this package, which installs what it needs.
+        threads: cores that it uses; None: all, of which ONNX Runtime chooses for a single call.
+    """
+
+    name = "onnx:cpu"
+
+    def __init__(self, model: Any, threads: int | None = None):
+        self.model, self.threads = model, threads
+        self._graphs: dict[int | None, GraphFunction] = {}
+
+    def graph(self, threads: int | None) -> GraphFunction:
+        """The graph whose calls use so many threads. Raises UserError when it is missing, damaged or another."""
+        if threads not in self._graphs:
+            path: Path = self.model.graph
+            if not path.is_file():
+                raise UserError(f"{path} is missing: download the model again")
+            onnxruntime_module(self.model.family.title, f"'tortoise-ane[{self.model.extra}]'")
+            loaded = GraphFunction(self.model.graph_content(), str(path), threads)
+            self.model.check_graph(loaded)
+            self._graphs[threads] = loaded
+        return self._graphs[threads]
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        return self._run(stage, self.graph(self.threads), inputs)
+
+    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        workers = min(len(calls), self.threads or usable_cores())
+        graph = self.graph(1 if workers > 1 else self.threads)
+        return compute_in_order(partial(self._run, stage, graph), calls, workers)
+
+    def _run(self, stage: str, graph: GraphFunction, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        declared = self.model.family.stages.calls[stage]
+        check_inputs(stage, declared, inputs)
+        return declared.packaged(graph, stage, inputs)
+
+    def load(self, *networks: str) -> None:
+        self.graph(self.threads)
+
+    def release(self, *networks: str) -> None:
+        """Nothing: a model is small, and is loaded as a whole."""
+
+
+def compute_in_order(function: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[R]:
+    """Yield ``function`` of each item as soon as it and those before it are computed.
+
+    The next ``workers`` items are computed ahead, also while the caller handles a result, and no more: each needs the
+    memory of one call. When the generator is closed or an item fails, the items that have not begun are cancelled.
+    """
+    if workers == 1 or len(items) < 2:
+        yield from map(function, items)
+        return
+    # a pool of the call's own: in a shared one, a function that itself computes items could wait for ever
+    with ThreadPoolExecutor(workers, thread_name_prefix="chunk") as pool:
+        ahead: deque[Future[R]] = deque(pool.submit(function, item) for item in items[:workers])
+        try:
+            for item in items[workers:]:
+                result = ahead.popleft().result()
+                ahead.append(pool.submit(function, item))
+                yield result
+            while ahead:
+                yield ahead.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
