@@ -17,13 +17,9 @@ from benchmarks import (
     checkpoints,
     embedded,
     exactness,
-    kokoro,
-    memory,
-    neighbours,
     quality,
     server,
     speech,
-    stages,
     whisper,
     witnesses,
 )
@@ -31,10 +27,9 @@ from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **stages.BENCHMARKS, **speech.BENCHMARKS, "embedded": embedded.BENCHMARK,
-    "neighbours": neighbours.BENCHMARK, "memory": memory.BENCHMARK,
+    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
-    "kokoro": kokoro.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }
 
 

@@ -2,7 +2,7 @@
 
 The files contain what the official ones do, with weight norm split into gain and direction and with the tensors that
 only training needs, so that importing them costs as much. No weights are degenerate (zero projections, unit gains),
-which would leave whole branches of a network without effect. The official sizes take 4.1 GB; --size tiny takes seconds.
+which would leave whole branches of a network without effect. They take 4.1 GB.
 """
 
 import argparse
@@ -17,21 +17,6 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs
 from ane.system.files import replacing, write_json
 
-SIZES: dict[str, dict[str, dict[str, int]]] = {
-    "official": {},
-    "tiny": {
-        "autoregressive.pth": {"layers": 3, "model_dim": 64, "heads": 4},
-        "diffusion_decoder.pth": {"model_channels": 64, "num_layers": 2, "in_latent_channels": 64, "num_heads": 4},
-        "clvp2.pth": {"dim_text": 64, "dim_speech": 64, "dim_latent": 64, "text_enc_depth": 2, "speech_enc_depth": 2,
-                      "text_heads": 2, "speech_heads": 2},
-        "cvvp.pth": {"model_dim": 64, "transformer_heads": 2, "conditioning_enc_depth": 2, "speech_enc_depth": 2},
-        "vocoder.pth": {"channel_size": 8},
-        "hifidecoder.pth": {"in_channels": 64, "upsample_initial_channel": 32, "cond_channels": 64},
-        "rlg_auto.pth": {"channels": 64},
-        "rlg_diffuser.pth": {"channels": 128},
-        "classifier.pth": {"embedding_dim": 64, "depth": 3, "attn_blocks": 1, "base_channels": 16},
-    },
-}
 WEIGHT_NORM = {"univnet": r"weight$", "hifigan": r"^(?!cond_layer).*weight$"}
 STOP_BIAS = 2.5         # added to logits with a deviation of 0.6: sampling ends after a few dozen codes
 NEVER_BIAS = -20.0      # added to the logit of a code that must not be sampled, such as the start code
@@ -60,10 +45,10 @@ def scale(network: str, key: str, shape: tuple[int, ...]) -> tuple[float, float]
     return 0.0, (3 * math.prod(shape[1:])) ** -0.5                        # torch's default for linear layers
 
 
-def state_dict(file: str, arguments: dict[str, dict[str, int]], generator: torch.Generator, stops: bool) -> dict:
+def state_dict(file: str, generator: torch.Generator, stops: bool) -> dict:
     """The state dict of an official file, with every network in it; ``stops``: sampling ends (``prepare_decoder``)."""
     state: dict[str, torch.Tensor] = {}
-    built = configs(arguments, "sizes")
+    built = configs({}, "sizes")
     for network in NETWORKS.values():
         if network.file != file:
             continue
@@ -95,25 +80,23 @@ def prepare_decoder(state: dict[str, torch.Tensor], config, stops: bool) -> None
         state[f"gpt.h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
 
 
-def write_checkpoints(directory: Path, size: str = "official", seed: int = 0, stops: bool = True) -> None:
-    """Write every official file and a config.json with the sizes; one file in memory at a time (2.1 GB at most)."""
-    arguments = SIZES[size]
+def write_checkpoints(directory: Path, seed: int = 0, stops: bool = True) -> None:
+    """Write every official file and a config.json; one file in memory at a time (2.1 GB at most)."""
     for index, file in enumerate(dict.fromkeys(network.file for network in NETWORKS.values())):
         generator = torch.Generator().manual_seed(seed + index)
         with replacing(directory / file) as staging:
-            torch.save(state_dict(file, arguments, generator, stops), staging)
-    write_json(directory / "config.json", {**arguments, "trained": False})
+            torch.save(state_dict(file, generator, stops), staging)
+    write_json(directory / "config.json", {"trained": False})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", type=Path, metavar="DIR", help="where to write them (existing files are replaced)")
-    parser.add_argument("--size", choices=SIZES, default="official", help="(default: official, 4.1 GB)")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights (default: 0)")
     parser.add_argument("--no-stop", action="store_true", help="never predict the stop code: every chunk is full")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> None:
-    write_checkpoints(options.directory, options.size, options.seed, stops=not options.no_stop)
+    write_checkpoints(options.directory, options.seed, stops=not options.no_stop)
     for path in sorted(options.directory.glob("*.pth")):
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

@@ -92,18 +92,13 @@ add_steps() {
     step machine 120 "nvidia-smi; python3 -m ane doctor --json > $output/machine.json"
     step tests 900 "python3 -m pytest tests/cuda -rA -p no:cacheprovider --junitxml=$output/tests.xml"
     step checkpoints 300 "$bench checkpoints $checkpoints"
-    step decode-torch 420 "$bench decode $on_torch -o $output/decode-torch.json"
-    step diffusion-torch 420 "$bench diffusion $on_torch --utterances 1,4 -o $output/diffusion-torch.json"
     step sentence-torch 420 "$bench sentence $on_torch -o $output/sentence-torch.json"
     step import 300 "python3 -m ane import $checkpoints -o $output/imported --precision fp16"
     step convert 900 "python3 -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"
     step verify-onnx 420 "python3 -m ane verify --against onnx:cuda --bundle $bundle --json $output/verify-onnx.json"
-    step decode-onnx 420 "$bench decode $on_onnx -o $output/decode-onnx.json"
-    step diffusion-onnx 420 "$bench diffusion $on_onnx -o $output/diffusion-onnx.json"
-    step vocoders 300 "$bench vocoders $on_onnx -o $output/vocoders.json"
     step sentence-onnx 420 "$bench sentence $on_onnx -o $output/sentence-onnx.json"
     step stream-torch 420 "$bench stream $on_torch --seconds 5,20,60 -o $output/stream-torch.json"
-    step diffusion-tensorrt 600 "$bench diffusion $on_tensorrt -o $output/diffusion-tensorrt.json"
+    step sentence-tensorrt 600 "$bench sentence $on_tensorrt -o $output/sentence-tensorrt.json"
 }
 
 # Runs or lists the step $1: at most $2 seconds for the command $3.

@@ -1,22 +1,32 @@
-"""What every benchmark shares: its options, and how its result is printed and written."""
+"""What every benchmark shares: its options, what it compares, and how its result is printed and written.
+
+Benchmarks of speed compare ``upstream``, its own package in its own environment (``benchmarks.upstream``), and
+``torch``, ``onnx``, ``coreml`` and ``mil`` as ``ane say --backend`` runs them, with packages of the bundle.
+"""
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ane.backends import load_backend
+from ane.backends.base import Backend
 from ane.bench.machine import describe_machine
 from ane.bench.records import BenchRow, document
+from ane.bundles import Model, open_model
+from ane.bundles.opening import DEMO
 from ane.commands.arguments import comma_separated, positive
 from ane.commands.messages import print_rows
+from ane.system.errors import UserError
 from ane.system.files import write_json
 from ane.system.machine import processor_name, usable_cores
 
 RESULTS = Path(__file__).parent / "results"
+ENGINES = ("upstream", "torch", "onnx", "coreml", "mil")
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
         source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
     if "competitors" in uses:
         add("--competitors", type=comma_separated, metavar="NAME,…",
-            help="of upstream, torch, onnx, coreml, mil; torch:cuda names a device (default: those that run)")
+            help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)")
         add("--upstream-python", type=Path, metavar="PATH",
             help="interpreter of the environment that `python -m benchmarks upstream-env DIR` makes")
     if "precision" in uses:
@@ -87,3 +97,51 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 def model_name(options: argparse.Namespace) -> str:
     return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """An engine on a device in a precision. ``spec``: ENGINE:DEVICE, the value of ``--backend`` except "upstream"."""
+
+    spec: str
+    precision: str
+
+    @property
+    def engine(self) -> str:
+        return self.spec.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        return self.spec if self.precision == "auto" else f"{self.spec} {self.precision}"
+
+    def backend(self, model: Model, threads: int) -> Backend:
+        """Raises UserError for a precision that the engine lacks, or a model without its packages."""
+        return load_backend(self.spec, model, self.precision, threads, keep=True)
+
+
+def chosen_competitors(options: argparse.Namespace) -> tuple[Model, list[Competitor]]:
+    """The model, and the competitors that the options name, in every precision (upstream: in fp32).
+
+    Raises:
+        UserError: an unknown engine, or upstream without its interpreter or official files.
+    """
+    model = open_model(options.bundle or (None if options.checkpoints else DEMO), options.checkpoints)
+    names = options.competitors or [*(["upstream"] if options.upstream_python else []), "torch",
+                                    *(["onnx"] if getattr(model, "onnx_packages", None) else [])]
+    check_names("--competitors", names, ENGINES, lambda name: name.partition(":")[0])
+    if "upstream" in names and not (options.upstream_python and options.checkpoints):
+        raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")
+    return model, [Competitor(name if ":" in name or name not in ("torch", "onnx") else f"{name}:cpu", precision)
+                   for name in names for precision in (["fp32"] if name == "upstream" else options.precision)]
+
+
+def of_upstream(row: BenchRow) -> bool:
+    """Whether a row is one that others are compared with."""
+    return row.competitor.startswith("upstream")
+
+
+def check_names(flag: str, names: Sequence[str], known: Iterable[str], key: Callable[[str], str] = str) -> None:
+    """Raise UserError when a name is not known."""
+    for name in names:
+        if key(name) not in known:
+            raise UserError(f"{flag} {name}: there are {', '.join(known)}")

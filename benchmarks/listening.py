@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ane.audio import resample
 from ane.books.checking.judging import clicks
+from training.pitch import RATE, pitch_of
 
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz
 QUIET = 10 ** (-45 / 20)    # below this a frame is silence
@@ -51,32 +53,10 @@ class Wave:
         spoken = np.flatnonzero(energy > QUIET)
         level = np.sqrt((frames[spoken] ** 2).mean()) if len(spoken) else 0.0
         end = len(audio) - (spoken[-1] + 1) * FRAME if len(spoken) else len(audio)
-        pitch = voiced_pitch(audio, rate)
+        pitch = pitch_of(resample(audio, rate, RATE), len(audio) // FRAME)
+        pitch = pitch[pitch > 0]
         f0 = float(np.median(pitch)) if len(pitch) else float("nan")
         spread = float(np.std(12 * np.log2(pitch))) if len(pitch) else float("nan")
         return cls(len(audio) / rate, f0, spread, float(20 * np.log10(max(level, 1e-9))), end / rate,
                    clicks(audio, rate), bool(np.isfinite(audio).all()))
 
-
-def voiced_pitch(audio: np.ndarray, rate: int, low: float = 60.0, high: float = 350.0) -> np.ndarray:
-    """Hz of each voiced frame of 40 ms: the first strong peak of its autocorrelation."""
-    size, hop = round(0.04 * rate), round(0.01 * rate)
-    if len(audio) < size:
-        return np.zeros(0)
-    frames = np.lib.stride_tricks.sliding_window_view(audio, size)[::hop]
-    frames = frames[np.sqrt((frames ** 2).mean(axis=1)) > 4 * QUIET]
-    if not len(frames):
-        return np.zeros(0)
-    spectrum = np.fft.rfft((frames - frames.mean(axis=1, keepdims=True)) * np.hanning(size), 4 * size)
-    kernel = np.fft.rfft(np.hanning(size), 4 * size)
-    lags = slice(int(rate / high), int(rate / low))
-    # dividing by the window's autocorrelation removes its bias against long lags (Boersma 1993)
-    correlation = np.fft.irfft(np.abs(spectrum) ** 2)[:, :lags.stop]
-    window = np.fft.irfft(np.abs(kernel) ** 2)[:lags.stop]
-    strength = (correlation / correlation[:, :1] / (window / window[0]))[:, lags]
-    best = strength.max(axis=1)
-    voiced = best > 0.5
-    first = (strength[voiced] > 0.9 * best[voiced, None]).argmax(axis=1)        # not an octave too low
-    # from the first lag above 0.9 of the maximum to the local maximum
-    peaks = [lag + int(row[lag:lag + 20].argmax()) for lag, row in zip(first, strength[voiced], strict=True)]
-    return rate / (np.array(peaks, dtype=float) + lags.start)

@@ -1,33 +1,28 @@
-"""Many programs speak at once: `ane serve` beside one request at a time, its sound, and its memory over minutes.
+"""Many programs speak at once: `ane serve` beside one request at a time, and its sound.
 
 Requests with a seed are sent alone, then all at once and one at a time in turn; every sound is compared, byte for byte,
-with that of the same request alone. With --minutes, random neighbours follow (other formats, event streams, clients
-that read slowly or leave), the seeded requests among them, and the server's memory is read.
+with that of the same request alone.
 """
 
 import argparse
 import json
 import os
-import random
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
-from pathlib import Path
+from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from ane.bench.records import BenchRow, Spread
-from ane.commands.arguments import comma_separated, natural, positive
+from ane.commands.arguments import comma_separated, positive
 from ane.server.encoders import PCM_RATE
 from benchmarks.harness import Benchmark, BenchmarkResult
 
@@ -41,8 +36,6 @@ TEXTS = (
     "Nobody heard the bell at noon.", "The farmer counted his sheep.", "Her sister sang a song in the kitchen.",
     "The road goes down to the harbour.", "Snow fell on the roof of the church.")
 MODELS: dict[str, dict[str, Any]] = {"demo-fast": {}, "demo": {"preset": "fastest"}}
-INTERVAL = 10.0         # seconds between readings of the memory
-WARM_SHARE = 0.1        # of the time, after which the memory counts: until then caches of the libraries fill
 READ = 4096             # bytes that a client takes at a time
 
 
@@ -61,15 +54,13 @@ def requests_of(model: str, count: int) -> list[dict[str, Any]]:
              "response_format": "pcm", **MODELS[model]} for number in range(count)]
 
 
-def ask(address: str, request: Mapping[str, Any], pause: float = 0.0, most: int | None = None) -> Answer:
-    """``pause``: seconds between reads. ``most``: bytes after which the client leaves."""
+def ask(address: str, request: Mapping[str, Any]) -> Answer:
     connection, began = HTTPConnection(urlsplit(address).netloc, timeout=600), time.perf_counter()
     try:
         connection.request("POST", "/v1/audio/speech", json.dumps(request), {"Content-Type": "application/json"})
         response, body, first = connection.getresponse(), bytearray(), 0.0
-        while (most is None or len(body) < most) and (data := response.read1(READ)):
+        while data := response.read1(READ):
             first, body = first or time.perf_counter() - began, body + data
-            time.sleep(pause)
         return Answer(first, time.perf_counter() - began, bytes(body) if response.status == 200 else None)
     finally:
         connection.close()
@@ -82,8 +73,8 @@ def send(address: str, requests: Sequence[Mapping[str, Any]], at_once: int) -> l
 
 
 @contextmanager
-def started(*arguments: str, threads: int | None = None) -> Iterator[tuple[str, int]]:
-    """Address and process id of `ane serve`, which ends with the block."""
+def started(*arguments: str, threads: int | None = None) -> Iterator[str]:
+    """Address of `ane serve`, which ends with the block."""
     environment = {**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
     process = subprocess.Popen([sys.executable, "-m", "ane", "serve", "--port", "0", *arguments], env=environment,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -92,7 +83,7 @@ def started(*arguments: str, threads: int | None = None) -> Iterator[tuple[str, 
         found = re.search(r"http://[\d.:]+", process.stdout.readline())
         if found is None:
             raise RuntimeError("ane serve did not start")
-        yield found[0], process.pid
+        yield found[0]
     finally:
         process.terminate()
         process.wait()
@@ -102,7 +93,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows: list[BenchRow] = []
     serve = ("--models", ",".join(options.models), "--lanes", str(options.lanes),
              "--requests", str(max(256, options.requests)))
-    with started(*serve, threads=options.threads) as (address, pid):
+    with started(*serve, threads=options.threads) as address:
         for model in options.models:
             requests = requests_of(model, options.requests)
             alone = send(address, requests[:len(TEXTS)], 1)         # loads the model
@@ -114,8 +105,6 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
                     rounds.append((name, time.perf_counter() - began, answers))
             rows += [rounds_row(name, model, [each[1:] for each in rounds if each[0] == name], alone)
                      for name in ("all at once", "one at a time")]
-        if options.minutes:
-            rows.append(load_row(address, pid, options))
     return BenchmarkResult(rows, {"requests": options.requests, "lanes": options.lanes, "threads": options.threads})
 
 
@@ -135,65 +124,11 @@ def rounds_row(name: str, model: str, rounds: Sequence[tuple[float, list[Answer]
                         "bytes_as_alone": sum(ours == theirs for ours, theirs in pairs) / len(pairs)})
 
 
-def load_row(address: str, pid: int, options: argparse.Namespace) -> BenchRow:
-    """Memory in MB after the caches have filled, what clients saw, and how many seeded sounds were as alone."""
-    seeded = [request for model in options.models for request in requests_of(model, len(TEXTS))]
-    alone = [answer.sound for answer in send(address, seeded, 1)]
-    counts, stopping = Counter(), threading.Event()
-
-    def client(seed: int) -> None:
-        chance = random.Random(seed)
-        while not stopping.is_set():
-            number = chance.randrange(len(seeded))
-            request, behaviour = (seeded[number], {}) if chance.random() < 0.5 else neighbour(chance, options.models)
-            try:
-                sound = ask(address, request, **behaviour).sound
-            except (OSError, HTTPException):
-                sound = None
-            kind = "neighbours" if request is not seeded[number] else (
-                "as_alone" if sound == alone[number] else "otherwise")
-            counts["lost" if sound is None else kind] += 1
-
-    clients = [threading.Thread(target=client, args=(seed,)) for seed in range(options.clients)]
-    for thread in clients:
-        thread.start()
-    memory, end = [], time.monotonic() + 60 * options.minutes
-    while time.monotonic() < end:
-        time.sleep(min(INTERVAL, max(0.0, end - time.monotonic())))
-        memory.append(resident_megabytes(pid))
-    stopping.set()
-    for thread in clients:
-        thread.join()
-    warm = memory[int(WARM_SHARE * len(memory)):]
-    trend = np.polyfit(np.arange(len(warm)) * INTERVAL / 60, warm, 1)[0] if len(warm) > 1 else 0.0
-    return BenchRow("under load", f"{options.minutes} minutes", "MB", {"clients": options.clients}, Spread.of(warm), {
-        "end_mb": warm[-1], "mb_per_minute": float(trend),
-        **{kind: float(counts[kind]) for kind in ("as_alone", "otherwise", "neighbours", "lost")}})
-
-
-def neighbour(chance: random.Random, models: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A random request that is not compared, and how its client behaves."""
-    name = chance.choice(models)
-    request = {"model": name, "input": " ".join(chance.sample(TEXTS, chance.randint(1, 4))), **MODELS[name],
-               "response_format": chance.choice(["mp3", "opus", "aac", "flac", "wav", "pcm"]),
-               "stream_format": chance.choice(["audio", "sse"])}
-    if chance.random() < 0.3:
-        return request, {"most": chance.randrange(1, 60_000)}
-    return request, {"pause": 0.05} if chance.random() < 0.2 else {}
-
-
-def resident_megabytes(pid: int) -> float:
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return int(found[1]) / 1000 if found else float("nan")
-
-
 def add_options(add: Callable[..., Any]) -> None:
     add("--requests", type=positive, default=200, metavar="N", help="at once (default: 200)")
     add("--lanes", type=positive, default=32, metavar="N", help="of the decoder (default: 32)")
     add("--models", type=comma_separated, default=list(MODELS), metavar="A,B", help=f"of {', '.join(MODELS)}")
-    add("--minutes", type=natural, default=0, metavar="N", help="under load, on Linux (default: 0)")
-    add("--clients", type=positive, default=16, metavar="N", help="under load (default: 16)")
 
 
-BENCHMARK = Benchmark(measure, "many requests at once to `ane serve`, and its memory", add_options,
+BENCHMARK = Benchmark(measure, "many requests at once to `ane serve`", add_options,
                       quick="--rounds 1 --requests 3 --models demo-fast", uses=("threads", "rounds"))

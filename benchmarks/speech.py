@@ -26,8 +26,15 @@ from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
-from benchmarks.competitors import Competitor, check_names, chosen_competitors, of_upstream
-from benchmarks.harness import Benchmark, BenchmarkResult, model_name
+from benchmarks.harness import (
+    Benchmark,
+    BenchmarkResult,
+    Competitor,
+    check_names,
+    chosen_competitors,
+    model_name,
+    of_upstream,
+)
 from benchmarks.upstream import UpstreamProcess
 
 SECONDS_PER_CHUNK = 5
@@ -85,7 +92,7 @@ def speech_figures(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
-    check_names("--cases", options.cases, list(CASES))
+    check_names("--cases", options.cases, CASES)
     model, competitors = chosen_competitors(options)
     calls = [RepeatedCall(BenchRow(competitor.name, "sentence", "s", {"case": name}),
                           partial(sentence_reading, competitor, CASES[name], model, options))
@@ -101,7 +108,7 @@ def sentence_reading(competitor: Competitor, case: SentenceCase, model: Model,
     """Start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
     if competitor.engine == "upstream":
-        process = UpstreamProcess(options.upstream_python, options.checkpoints, "speech", options.threads)
+        process = UpstreamProcess(options.upstream_python, options.checkpoints, options.threads)
         cold_start = process.cold_start
         request: Any = {"text": options.text, "candidates": case.candidates, "steps": steps,
                         "batch": min(UPSTREAM_BATCH, case.candidates), "guided": False, "codes": options.max_codes,

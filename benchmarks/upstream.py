@@ -1,4 +1,4 @@
-"""Upstream's package in a separate environment, and its processes that decode, denoise or speak on request.
+"""Upstream's package in a separate environment, and its process that speaks on request.
 
 Its pinned dependencies conflict with recent ones, so it cannot share an environment with this package.
 """
@@ -10,8 +10,7 @@ from pathlib import Path
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess
 
-FILES = {"decoder": ("autoregressive.pth",), "diffusion": ("diffusion_decoder.pth",),
-         "speech": ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")}
+FILES = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
 PYTHON = "3.11"                       # the newest that tokenizers 0.13.3 has wheels for
 REQUIREMENTS = (
     "torch==2.13.0",                  # the newest that this package was run with: both are timed on the same torch
@@ -50,18 +49,13 @@ def make_environment(directory: Path, python: str) -> Path:
 
 
 class UpstreamProcess(JsonProcess):
-    """``upstream_worker.py`` in upstream's environment.
+    """``upstream_worker.py`` in upstream's environment."""
 
-    Args:
-        task: what it answers: "decoder", "diffusion" or "speech".
-        heads: of the attention, which a checkpoint does not state.
-    """
-
-    def __init__(self, python: Path, checkpoints: Path, task: str, threads: int, heads: int = 16):
-        for file in FILES[task]:
+    def __init__(self, python: Path, checkpoints: Path, threads: int):
+        for file in FILES:
             if not (checkpoints / file).is_file():
                 raise UserError(f"{checkpoints} has no {file}: upstream loads official checkpoints")
         script = Path(__file__).with_name("upstream_worker.py")
-        super().__init__([str(python), str(script), task, str(checkpoints), "--threads", str(threads), "--heads",
-                          str(heads)], {"OMP_NUM_THREADS": str(threads)},
+        super().__init__([str(python), str(script), str(checkpoints), "--threads", str(threads)],
+                         {"OMP_NUM_THREADS": str(threads)},
                          "make its environment with python -m benchmarks upstream-env DIR")

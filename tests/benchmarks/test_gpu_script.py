@@ -9,7 +9,7 @@ import pytest
 
 from ane import cli
 from benchmarks.__main__ import arguments_parser
-from benchmarks.competitors import ENGINES
+from benchmarks.harness import ENGINES
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
@@ -36,13 +36,13 @@ def test_the_script_is_valid_bash():
 def test_the_dry_run_lists_wheels_and_steps_in_order_and_writes_nothing(tmp_path):
     output = tmp_path / "results"
     assert "onnxruntime-gpu>=1.27" in run("--dry-run", "-o", str(output)).splitlines()[0]
-    assert list(commands(output))[:4] == ["machine", "tests", "checkpoints", "decode-torch"]
+    assert list(commands(output))[:4] == ["machine", "tests", "checkpoints", "sentence-torch"]
     assert not output.exists()
 
 
 def test_every_command_is_one_that_its_program_accepts(tmp_path):
     """The benchmarks also accept the competitors."""
-    known = {"decode", "diffusion", "vocoders", "sentence", "stream"}
+    known = {"sentence", "stream"}
     seen: set[str] = set()
     for name, words in commands(tmp_path).items():
         start = words.index("-m") + 1
@@ -68,7 +68,7 @@ def test_steps_that_succeeded_are_skipped_and_failed_ones_run_again(tmp_path):
     printed = run("--dry-run", "--only", "machine,tests", "-o", str(tmp_path))
     assert "done     machine" in printed
     assert "to run   tests" in printed
-    assert "decode" not in printed
+    assert "sentence" not in printed
 
 
 def test_a_step_writes_its_result_and_its_status(tmp_path):

@@ -25,7 +25,7 @@ def wheel(tmp_path, monkeypatch):
 
 
 def test_a_package_is_fetched_once_and_parts_are_joined(wheel, tmp_path, monkeypatch):
-    monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage(name="held-data", version="1.0", sha256=wheel))
+    monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", "1.0", wheel))
     folder = package_folder("held-data")
     (tmp_path / WHEEL).unlink()
     assert package_folder("held-data") == folder
@@ -37,6 +37,6 @@ def test_a_package_is_fetched_once_and_parts_are_joined(wheel, tmp_path, monkeyp
 @pytest.mark.parametrize(("version", "sha256"), [("1.0", "0" * 64), ("2.0", None)])
 def test_another_file_or_none_is_refused_in_one_line(wheel, monkeypatch, version, sha256):
     monkeypatch.setitem(packages.PACKAGES, "held-data",
-                        DataPackage(name="held-data", version=version, sha256=sha256 or wheel))
+                        DataPackage("held-data", version, sha256 or wheel))
     with pytest.raises(UserError, match=f"cannot fetch held-data {version}"):
         package_folder("held-data")
