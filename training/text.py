@@ -5,6 +5,7 @@ All are lower case with numbers spelled out, the output of the English normalise
 
 import random
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from importlib import resources
 from itertools import accumulate, islice
@@ -13,12 +14,13 @@ from pathlib import Path
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.text import NORMALISERS
-from training.grammar import plain_sentence
 
 MIN_CHARACTERS, MAX_CHARACTERS = 3, 130
 SHARED_WORDS = 5                # successive words in common with a held-out sentence exclude a text
 UNFIT = re.compile(r"fuck|shit|cunt|nigg|whore|slut|rape|penis|vagina|porn|bitch|fagg|sex|breast|genital|excre|copul|"
                    r"\barse")
+GRAMMAR: dict[str, str] = tomllib.loads(Path(__file__).with_name("grammar.toml").read_text(encoding="utf-8"))
+RULES = {name: options.split("|") for name, options in GRAMMAR.items()}
 SHARES = (0.40, 0.27, 0.15, 0.18)      # of the draws: plain sentences, examples, definitions, words
 
 
@@ -49,6 +51,14 @@ def training_texts(wordnet: Path, seed: int) -> Iterator[str]:
                 and held_out.isdisjoint(word_runs([text]))):
             seen.add(text)
             yield text
+
+
+def plain_sentence(rng: random.Random, rule: str = "sentence", depth: int = 0) -> str:
+    """A random expansion of a rule; the nesting of statements is limited."""
+    option = rng.choice(RULES[rule])
+    while depth > 3 and "<statement>" in option:
+        option = rng.choice(RULES[rule])
+    return re.sub(r"<(\w+)>", lambda match: plain_sentence(rng, match[1], depth + 1), option)
 
 
 def word_runs(sentences: Iterable[str]) -> set[tuple[str, ...]]:

@@ -1,12 +1,12 @@
-"""The training loop of every part: it resumes from checkpoints, averages weights, records a curve and draws it."""
+"""The training loop of every part: it resumes from checkpoints, averages weights and records a curve."""
 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -193,7 +193,6 @@ class Trainer:
             torch.save({"module": self.module.state_dict(), "optimiser": self.optimiser.state_dict(), **state}, target)
         with replacing(self.folder / "curve.json") as target:
             target.write_text(json.dumps(self.curve))
-        draw_curves({self.folder.name: self.curve}, self.folder / "curve.png", dpi=200)
 
 
 def export(checkpoint: Path, path: Path) -> None:
@@ -205,24 +204,3 @@ def export(checkpoint: Path, path: Path) -> None:
     with replacing(path) as target:
         save_file({name: tensor.half().contiguous() for name, tensor in weights.items()}, target,
                   {"training": json.dumps(facts)})
-
-
-def draw_curves(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path, **options: Any) -> None:
-    """Plot every value of the parts' curves against the step, a panel for each part; ``options`` of ``savefig``."""
-    from matplotlib.figure import Figure
-
-    columns = min(len(curves), 3)
-    rows = -(-len(curves) // columns)
-    figure = Figure(figsize=(4 * columns, 2.4 * rows), layout="constrained")
-    for number, (part, curve) in enumerate(curves.items(), 1):
-        axes = figure.add_subplot(rows, columns, number)
-        for name in sorted({name for point in curve for name in point} - {"step", "seconds"}):
-            points = [(point["step"], point[name]) for point in curve if name in point]
-            axes.plot(*zip(*points, strict=True), label=name, linewidth=0.8)
-        axes.set_title(part, fontsize=9)
-        axes.tick_params(labelsize=7)
-        axes.grid(alpha=0.3)
-        if curve:
-            axes.legend(fontsize=6)
-    with replacing(path) as target:
-        figure.savefig(target, **options)

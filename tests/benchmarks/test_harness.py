@@ -1,6 +1,7 @@
 """The benchmarks run and write one record; nothing here depends on timings."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from ane.bundles import open_model
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
-from benchmarks import server, speech
+from benchmarks import memory, server, speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, main
+from benchmarks.memory import drawn_text, run_command
 from benchmarks.server import Answer, rounds_row
 from benchmarks.speech import SENTENCES, text_of_chunks
 from tests.bench.in_process import InProcessWorker
@@ -37,6 +39,7 @@ def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
     (["sentence", "--competitors", "abacus"], "--competitors abacus: there are upstream, torch"),
     (["sentence", "--competitors", "upstream"], "upstream needs --upstream-python, and --checkpoints"),
     (["sentence", "--cases", "two"], "--cases two: there are one"),
+    (["memory", "--commands", "sing"], "--commands sing: there are say"),
 ])
 def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
     with pytest.raises(UserError, match=message):
@@ -64,6 +67,15 @@ def test_a_text_of_some_chunks_is_spoken_in_so_many(random_bundle):
     for model in (open_model(random_bundle), open_model("demo")):
         for count in (1, 4, len(SENTENCES) + 1):
             assert len(split_into_chunks(text_of_chunks(count), model, Settings.of(model=model.settings))) == count
+
+
+def test_a_process_is_measured_and_its_failure_named():
+    seconds, peak, _ = run_command(sys.executable, "-c", "print(1)")
+    assert seconds > 0
+    assert peak > 1e6
+    with pytest.raises(UserError, match="status 3 from"):
+        run_command(sys.executable, "-c", "raise SystemExit(3)")
+    assert 800 < len(drawn_text(1)) < 2 * memory.CHARACTERS_PER_MINUTE
 
 
 def test_sounds_of_a_server_are_counted_when_lost_or_other_than_alone():

@@ -36,9 +36,9 @@ def nearest(voices: dict[str, Voice], voice: Voice, latent: str) -> str:
     return min(voices, key=lambda name: np.linalg.norm(getattr(voices[name], latent) - getattr(voice, latent)))
 
 
-def test_the_bundle_has_at_most_16_megabytes_with_card_and_pictures():
+def test_the_bundle_has_at_most_16_megabytes_with_its_card():
     files = [path for path in demo_bundle().rglob("*") if path.is_file()]
-    assert {"MODEL.md", "curves.jpg", "spectrograms.jpg"} <= {path.name for path in files}
+    assert "MODEL.md" in {path.name for path in files}
     assert sum(path.stat().st_size for path in files) <= 16_000_000
 
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from ane.system.files import write_json
 from ane.text import normalise_english, split
+from benchmarks.memory import CHARACTERS_PER_MINUTE, drawn_text
 from tests.text.test_english import FRAGMENTS
-from training.text import held_out_sentences
 
 STEPS: dict[str, Callable[[str], object]] = {"normaliser": normalise_english, "splitter": split}
 EXTRAS = ("On 3 May 2024, Dr. Smith paid $1,250.75 for 3.5 kg at 10:30 a.m.", "\"It is 21°C in the U.S.,\" he said.",
@@ -61,10 +61,9 @@ class SlowestTexts:
 
 
 def mixed_text(characters: int) -> str:
-    """Paragraphs of six held-out sentences, each with a sentence of ``EXTRAS``."""
-    prose = held_out_sentences()
-    mixed = [" ".join([*prose[start:start + 6], extra])
-             for start, extra in zip(range(0, len(prose), 6), cycle(EXTRAS), strict=False)]
+    """Paragraphs of drawn sentences, each with a sentence of ``EXTRAS``."""
+    paragraphs = drawn_text(min(60, characters / CHARACTERS_PER_MINUTE + 1)).split("\n\n")
+    mixed = [f"{paragraph} {extra}" for paragraph, extra in zip(paragraphs, cycle(EXTRAS), strict=False)]
     return "\n\n".join(islice(cycle(mixed), characters // min(map(len, mixed)) + 1))[:characters]
 
 

@@ -6,8 +6,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.grammar import GRAMMAR, plain_sentence
 from training.recipe import CHARACTERS
+from training.text import GRAMMAR, plain_sentence
 
 
 def test_every_rule_that_is_referred_to_exists():

@@ -1,6 +1,6 @@
 """The card of a bundle."""
 
-from training.card import LICENCES, data_section, score_section
+from training.publish import LICENCES, data_section, score_section
 
 
 def test_the_card_states_teachers_with_their_licences_and_scores():

@@ -1,0 +1,105 @@
+"""Peak memory of `ane say -f` and `ane read` as the text grows, each run in its own process.
+
+The text is sentences of drawn words, so that lengths of text, codes and sound vary as in a book. The resident set
+includes pages of memory-mapped files, which the system can evict; the private part, which it cannot, is added where the
+system reports it (Linux).
+"""
+
+import argparse
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import soundfile
+
+from ane.bench.records import BenchRow, Spread
+from ane.commands.arguments import comma_separated, counts
+from ane.system.errors import UserError
+from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_name
+from training.text import held_out_sentences
+
+SAMPLING_INTERVAL = 0.02        # seconds
+CHARACTERS_PER_MINUTE = 900     # of the embedded voice
+SENTENCES_PER_PARAGRAPH = 6
+COMMANDS = ("say", "read")
+
+
+def drawn_text(minutes: float, seed: int = 0) -> str:
+    """Paragraphs of sentences of 4 to 16 words of the held-out sentences, about ``minutes`` of speech."""
+    rng = random.Random(seed)
+    words = sorted({word.strip(".,?!;:").lower() for sentence in held_out_sentences() for word in sentence.split()})
+    sentences: list[str] = []
+    while sum(map(len, sentences)) < minutes * CHARACTERS_PER_MINUTE:
+        sentences.append(" ".join(rng.choices(words, k=rng.randint(4, 16))).capitalize() + ".")
+    paragraphs = (sentences[start:start + SENTENCES_PER_PARAGRAPH]
+                  for start in range(0, len(sentences), SENTENCES_PER_PARAGRAPH))
+    return "\n\n".join(" ".join(paragraph) for paragraph in paragraphs) + "\n"
+
+
+def run_command(*command: str) -> tuple[float, int, int]:
+    """Seconds, the largest resident set and the largest private part, in bytes. Raises UserError when it fails."""
+    start, private = time.perf_counter(), 0
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while True:
+        private = max(private, private_bytes(process.pid))
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            break
+        time.sleep(SAMPLING_INTERVAL)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise UserError(f"status {process.returncode} from: {' '.join(command)}")
+    unit = 1 if sys.platform == "darwin" else 1024      # of ru_maxrss
+    return time.perf_counter() - start, usage.ru_maxrss * unit, private
+
+
+def private_bytes(pid: int) -> int:
+    """Current anonymous resident bytes of a process; 0 without /proc or after its end."""
+    try:
+        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) -> BenchRow:
+    """Narrate a text of about ``minutes`` in a new process."""
+    with tempfile.TemporaryDirectory() as folder:
+        text, sound = Path(folder) / "text.txt", Path(folder) / "sound.wav"
+        text.write_text(drawn_text(minutes), encoding="utf-8")
+        source = ["-f", str(text), "--threads", str(options.threads)] if command == "say" else [str(text)]
+        seconds, peak, private = run_command(
+            sys.executable, "-m", "ane", command, *source, "--bundle", options.bundle or "demo", "--preset", preset,
+            "--seed", "0", "-q", "--backend", "torch:cpu", "-o", str(sound))
+        figures = {"audio_s": soundfile.info(sound).duration, **({"private_gb": private / 1e9} if private else {})}
+        return BenchRow(f"ane {command}", "process", "s", {"preset": preset, "minutes": minutes},
+                        Spread.of([seconds]), figures, peak)
+
+
+def measure(options: argparse.Namespace) -> BenchmarkResult:
+    check_names("--commands", options.commands, COMMANDS)
+    rows = []
+    for minutes in options.minutes:
+        for preset in options.presets:
+            for command in options.commands:
+                rows.append(speak(command, preset, minutes, options))
+                print(rows[-1].competitor, preset, f"{minutes} minutes: {rows[-1].peak_bytes / 1e6:.0f} MB", flush=True)
+    return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads})
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    add("--minutes", type=counts, default=[1, 10, 60], metavar="N,…", help="of speech (default: 1,10,60)")
+    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="NAME,…",
+        help="(default: fastest,1x10)")
+    add("--commands", type=comma_separated, default=list(COMMANDS), metavar="NAME,…", help="(default: say,read)")
+
+
+BENCHMARK = Benchmark(measure, "peak memory as the text grows", add_options, "--minutes 1 --presets fastest",
+                      uses=("bundle", "threads"))
