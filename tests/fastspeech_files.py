@@ -11,7 +11,6 @@ from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeechConfig
 from ane.models.fastspeech.networks.layers import position_table
 from ane.models.vocoders.hifigan import MelHifiganConfig
-from ane.models.vocoders.waveglow import WaveglowConfig
 from tests.random_model import draw
 
 SMALL = FastSpeechConfig(max_seq_len=200, d_model=24, phoneme_side_n_layer=2, phoneme_side_head=2,
@@ -21,7 +20,6 @@ V1 = MelHifiganConfig(upsample_initial_channel=32)
 V3 = MelHifiganConfig(resblock="2", upsample_rates=(8, 8, 4), upsample_kernel_sizes=(16, 16, 8),
                       upsample_initial_channel=32, resblock_kernel_sizes=(3, 5, 7),
                       resblock_dilation_sizes=((1, 2), (2, 6), (3, 12)))
-WAVEGLOW = WaveglowConfig(n_flows=5, n_early_every=2, n_layers=3, n_channels=8)
 FRAMES_PER_SYMBOL = 4.0
 
 
@@ -54,22 +52,11 @@ def hifigan_entries(config: MelHifiganConfig = V1) -> dict[str, Tensor]:
     return with_weight_norm(random_state("vocoder", config))
 
 
-def waveglow_entries(config: WaveglowConfig = WAVEGLOW) -> dict[str, Tensor]:
-    """The state dict of a WaveGlow in training: weight norm not folded, where it has one."""
-    state = random_state("waveglow", config)
-    for key, value in state.items():
-        if "convinv" in key:        # near a rotation, as they are trained
-            state[key] = torch.linalg.qr(value[..., 0])[0][..., None] + 0.1 * value
-        if ".end." in key:
-            state[key] = 0.3 * value
-    return with_weight_norm(state, "WN")
-
-
-def with_weight_norm(state: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The state with the weights of modules that begin with ``prefix`` as gain and direction."""
+def with_weight_norm(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state with weights as gain and direction."""
     entries = {}
     for key, value in state.items():
-        if key.endswith(".weight") and key.startswith(prefix) and ".end." not in key:
+        if key.endswith(".weight"):
             entries[f"{key}_g"] = value.flatten(1).norm(dim=1).view(-1, 1, 1)
             entries[f"{key}_v"] = 3 * value
         else:
@@ -80,11 +67,4 @@ def with_weight_norm(state: dict[str, Tensor], prefix: str = "") -> dict[str, Te
 def write_hifigan(path: Path, config: MelHifiganConfig = V1) -> Path:
     """A generator as jik876's trainer writes it."""
     torch.save({"generator": hifigan_entries(config)}, path)
-    return path
-
-
-def write_waveglow(path: Path, config: WaveglowConfig = WAVEGLOW) -> Path:
-    """A WaveGlow as NVIDIA publishes it."""
-    torch.save({"state_dict": {f"module.{key}": value for key, value in waveglow_entries(config).items()},
-                "epoch": 3}, path)
     return path

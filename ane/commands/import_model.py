@@ -28,7 +28,7 @@ Read official checkpoints and write them as a bundle, which loads lazily and is 
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
 Files of other names are known by their keys, also safetensors; --base completes a file alone, such as 8301_gpt.pth.
-SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN or WaveGlow that makes its sound.
+SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
 SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors or with model.bin of
@@ -60,7 +60,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
                              "(default: config.json in a directory, else the official sizes)")
     parser.add_argument("--vocoder", metavar="FILE", type=arguments.path,
-                        help="HiFi-GAN generator or WaveGlow for a FastSpeech model (default: none, Griffin-Lim makes "
+                        help="HiFi-GAN generator for a FastSpeech model (default: none, Griffin-Lim makes "
                              "the sound), or BigVGAN (24 kHz, 100 bands) for Tortoise (default: its own, UnivNet); "
                              "the JSON of its sizes is read if it is in the same folder")
     parser.add_argument("--voices", metavar="PATH", type=arguments.path,

@@ -145,9 +145,5 @@ def check_option(model: Model, name: str) -> None:
     takes = {"speed": True, "stream": True, "voice": model.takes_voices, "cast": model.takes_voices,
              "quote_voice": model.takes_voices, "preset": bool(model.presets),
              "no_split": "split" in options, "seed": model.is_random}
-    random = [network.name for network in family.networks.values() if network.random]
-    if name == "seed" and random and not model.is_random:
-        raise UserError(f"seed has no effect on {model.name}: only the network {' or '.join(random)} draws random "
-                        "numbers, and it has none; leave it out", name)
     if not takes.get(name, name in options):
         raise UserError(f"{name} has no effect on {family.title} models, and {model.name} is one; leave it out", name)

@@ -16,13 +16,11 @@ from ane.bundles import Model
 from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import joined_heads, position_table
-from ane.models.vocoders.waveglow import HOP, SIGMA
 from converters.fastspeech import acoustic
 from converters.functions import Bucket, ConvertibleModel, Function, Sizes
 from converters.neural_engine import MAX_AXIS
 from converters.onnx.graph import network_call, noise, traced
 from converters.vocoders.hifigan import hifigan
-from converters.vocoders.waveglow import waveglow as waveglow_graph
 
 SYMBOLS = 32, 64, 96, 128, 192, 256, 384        # 384 symbols fill about 2048 frames
 FRAMES = 256, 512, 768, 1024, 1536, 2048
@@ -41,20 +39,11 @@ def up_to(most: int, sizes: Sizes) -> Sizes:
     return (*(size for size in sizes[:-1] if size < most), min(most, sizes[-1]))
 
 
-def windows(rate: int, margin: int) -> Sizes:
-    """A short window, and the longest that fits on the engine's widest axis, with ``rate`` positions a frame."""
-    longest = MAX_AXIS // rate - 2 * margin
-    return tuple(dict.fromkeys((min(SHORT_WINDOW, longest), longest)))
-
-
 def vocoder_windows(model: Model) -> Sizes:
+    """A short window, and the longest that fits on the engine's widest axis."""
     config = model.config("vocoder")
-    return windows(config.hop, config.level_margins[-1])
-
-
-def waveglow_windows(model: Model) -> Sizes:
-    config = model.config("waveglow")
-    return windows(HOP // config.n_group, config.margin)
+    longest = MAX_AXIS // config.hop - 2 * config.level_margins[-1]
+    return tuple(dict.fromkeys((min(SHORT_WINDOW, longest), longest)))
 
 
 # Test inputs
@@ -87,15 +76,6 @@ def probe_vocoder(backend: Backend, model: Model, bucket: Mapping[str, int],
     """The sound of a mel that nearly fills the bucket."""
     bands = model.config("vocoder").num_mels
     return [backend.run("vocoder", mel=rng.standard_normal((1, bands, bucket["frames"] - 1), dtype=np.float32))]
-
-
-def probe_waveglow(backend: Backend, model: Model, bucket: Mapping[str, int],
-                   rng: np.random.Generator) -> list[np.ndarray]:
-    """The sound of a mel and noise."""
-    length = bucket["frames"] - 1
-    mel = rng.standard_normal((1, model.config("waveglow").n_mel_channels, length), dtype=np.float32)
-    noise = np.float32(SIGMA) * rng.standard_normal((1, HOP, length), dtype=np.float32)
-    return [backend.run("waveglow", mel=mel, noise=noise)]
 
 
 # ONNX graphs: the reference networks, batch first; named axes have any length
@@ -142,9 +122,6 @@ onnx_mel = traced(lambda network, *inputs: network.mel(*inputs), ("mel",), lambd
     "mask": (torch.ones((2, 29), dtype=dtype), {0: "batch", 1: "frames"})})
 onnx_vocoder = traced(network_call, ("sound",), lambda network, dtype: {
     "mel": (noise(2, network.config.num_mels, 19), {0: "batch", 2: "frames"})})
-onnx_waveglow = traced(network_call, ("sound",), lambda network, dtype: {
-    "mel": (noise(2, network.config.n_mel_channels, 19), {0: "batch", 2: "frames"}),
-    "noise": (noise(2, HOP, 19), {0: "batch", 2: "frames"})})
 
 
 # The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
@@ -199,11 +176,6 @@ FUNCTIONS = (
              buckets={"vocoder": Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model)))},
              # as Tortoise's HiFi-GAN
              outputs={"sound": ""}, thresholds={"fp16": (60.0, 45.0)}),
-    Function("waveglow", "waveglow", probe_waveglow, onnx=onnx_waveglow, onnx_lengths={"frames": 30},
-             coreml=lambda r: [waveglow_graph(r.network, size) for size in r.lengths("waveglow")],
-             buckets={"waveglow": Bucket("frames", 4, waveglow_windows, lambda model: max(waveglow_windows(model)))},
-             # 12 flows multiply their errors; random weights at the official size reach 59 dB
-             thresholds={"fp16": (55.0, 45.0)}),
 )
 MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable,
                          published_names=published_names)

@@ -19,16 +19,13 @@ from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
 from ane.models.tortoise.packaged import UnivnetVocoder
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
-from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, WaveglowVocoder
-from ane.models.vocoders.waveglow import HOP, Waveglow, WaveglowConfig
+from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.fastspeech.functions import windows
 from converters.neural_engine import MAX_AXIS
 from converters.tortoise.univnet import univnet
 from converters.vocoders.hifigan import hifigan
-from converters.vocoders.waveglow import waveglow
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, assert_fits_the_engine, functions, saved
 from tests.random_model import draw
 
@@ -49,12 +46,9 @@ CONFIGS: dict[str, Config] = {
                                  resblock_dilation_sizes=((1, 2), (7, 4))),
     "mel hifigan, blocks 1": MelHifiganConfig(**MEL, resblock_dilation_sizes=((1, 3), (1, 2))),
     "mel hifigan, blocks 2": MelHifiganConfig(**MEL, resblock="2", resblock_dilation_sizes=((1, 2), (2, 6))),
-    # channels leave twice; every flow reads 7 groups of 16 samples on either side, 28 in all: 4 frames, 2 for the mel
-    "waveglow": WaveglowConfig(n_mel_channels=12, n_flows=4, n_group=16, n_early_every=2, n_layers=3, n_channels=8,
-                               upsample_kernel=600),
 }
-NETWORKS = {UnivNetConfig: UnivNet, HifiganConfig: Hifigan, MelHifiganConfig: MelHifigan, WaveglowConfig: Waveglow}
-SMALLER = {"kernel_conv.weight": 0.05, ".end.": 0.1}        # so that gates do not saturate, and flows do not explode
+NETWORKS = {UnivNetConfig: UnivNet, HifiganConfig: Hifigan, MelHifiganConfig: MelHifigan}
+SMALLER = {"kernel_conv.weight": 0.05}      # so that gates do not saturate
 
 
 @dataclass(frozen=True)
@@ -67,16 +61,13 @@ class VocoderCase:
 
     def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> PackagedVocoder:
         found = functions(self.graphs, self.paths(style), arithmetic)
-        if isinstance(self.network, Waveglow):
-            return WaveglowVocoder(found, self.network.config.n_group)
         return (UnivnetVocoder if isinstance(self.network, UnivNet) else HifiganVocoder)(found)
 
     def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
         rng, config = np.random.default_rng(length), self.network.config
         shapes = {UnivNetConfig: lambda: ((config.n_mel_channels, length), (config.noise_dim, length + SILENT_FRAMES)),
                   HifiganConfig: lambda: ((config.in_channels, length), (config.cond_channels,)),
-                  MelHifiganConfig: lambda: ((config.num_mels, length),),
-                  WaveglowConfig: lambda: ((config.n_mel_channels, length), (HOP, length))}[type(config)]()
+                  MelHifiganConfig: lambda: ((config.num_mels, length),)}[type(config)]()
         return tuple(rng.standard_normal((batch, *shape), dtype=np.float32) for shape in shapes)
 
     def expected(self, *inputs: np.ndarray) -> np.ndarray:
@@ -90,7 +81,7 @@ def case(name: str, folder: Callable[[], Path]) -> VocoderCase:
         scale = next((scale for part, scale in SMALLER.items() if part in key), 1)
         parameter.data = draw(key, parameter, generator) * scale
     network.eval().requires_grad_(False)
-    build = univnet if isinstance(network, UnivNet) else waveglow if isinstance(network, Waveglow) else hifigan
+    build = univnet if isinstance(network, UnivNet) else hifigan
     graphs = [build(network, frames) for frames in FRAMES["upstream" in name:]]
     return VocoderCase(network, graphs, cache(lambda style: saved(graphs, style, folder())))
 
@@ -102,8 +93,7 @@ def cases(tmp_path_factory) -> dict[str, VocoderCase]:
 
 every_network = pytest.mark.parametrize("name", CONFIGS)
 # with fp16 rounding, dB
-ROUNDED_DB = {"univnet upstream": 55, "hifigan upstream": 55, "mel hifigan, blocks 1": 50, "mel hifigan, blocks 2": 50,
-              "waveglow": 50}
+ROUNDED_DB = {"univnet upstream": 55, "hifigan upstream": 55, "mel hifigan, blocks 1": 50, "mel hifigan, blocks 2": 50}
 
 
 @pytest.mark.parametrize("name", ROUNDED_DB)
@@ -126,26 +116,22 @@ def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
 
 @every_network
 def test_margins_cover_the_receptive_field_and_little_more(cases, name):
-    """How the reference's sound of frames 0 … 60 changes, in float64, when its input changes from a frame on; of
-    WaveGlow, which depends on more frames before than after, that of frames 60 … when it changes up to a frame."""
+    """How the reference's sound of frames 0 … 60 changes, in float64, when its input changes from a frame on."""
     network, margin = deepcopy(cases[name].network).double(), cases[name].graphs[0].bucket["margin"]
-    before = name == "waveglow"
     length = 60 + margin + 10
     x, *other = (torch.from_numpy(array).double() for array in cases[name].inputs(length))
 
     def sound(first: int) -> torch.Tensor:
         moved = (torch.arange(length) >= first).double()
-        moved = 1 - moved if before else moved
         if name.startswith("univnet"):
             return network.sound(x + moved, other[0][..., :length] + moved)
-        return network(x + moved, *(part + moved if before else part for part in other))
+        return network(x + moved, *other)
 
-    whole = sound(0 if before else length)
+    whole = sound(length)
 
     def change(frames: int) -> float:
         edge = 60 * whole.shape[-1] // length
-        difference = sound(60 - frames if before else 60 + frames) - whole
-        return (difference[..., edge:] if before else difference[..., :edge]).abs().max().item()
+        return (sound(60 + frames) - whole)[..., :edge].abs().max().item()
 
     assert change(margin) == 0
     assert change(margin - 3) > 0 or name == "univnet wide"     # whose far taps underflow float64
@@ -172,11 +158,6 @@ def test_official_sizes_use_the_widest_axis_well(network, build, name):
     assert build(network(), 62).name == name
     with pytest.raises(UserError, match=f"buckets={build.__name__}=63: it takes 1 to 62 frames"):
         build(network(), 63)
-
-
-def test_the_official_waveglow_uses_the_widest_axis_well():
-    assert WaveglowConfig().margin == 99
-    assert windows(32, 99) == (14, 314)
 
 
 def test_kernels_that_do_not_fit_their_strides_are_refused():

@@ -17,7 +17,7 @@ from ane.bundles.weights import PRECISIONS, layout
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
-from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint, WaveglowCheckpoint, is_waveglow
+from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError
 
 SIDES = ("phoneme_side", "mel_side")
@@ -32,7 +32,7 @@ class FastSpeechCheckpoint(Model):
         arguments: what the tensors do not state: {"padding": "exact" or "published"}, and "trained": false for random
             weights.
         where: name of ``arguments`` in messages.
-        vocoder: the checkpoint of a HiFi-GAN generator or of a WaveGlow, or None.
+        vocoder: the checkpoint of a HiFi-GAN generator, or None.
 
     Raises:
         UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
@@ -51,7 +51,7 @@ class FastSpeechCheckpoint(Model):
                                     lambda key: WRONG_KIND,
                                     lambda: "the sizes of its tensors do not fit together; the file is damaged")
         check_positions(self._entries, self._config, self.path)
-        self.vocoder = None if vocoder is None else open_vocoder(Path(vocoder))
+        self.vocoder = None if vocoder is None else HifiganCheckpoint(Path(vocoder), NETWORKS["vocoder"])
         if self.vocoder and self._config.n_mels != AUDIO["num_mels"]:
             raise UserError(f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts "
                             f"{self._config.n_mels}: they do not fit together")
@@ -92,14 +92,6 @@ class FastSpeechCheckpoint(Model):
         if self.vocoder:
             unused[vocoder[0]] = self.vocoder.unused
         return {file: keys for file, keys in unused.items() if keys}
-
-
-def open_vocoder(path: Path) -> HifiganCheckpoint | WaveglowCheckpoint:
-    """A vocoder; its kind is known by its keys. Raises UserError when the file is damaged or neither kind."""
-    content = load_pickle(path)
-    if is_waveglow(content):
-        return WaveglowCheckpoint(path, content, NETWORKS["waveglow"])
-    return HifiganCheckpoint(path, NETWORKS["vocoder"], content)
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
@@ -144,7 +136,7 @@ def checkpoint_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
-    if "generator" in loaded or is_waveglow(loaded):
+    if "generator" in loaded:
         raise UserError(f"{path} is a vocoder, not a FastSpeech checkpoint: import both, with "
                         f"`ane import CHECKPOINT.pt --vocoder {path} -o DIRECTORY`")
     wrapped = isinstance(loaded.get("model"), Mapping)

@@ -19,7 +19,6 @@ class FastSpeechSettings(SpeechSettings):
         batch: chunks that are spoken in one pass, at most.
         rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch
             class, "half_up" as its TensorRT graph.
-        seed: of WaveGlow's noise, the same for every chunk; nothing else is random.
 
     Raises:
         UserError: a value is out of range.
@@ -30,4 +29,3 @@ class FastSpeechSettings(SpeechSettings):
     pause: float = Field(default=0.15, ge=0, le=10)
     batch: int = Field(default=8, ge=1)
     rounding: Rounding = "half_to_even"
-    seed: int = Field(default=0, ge=0)

@@ -7,7 +7,7 @@ import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import pad_last_axis, row_lengths, run_rows, sequence_masks, smallest_fitting
-from ane.models.vocoders.segments import HifiganVocoder, WaveglowVocoder
+from ane.models.vocoders.segments import HifiganVocoder
 
 
 def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -36,12 +36,6 @@ def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
     return HifiganVocoder(package.functions(stage))(inputs["mel"])
 
 
-def run_waveglow(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of waveglow."""
-    group = len(package.table("convinv.0.conv.weight"))     # the flow nearest to the sound has all channels
-    return WaveglowVocoder(package.functions(stage), group)(inputs["mel"], inputs["noise"])
-
-
 SAMPLE_RATE = 22050
 HOP = 256               # samples of a mel frame
 HIGHEST = 8000.0        # Hz: upper end of the mel bands
@@ -56,8 +50,6 @@ STAGES = {
                                 "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "mel", run_mel),
     "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
                      packaged=run_vocoder),
-    "waveglow": Stage("waveglow", {"mel": TensorSpec(("B", "M", "L")), "noise": TensorSpec(("B", 256, "L"))},
-                      TensorSpec(("B", 1, "256L")), packaged=run_waveglow),
 }
 
 FASTSPEECH_STAGES = ModelStages(STAGES)

@@ -20,7 +20,6 @@ from ane.models.fastspeech.text import (
     unknown_phonemes,
 )
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
-from ane.models.vocoders.waveglow import SIGMA
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
@@ -28,8 +27,7 @@ from ane.system.errors import UserError
 from ane.text import normalise_upstream, shorten
 
 NO_VOCODER = ("this model has no vocoder, so Griffin-Lim made the sound, which is rough: import the model again with "
-              "--vocoder and a HiFi-GAN or WaveGlow checkpoint")
-VOCODERS = frozenset(("vocoder", "waveglow"))
+              "--vocoder and a HiFi-GAN checkpoint")
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,7 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer(Speaker):
-    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text and seed give the same
-    sound.
+    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text gives the same sound.
 
     Attributes:
         most_symbols, most_frames: of one pass: the model's positions, or the largest buckets of its packages.
@@ -62,8 +59,7 @@ class FastSpeechSynthesizer(Speaker):
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
     def facts(self, request: SpeechRequest) -> dict[str, Any]:
-        seed = {"seed": request.settings.seed} if "waveglow" in self.model.networks else {}
-        return seed | {"speed": request.settings.speed, "frames": 0}
+        return {"speed": request.settings.speed, "frames": 0}
 
     def normaliser(self, settings: FastSpeechSettings) -> Callable[[str], str]:
         return normalise_upstream
@@ -81,7 +77,7 @@ class FastSpeechSynthesizer(Speaker):
                 parts = self.encode(group, settings, run)
                 for part, mel in zip(parts, self.mels(parts, settings, run), strict=True):
                     done, total = done + 1, len(parts) if run.whole else max(done + 1, len(chunks))
-                    for piece in self.sound(part, mel, settings, run, first):
+                    for piece in self.sound(part, mel, settings.pause, run, first):
                         if piece.last:
                             run.progress("vocode", done, total, "")
                         yield piece
@@ -89,28 +85,25 @@ class FastSpeechSynthesizer(Speaker):
         finally:
             self.backend.release()
 
-    def sound(self, part: EncodedChunk, mel: np.ndarray, settings: FastSpeechSettings, run: Run,
+    def sound(self, part: EncodedChunk, mel: np.ndarray, pause: float, run: Run,
               first: Sequence[int]) -> Iterator[Piece]:
         """The pieces of a chunk, the facts of it in the first, and the pause after it in the last."""
-        chunk = part.chunk.at_its_speed().with_pause(settings.pause)
+        chunk = part.chunk.at_its_speed().with_pause(pause)
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         facts: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
                                  "counts": {"frames": part.frames}, "notes": self.notes(part),
                                  "details": {"mels": mel, "durations": part.repeats}}
-        for samples in run.timeline.record_each("vocode", self.vocoded(mel, settings.seed, first)):
+        for samples in run.timeline.record_each("vocode", self.vocoded(mel, first)):
             yield Piece(samples, chunk, **facts)
             facts = {}
         yield Piece(np.zeros(0, np.float32), chunk, last=True, **facts)
 
-    def vocoded(self, mel: np.ndarray, seed: int, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
-        """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``seed``: of WaveGlow's noise; ``first``: lengths
-        that the first call of HiFi-GAN may have."""
+    def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
+        """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``first``: lengths that the first call of HiFi-GAN
+        may have."""
         if not mel.shape[1]:
             return
-        if "waveglow" in self.model.networks:
-            noise = waveglow_noise(mel.shape[1], seed)
-            yield np.clip(self.backend.run("waveglow", mel=np.ascontiguousarray(mel[None]), noise=noise)[0, 0], -1, 1)
-        elif "vocoder" not in self.model.networks:
+        if "vocoder" not in self.model.networks:
             yield griffin_lim(mel, SAMPLE_RATE, HIGHEST)
         elif not first and self.backend.longest("vocoder", "frames") is not None:   # packages have their own windows
             yield self.mel_sound(mel)
@@ -185,16 +178,10 @@ class FastSpeechSynthesizer(Speaker):
 
     def notes(self, part: EncodedChunk) -> list[str]:
         """Warnings for the user."""
-        notes = [] if VOCODERS & self.model.networks else [NO_VOCODER]
+        notes = [] if "vocoder" in self.model.networks else [NO_VOCODER]
         if unknown := unknown_phonemes(part.chunk.text):
             notes.append(f"not spoken, because they are no ARPAbet phonemes: {', '.join(dict.fromkeys(unknown))}")
         if not part.frames:
             notes.append(f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it "
                          "rounds to 0")
         return notes
-
-
-def waveglow_noise(frames: int, seed: int) -> np.ndarray:
-    """The noise of a sound, (1, 256, L) float32: frame after frame, so longer noise begins with shorter noise."""
-    noise = np.random.default_rng(seed).standard_normal((frames, HOP), dtype=np.float32)
-    return np.ascontiguousarray(SIGMA * noise.T[None])

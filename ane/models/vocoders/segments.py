@@ -51,8 +51,7 @@ class PackagedVocoder:
         inside, sound = np.ones((1, length), np.float32), []
         for function, first, count in split_into_windows(self.functions, 0, stop):
             begin, width = first - self.margin, function.bucket["frames"] + 2 * self.margin
-            out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"]
-            out = out[0, :, 0].T.reshape(-1)        # channels are samples side by side
+            out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"][0, 0, 0]
             sound.append(out[:count * (len(out) // function.bucket["frames"])])
         return np.concatenate(sound)
 
@@ -67,25 +66,3 @@ class HifiganVocoder(PackagedVocoder):
         length = frames.shape[1]
         constant = {} if conditioning is None else {"conditioning": conditioning[..., None, None]}
         return self._sound(length, length, lambda begin, width: {"x": zero_padded(frames, begin, width), **constant})
-
-
-class WaveglowVocoder(PackagedVocoder):
-    """``group``: samples that the network computes side by side, ``WaveglowConfig.n_group``."""
-
-    def __init__(self, functions: Sequence[FixedFunction], group: int):
-        super().__init__(functions)
-        self.group = group
-
-    def __call__(self, mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """mel (B, M, L), noise (B, 256, L) → (B, 1, 256·L), all float32."""
-        return np.stack([self._row(*row)[None] for row in zip(mel, noise, strict=True)])
-
-    def _row(self, mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        samples, length = noise.shape
-        groups = noise.T.reshape(-1, self.group).T
-
-        def inputs(begin: int, width: int) -> dict[str, np.ndarray]:
-            rate = samples // self.group
-            return {"mel": zero_padded(mel, begin, width), "noise": zero_padded(groups, begin * rate, width * rate)}
-
-        return self._sound(length, length, inputs)
