@@ -97,12 +97,8 @@ def layer_norm(s: Style, x: Var, layer: nn.LayerNorm, name: str | None = None, s
     The scaled eps, 1e-8, is 0 in fp16. That is more exact (SNR of 70 dB at a variance of 0.016, 83 at 0.3) than fp16's
     smallest number (55 and 80), but no column may be constant (``ane.backends.packaged.decoder.pack_columns``).
     """
-    def normalise(x: Var, dtype: type) -> Var:
-        gain, shift = array(layer.weight).astype(dtype), array(layer.bias).astype(dtype)
-        return mb.layer_norm(x=x, axes=[1], gamma=gain, beta=shift,
-                             epsilon=dtype(layer.eps * scale * scale), **named(name))
-
-    return s.widened("norm", normalise, x)
+    return mb.layer_norm(x=x, axes=[1], gamma=s.const(layer.weight), beta=s.const(layer.bias),
+                         epsilon=s.dtype(layer.eps * scale * scale), **named(name))
 
 
 def key_mask(s: Style, inside: Var) -> Var:
@@ -146,44 +142,34 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
     B, C, _, S = x.shape
     grouped = (1, layer.num_groups, C // layer.num_groups, 1)
 
-    def normalise(x: Var, dtype: type) -> Var:
-        def cast(value: Var) -> Var:
-            return value if dtype is s.dtype else mb.cast(x=value, dtype="fp32")
+    def mean(values: Var) -> Var:
+        if padding is None:
+            return mb.reduce_mean(x=values, axes=[2, 3], keep_dims=True)
+        values = mb.mul(x=mb.reduce_mean(x=values, axes=[2], keep_dims=True), y=padding.weight)
+        return mb.reduce_mean(x=values, axes=[3], keep_dims=True)
 
-        def mean(values: Var) -> Var:
-            if padding is None:
-                return mb.reduce_mean(x=values, axes=[2, 3], keep_dims=True)
-            values = mb.mul(x=mb.reduce_mean(x=values, axes=[2], keep_dims=True), y=cast(padding.weight))
-            return mb.reduce_mean(x=values, axes=[3], keep_dims=True)
+    def largest(values: Var) -> Var:
+        return mb.maximum(x=mb.reduce_max(x=values, axes=[2, 3], keep_dims=True),
+                          y=mb.mul(x=mb.reduce_min(x=values, axes=[2, 3], keep_dims=True), y=s.dtype(-1)))
 
-        def largest(values: Var) -> Var:
-            return mb.maximum(x=mb.reduce_max(x=values, axes=[2, 3], keep_dims=True),
-                              y=mb.mul(x=mb.reduce_min(x=values, axes=[2, 3], keep_dims=True), y=dtype(-1)))
-
-        gain, shift = (array(values).reshape(grouped).astype(dtype) for values in (layer.weight, layer.bias))
-        if modulation is not None:
-            scaling, shifting = (mb.reshape(x=cast(part), shape=grouped) for part in modulation)
-            scaling = mb.add(x=scaling, y=dtype(1))
-            gain, shift = mb.mul(x=scaling, y=gain), mb.add(x=mb.mul(x=scaling, y=shift), y=shifting)
-        x = mb.reshape(x=x, shape=(B, *grouped[1:3], S))
-        centred = mb.sub(x=x, y=mean(x))
-        factor = mb.real_div(x=dtype(PEAK), y=mb.add(x=largest(centred), y=dtype(SMALLEST_PEAK)))
-        centred = mb.mul(x=centred, y=factor)
-        eps = mb.square(x=mb.mul(x=factor, y=dtype(scale * layer.eps ** 0.5)))
-        inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=dtype(0))
-        # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
-        return mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
-
-    y = s.widened("norm", normalise, x)
+    gain, shift = (s.const(values).reshape(grouped) for values in (layer.weight, layer.bias))
+    if modulation is not None:
+        scaling, shifting = (mb.reshape(x=part, shape=grouped) for part in modulation)
+        scaling = mb.add(x=scaling, y=s.dtype(1))
+        gain, shift = mb.mul(x=scaling, y=gain), mb.add(x=mb.mul(x=scaling, y=shift), y=shifting)
+    x = mb.reshape(x=x, shape=(B, *grouped[1:3], S))
+    centred = mb.sub(x=x, y=mean(x))
+    factor = mb.real_div(x=s.dtype(PEAK), y=mb.add(x=largest(centred), y=s.dtype(SMALLEST_PEAK)))
+    centred = mb.mul(x=centred, y=factor)
+    eps = mb.square(x=mb.mul(x=factor, y=s.dtype(scale * layer.eps ** 0.5)))
+    inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=s.dtype(0))
+    # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
+    y = mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
     return mb.reshape(x=y, shape=(B, C, 1, S), **named(name))
 
 
 def masked(scores: Var, mask: Var | None) -> Var:
     return scores if mask is None else mb.add(x=scores, y=mask)
-
-
-def softmax(s: Style, x: Var, axis: int) -> Var:
-    return s.widened("softmax", lambda x, _: mb.softmax(x=x, axis=axis), x)
 
 
 def split_heads(x: Var, heads: int) -> Var:
@@ -224,13 +210,13 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
     """
     q, k, v = (split_heads(x, heads) for x in (q, k, v))
     if pool is None:
-        return join_heads(_attended(s, q, k, v, mask, None))
+        return join_heads(_attended(q, k, v, mask, None))
     keys, values = pool.keys, pool.values
     if pool.recent is not None:
         k, v = (mb.concat(values=pair, axis=3) for pair in ((pool.recent.keys, k), (pool.recent.values, v)))
     groups = _head_groups(heads, q.shape[3] * (keys.shape[3] + k.shape[3]) * np.dtype(s.dtype).itemsize)
     split = zip(*(_split(x, groups, 1) for x in (q, k, v, keys, values)), strict=True)
-    parts = [_attended(s, *group[:3], mask, group[3:]) for group in split]
+    parts = [_attended(*group[:3], mask, group[3:]) for group in split]
     return join_heads(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=1))
 
 
@@ -245,12 +231,12 @@ def _head_groups(heads: int, score_bytes: int) -> int:
                 if heads % groups == 0 and (groups == heads or heads // groups * score_bytes <= ON_CHIP))
 
 
-def _attended(s: Style, q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
+def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | None) -> Var:
     """(B, heads, width, S) each, and the keys and values of a pool → (B, heads, width, S)."""
     scores = mb.matmul(x=q, y=k, transpose_x=True)
     if pool is not None:
         scores = mb.concat(values=[mb.matmul(x=q, y=pool[0], transpose_x=True), scores], axis=3)
-    weight = softmax(s, masked(scores, mask), axis=3)
+    weight = mb.softmax(x=masked(scores, mask), axis=3)
     if pool is None:
         return mb.matmul(x=v, y=weight, transpose_y=True)
     of_pool, of_columns = mb.split(x=weight, split_sizes=[pool[0].shape[3], k.shape[3]], axis=3)
@@ -299,7 +285,7 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
         parts = [scores] if len(biases) == 1 else mb.split(x=scores, split_sizes=[n for n, _ in biases], axis=3)
         parts = [mb.add(x=part, y=value) for part, (_, value) in zip(parts, biases, strict=True)]
         scores = masked(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=3), mask)
-        attended.append(mb.matmul(x=v, y=softmax(s, scores, axis=3), transpose_y=True))
+        attended.append(mb.matmul(x=v, y=mb.softmax(x=scores, axis=3), transpose_y=True))
     return join_heads(attended[0] if len(attended) == 1 else mb.concat(values=attended, axis=3))
 
 

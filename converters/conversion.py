@@ -23,11 +23,14 @@ from ane.bundles.weights import layout
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.target import CoreMLTarget
-from converters.functions import chosen_networks
-from converters.origin import graph_fingerprint, provenance_of
+from converters.functions import chosen_networks, models
 
 Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
+ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
+SHARED_NETWORKS = "ane.models.vocoders"
+# files and folders of ``converters`` that do not change a graph
+NO_GRAPHS = frozenset({"proof", "swift", "coreai.py", "conversion.py", "probes.py"})
 WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
@@ -104,9 +107,35 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
     return bundle
 
 
+def provenance_of(model: Model) -> dict[str, Any]:
+    """Licence, description and source, which a conversion of ``model`` keeps."""
+    if not isinstance(model, Bundle):
+        return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}
+    manifest = model.manifest
+    return {"licence": manifest.licence, "description": manifest.description, "source": manifest.source}
+
+
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
     """Changes with the code that builds graphs, the reference networks, and the target's libraries."""
     return graph_fingerprint(target.versions())
+
+
+def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
+    """A digest of versions of ``libraries`` and of ``graph_sources``: packages made by other code are not reused."""
+    digest = hashlib.sha256("\n".join(libraries).encode())
+    for path in graph_sources(root):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def graph_sources(root: Path = ROOT) -> list[Path]:
+    """The reference networks of every model, and the modules of ``converters`` that build graphs; sorted."""
+    packages = (SHARED_NETWORKS, *(model.networks for model in models().values()))
+    networks = {path for package in packages for path in (root / package.replace(".", "/")).glob("*.py")}
+    builders = {path for path in (root / "converters").rglob("*.py")
+                if not NO_GRAPHS.intersection(path.relative_to(root).parts)}
+    return sorted(networks | builders)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The table of converted functions, a row for each kind: `ane convert`, `ane verify` and the tests read it.
 
-A second model adds a folder beside ``converters/tortoise``, whose module ``functions`` has its rows, and an entry in
-``MODULES``; no target changes.
+Another model adds a module with its rows, and an entry in ``MODULES``; no target changes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +13,9 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.bundles.bundle import Bundle
 from ane.bundles.family import Config, ModelFamily, Network, find_family
+from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -143,8 +144,8 @@ class ConvertibleModel:
 
 
 # the family's name → the module that has its ``MODEL``; imported when it is needed
-MODULES = {"tortoise": "converters.tortoise.functions", "fastspeech": "converters.fastspeech.functions",
-           "hibari": "converters.hibari.functions", "whisper": "converters.whisper.functions"}
+MODULES = {"tortoise": "converters.tortoise.functions", "fastspeech": "converters.fastspeech",
+           "hibari": "converters.hibari", "whisper": "converters.whisper.functions"}
 
 
 @cache
@@ -178,6 +179,13 @@ def family_of(network: str) -> ModelFamily:
 def network_spec(network: str) -> Network:
     """What its model declares of a network. Raises UserError as ``family_of``."""
     return family_of(network).networks[network]
+
+
+def weights_sha256(model: Model, network: str) -> str:
+    """SHA-256 of the file with a network's weights: as a bundle states it, or computed for a checkpoint."""
+    if isinstance(model, Bundle):
+        return model.manifest.networks[network].weights.sha256
+    return sha256_of(model.path / model.family.networks[network].file)
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from ane.bundles import Model, open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.voices import Voice, save_voice
+from converters.conversion import provenance_of
 from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
-from converters.origin import provenance_of
 
 TARGET = OnnxTarget()
 # every network has a package in fp32

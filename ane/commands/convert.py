@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from converters.coreml.package import CoreMLOptions
 
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
-WIDE = ("norm", "softmax")
 CACHES = ("io", "state")
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
@@ -47,9 +46,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
                              "The first is used unless --precision of `ane say` or `ane transcribe` names another")
-    parser.add_argument("--wide", type=comma_separated, metavar="KIND,…",
-                        help="coreml: operations computed in float32 whatever the precision: norm, softmax, or both "
-                             "separated by a comma; they do not run on the Neural Engine (default: none)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
                              "(default: 1,16; for Whisper 1,8)")
@@ -171,11 +167,9 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
     from converters.coreml.package import CoreMLOptions
     from converters.functions import convertible_model
 
-    wide, caches = (given if given is not None else default for given, default in (
-        (args.wide, []), (args.cache, list(CACHES))))
-    for flag, given, known in (("--wide", wide, WIDE), ("--cache", caches, CACHES)):
-        for value in given:
-            check_choice(flag, value, known)
+    caches = list(CACHES) if args.cache is None else args.cache
+    for value in caches:
+        check_choice("--cache", value, CACHES)
     if not caches:
         raise UserError("--cache names nothing: give at least one, or leave it out")
     convertible = convertible_model(model)
@@ -191,7 +185,7 @@ def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--buckets {text}: {error}") from error
     lanes = args.lanes or convertible.lanes
-    return [CoreMLOptions(precision, frozenset(wide), lanes, tuple(caches), buckets)
+    return [CoreMLOptions(precision, lanes, tuple(caches), buckets)
             for precision in dict.fromkeys(args.precision or ["fp16"])]
 
 
@@ -226,8 +220,7 @@ class ConvertTarget:
 
 
 TARGETS = {
-    "coreml": ConvertTarget(write_packages, frozenset({"precision", "wide", "lanes", "cache", "buckets",
-                                                       "networks"})),
+    "coreml": ConvertTarget(write_packages, frozenset({"precision", "lanes", "cache", "buckets", "networks"})),
     "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
     "coreai": ConvertTarget(write_assets, frozenset({"networks"})),
 }

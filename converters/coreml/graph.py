@@ -48,16 +48,10 @@ KINDS = {"fp16": (np.float16, types.fp16), "fp32": (np.float32, types.fp32)}
 
 @dataclass(frozen=True)
 class Style:
-    """Precision of a graph.
-
-    Attributes:
-        precision: of weights, inputs, outputs and arithmetic: "fp16" (all that the Neural Engine supports) or "fp32".
-        wide: kinds of operation computed in float32 in an fp16 graph: "norm", "softmax". Each costs two casts and
-            leaves the Neural Engine.
-    """
+    """``precision`` of a graph's weights, inputs, outputs and arithmetic: "fp16", all that the Neural Engine supports,
+    or "fp32"."""
 
     precision: str = "fp16"
-    wide: frozenset[str] = frozenset()
 
     @property
     def dtype(self) -> type:
@@ -65,12 +59,6 @@ class Style:
 
     def const(self, values: ArrayLike) -> np.ndarray:
         return array(values).astype(self.dtype)
-
-    def widened(self, kind: str, operation: Callable[[Var, type], Var], x: Var) -> Var:
-        """``operation(x, dtype)``, in float32 when ``kind`` is in ``wide``, else in the graph's precision."""
-        if kind not in self.wide or self.precision == "fp32":
-            return operation(x, self.dtype)
-        return mb.cast(x=operation(mb.cast(x=x, dtype="fp32"), np.float32), dtype=self.precision)
 
 
 def array(values: ArrayLike) -> np.ndarray:

@@ -26,8 +26,7 @@ from ane.system.records import read_record
 from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge
-from converters.functions import GraphRequest, coreml_graphs, network_spec, scale_of
-from converters.origin import weights_sha256
+from converters.functions import GraphRequest, coreml_graphs, network_spec, scale_of, weights_sha256
 
 ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine
 LAYOUT = "(batch, channels, 1, sequence)"
@@ -56,20 +55,18 @@ class CoreMLOptions:
 
     Attributes:
         precision: one of ``PRECISIONS``.
-        wide: see ``Style``.
         lanes: column counts of the decoder's step functions.
         caches: kinds of kv-cache to build step functions for: "io", "state".
         buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
     precision: Literal["fp16", "fp32", "8bit", "6bit", "4bit"] = "fp16"
-    wide: frozenset[str] = frozenset()
     lanes: tuple[Annotated[int, Field(ge=1)], ...] = (1, 16)
     caches: tuple[Literal["io", "state"], ...] = ("io", "state")
     buckets: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = field(default_factory=dict)
 
     def style(self, network: str) -> Style:
-        return Style("fp32" if self.stored(network) == "fp32" else "fp16", self.wide)
+        return Style("fp32" if self.stored(network) == "fp32" else "fp16")
 
     def stored(self, network: str) -> str:
         """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
@@ -82,9 +79,9 @@ class CoreMLOptions:
     def of(cls, package: PackageRecord) -> "CoreMLOptions":
         """The options that a package was made with. Raises UserError when its record does not state them."""
         stated = deepcopy(package.source.get("options"))
-        # an earlier version also had another form of attention
-        if not isinstance(stated, dict) or stated.pop("heads", "matmul") != "matmul" or set(stated) != {
-                item.name for item in fields(cls)}:
+        # earlier versions also had another form of attention, and operations in float32 in fp16 graphs
+        if not isinstance(stated, dict) or stated.pop("heads", "matmul") != "matmul" or stated.pop("wide", []) or (
+                set(stated) != {item.name for item in fields(cls)}):
             raise UserError(f"{package.path}: bundle.json does not state the options it was made with: convert the "
                             "model again")
         return read_record(cls, stated, package.path, ": convert the model again")
@@ -195,7 +192,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
 def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
     return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
             "layout": LAYOUT,
-            "options": asdict(options) | {"wide": sorted(options.wide)},
+            "options": asdict(options),
             "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
 
 

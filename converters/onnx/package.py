@@ -24,9 +24,8 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import quiet
-from converters.functions import check_precision, convertible_networks, network_spec, onnx_graphs
+from converters.functions import check_precision, convertible_networks, network_spec, onnx_graphs, weights_sha256
 from converters.onnx.graph import OPSET
-from converters.origin import weights_sha256
 from converters.proof.parity import measure_parity
 
 if TYPE_CHECKING:

@@ -308,7 +308,7 @@ RULES = (
     LintRule("fused-attention", WARNING, "No fused attention: with several queries it may drop its mask on the engine.",
              APPLE_RULES, ops("scaled_dot_product_attention")),
     LintRule("fp32", WARNING, "All values are fp16: an fp32 value leaves the engine and returns through a cast.",
-             APPLE_RULES, fp32_values, "requested: an fp32 package, or --wide"),
+             APPLE_RULES, fp32_values, "requested: an fp32 package"),
     LintRule("dimension", WARNING, f"No axis is above {MAX_AXIS}, and channels not above {MAX_CHANNELS}.", ANE_GUIDE,
              values_where(is_long, "a long dimension"), "a vocoder's samples: it runs on the GPU or the CPU"),
     LintRule("state-width", WARNING, f"The last axis of a state is a multiple of {STATE_WIDTH}: others fail on the "

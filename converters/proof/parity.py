@@ -152,9 +152,8 @@ def check_threshold(package: PackageRecord, name: str, record: FunctionRecord) -
                 raise UserError(f"{where}: an error of {value:.1e} of the largest value, above the threshold of "
                                 f"{largest:.0e}. It is not published")
         elif not value >= (threshold := threshold_of(package, name, key)):
-            advice = ", or wide=norm,softmax" if key != MATHS and package.precision == "fp16" else ""
             raise UserError(f"{where} with {key}: {value} dB against float32, below the threshold of {threshold}. It "
-                            f"is not published: choose another precision{advice}. The same command reuses the packages "
+                            f"is not published: choose another precision. The same command reuses the packages "
                             "that are done")
 
 

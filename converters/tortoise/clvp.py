@@ -77,14 +77,11 @@ def unit_norm(s: Style, x: Var) -> Var:
     The smallest normal number is added because a column of zeros, such as padding, would divide by zero. It does not
     change other columns: the second division cancels the first.
     """
-    def divided(x: Var, dtype: type) -> Var:
-        tiny = np.finfo(dtype).tiny
-        most = mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True)
-        x = mb.real_div(x=x, y=mb.add(x=most, y=tiny))
-        squares = mb.reduce_sum(x=mb.square(x=x), axes=[1], keep_dims=True)
-        return mb.mul(x=x, y=mb.rsqrt(x=squares, epsilon=tiny))
-
-    return s.widened("norm", divided, x)
+    tiny = np.finfo(s.dtype).tiny
+    most = mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True)
+    x = mb.real_div(x=x, y=mb.add(x=most, y=tiny))
+    squares = mb.reduce_sum(x=mb.square(x=x), axes=[1], keep_dims=True)
+    return mb.mul(x=x, y=mb.rsqrt(x=squares, epsilon=tiny))
 
 
 def _after_norm(norm: RMSNorm, *linears: nn.Linear) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Whisper's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""
+"""Whisper's networks as Core ML graphs (``graphs``) and as ONNX graphs (``onnx_graphs``)."""

@@ -4,7 +4,7 @@ from ane.bundles import Model
 from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, stores
 from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
-from converters.whisper import audio_encoder, probes, text_decoder
+from converters.whisper import graphs, probes
 from converters.whisper import onnx_graphs as onnx
 
 SHORTEST = 16           # columns of a prefill
@@ -32,7 +32,7 @@ def slots(model: Model, lanes: int) -> Sizes:
 
 
 def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
-    return text_decoder.decoder_graphs(request.network, request.scale)
+    return graphs.decoder_graphs(request.network, request.scale)
 
 
 # cross-attention of random weights is nearly a choice of one position, which rounding of the scores moves
@@ -41,9 +41,9 @@ STATE = {**ROUNDED, "fp32": (60.0, None)}       # a state is always fp16
 HIDDEN = {"hidden": "ln"}
 
 FUNCTIONS = (
-    Function("encoder", "encoder", probes.encoder, coreml=lambda r: [audio_encoder.encoder(r.network, r.scale)],
+    Function("encoder", "encoder", probes.encoder, coreml=lambda r: [graphs.encoder(r.network, r.scale)],
              onnx=onnx.encoder, outputs={"states": "ln_post"}, thresholds=ROUNDED),
-    Function("memory", "decoder", probes.memory, coreml=lambda r: [text_decoder.memory(r.network)], onnx=onnx.memory,
+    Function("memory", "decoder", probes.memory, coreml=lambda r: [graphs.memory(r.network)], onnx=onnx.memory,
              calls=("prefill", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
     Function("prefill", "decoder", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 20},
              coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
@@ -61,4 +61,4 @@ FUNCTIONS = (
 )
 LANES = 1, 8            # a window has at most five candidates
 MODEL = ConvertibleModel("ane.models.whisper.networks", FUNCTIONS, LANES, slots=slots, scales={
-    "encoder": audio_encoder.encoder_scale, "decoder": text_decoder.decoder_scale})
+    "encoder": graphs.encoder_scale, "decoder": graphs.decoder_scale})

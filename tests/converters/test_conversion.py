@@ -340,7 +340,6 @@ def test_windows_is_refused(source, tmp_path, monkeypatch):
     (["--buckets", "prefill=many"], "must be a whole number of at most 18 digits, got 'many'"),
     (["--lanes", "0"], "must be at least 1, got 0"),
     (["--cache", "disk"], "must be io or state"),
-    (["--wide", "all"], "must be norm or softmax"),
     (["--networks", "vocoder"], "no such network; there are"),
 ])
 def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from converters.origin import ROOT, graph_fingerprint, graph_sources
+from converters.conversion import ROOT, graph_fingerprint, graph_sources
 
 LIBRARIES = ("1.0",)
 

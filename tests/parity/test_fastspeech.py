@@ -16,7 +16,7 @@ from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
-from converters.fastspeech.functions import published_names
+from converters.fastspeech import published_names
 from converters.proof.onnx_values import capture_outputs
 from tests.fastspeech_files import write_fastspeech
 

@@ -24,11 +24,10 @@ from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.conversion import convert
+from converters.conversion import ROOT, convert
 from converters.coreml.package import CoreMLOptions
 from converters.functions import ONNX_THRESHOLDS, onnx_graphs
 from converters.onnx.package import WEIGHTS_FILE, OnnxOptions, OnnxTarget, load_reference, quantise, write_package
-from converters.origin import ROOT
 from converters.proof.parity import check_threshold
 from converters.tortoise.onnx_graphs import make_traceable
 from tests.random_model import write_random_bundle

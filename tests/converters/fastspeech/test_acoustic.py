@@ -15,8 +15,8 @@ from ane.models.durations import alignment_matrix, length_mask
 from ane.models.fastspeech.networks.acoustic import FastSpeech
 from ane.models.fastspeech.stages import run_mel, run_text
 from ane.system.decibels import snr_db
+from converters import fastspeech as acoustic
 from converters.coreml.graph import Style
-from converters.fastspeech import acoustic
 from converters.proof.lint import REFUSED, lint
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, assert_fits_the_engine, functions, saved
 from tests.fastspeech_files import SMALL, random_state
@@ -119,4 +119,3 @@ def test_graphs_are_of_the_engines_form(paths):
     for path in paths(HALF).values():
         assert_fits_the_engine(path, rank=None)
         assert not [broken for broken in lint(Package(path)) if broken.rule.severity == REFUSED]
-

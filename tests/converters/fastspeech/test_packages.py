@@ -16,7 +16,7 @@ from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from converters.fastspeech.functions import FUNCTIONS, published_names
+from converters.fastspeech import FUNCTIONS, published_names
 from converters.onnx.package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL

@@ -47,15 +47,6 @@ def test_a_function_must_reach_its_threshold(network, kind, precision, maths, ro
                 check_threshold(record, "main", FunctionRecord(kind, {}, {arithmetic: short}))
 
 
-def test_wide_operations_are_advised_where_rounding_is_what_fails():
-    record = package("autoregressive", "step", "fp16")
-    with pytest.raises(UserError, match="or wide=norm,softmax"):
-        check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 70, ROUNDING: 49.9}))
-    with pytest.raises(UserError) as error:
-        check_threshold(record, "main", FunctionRecord("step", {}, {MATHS: 59.9}))
-    assert "wide" not in str(error.value)
-
-
 @pytest.mark.parametrize(("kind", "precision"), [("step", "2bit"), ("dance", "fp16")])
 def test_an_unknown_precision_or_kind_is_reported(kind, precision):
     with pytest.raises(UserError, match=f"{precision} {kind} is not supported"):

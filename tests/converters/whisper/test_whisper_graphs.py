@@ -22,9 +22,8 @@ from converters.coreml.package import CoreMLOptions
 from converters.coreml.target import check_options
 from converters.functions import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
-from converters.whisper.audio_encoder import QUERIES, encoder, encoder_scale
 from converters.whisper.functions import prefill_columns
-from converters.whisper.text_decoder import decoder_graphs, decoder_scale, memory
+from converters.whisper.graphs import QUERIES, decoder_graphs, decoder_scale, encoder, encoder_scale, memory
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 
 

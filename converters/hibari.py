@@ -1,17 +1,31 @@
-"""The three parts of hibari as Core ML graphs; reference: ``ane.models.hibari.networks.hibari``.
+"""hibari's three parts as Core ML graphs and as ONNX graphs, their default lengths and their test inputs.
 
-The embedding tables, the repeats of states and the order of the prosody's frames stay on the host. In every graph x is
-0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the sequence and 0 after it. The output is y (1, C', 1, N).
+Reference: ``ane.models.hibari.networks.hibari``. The embedding tables, the repeats of states and the order of the
+prosody's frames stay on the host. In every Core ML graph x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the
+sequence and 0 after it; the output is y (1, C', 1, N). A text gets its bucket by its phonemes. Frames are computed in
+windows of any length up to the largest bucket.
 """
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
+import torch
 from torch import nn
 
+from ane.backends.base import Backend
+from ane.bundles import Model
 from ane.models.hibari.networks.hibari import AttentionLayer, ConvNextBlock, Hibari, PhonemeEncoder
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
+from converters.functions import Bucket, ConvertibleModel, Function
+from converters.onnx.graph import noise, traced
+
+SYMBOLS = 64, 128, 256, 416
+SLOW_FRAMES = 256, 512
+FRAMES = 96, 512
+MISSING = 5             # by how much a probe's input is shorter than its bucket
+BATCH, LENGTH = 2, 29   # of the inputs that ONNX graphs are traced with
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
@@ -101,3 +115,60 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
     pad, = layer.padding
     return blocks.conv(s, x, weight, bias, pad_type="custom", pad=[0, 0, pad, pad], dilations=[1, *layer.dilation],
                        groups=layer.groups)
+
+
+# ONNX graphs and test inputs
+
+onnx_text = traced(lambda network, ids, mask: network.text(ids, mask), ("encoded",), lambda network, dtype: {
+    "ids": (torch.ones((BATCH, LENGTH), dtype=torch.int64), {0: "batch", 1: "symbols"}),
+    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "symbols"})})
+onnx_prosody = traced(lambda network, states, mask: network.prosody(states, mask), ("prosody",),
+                      lambda network, dtype: {
+    "states": (noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), {0: "batch", 1: "frames"}),
+    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
+onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spectra",), lambda network, dtype: {
+    "frames": (noise(BATCH, LENGTH, network.config.width + 2).to(dtype), {0: "batch", 1: "frames"}),
+    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
+
+
+def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    """States and log durations of phonemes that nearly fill the bucket."""
+    length = bucket["symbols"] - MISSING
+    ids = rng.integers(1, model.config("hibari").symbols, (1, length))
+    return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]
+
+
+def probe_prosody(backend: Backend, model: Model, bucket: Mapping[str, int],
+                  rng: np.random.Generator) -> list[np.ndarray]:
+    """f0 and energy of states that nearly fill the bucket."""
+    return probe_frames(backend, "prosody", "states", model.config("hibari").prosody_width, bucket["frames"], rng)
+
+
+def probe_spectra(backend: Backend, model: Model, bucket: Mapping[str, int],
+                  rng: np.random.Generator) -> list[np.ndarray]:
+    """Spectra of frames that nearly fill the bucket."""
+    return probe_frames(backend, "spectra", "frames", model.config("hibari").width + 2, bucket["frames"], rng)
+
+
+def probe_frames(backend: Backend, stage: str, name: str, channels: int, length: int,
+                 rng: np.random.Generator) -> list[np.ndarray]:
+    x = rng.standard_normal((1, length - MISSING, channels), dtype=np.float32)
+    return [backend.run(stage, **{name: x}, mask=np.ones(x.shape[:2], np.float32))]
+
+
+def bucket(unit: str, lengths: tuple[int, ...]) -> Bucket:
+    return Bucket(unit, 16, lambda model: lengths)
+
+
+FUNCTIONS = (
+    Function("text", "hibari", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
+             coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
+             buckets={"text": bucket("symbols", SYMBOLS)}),
+    Function("prosody", "hibari", probe_prosody, onnx=onnx_prosody, onnx_lengths={"frames": 90},
+             coreml=lambda r: [prosody(r.network, size) for size in r.lengths("prosody")],
+             buckets={"prosody": bucket("frames", SLOW_FRAMES)}),
+    Function("spectra", "hibari", probe_spectra, onnx=onnx_spectra, onnx_lengths={"frames": 90},
+             coreml=lambda r: [spectra(r.network, size) for size in r.lengths("spectra")],
+             buckets={"spectra": bucket("frames", FRAMES)}),
+)
+MODEL = ConvertibleModel("ane.models.hibari.networks", FUNCTIONS)

@@ -1,1 +1,0 @@
-"""FastSpeech's networks as Core ML graphs (``buckets``) and as ONNX graphs (``onnx_graphs``)."""
