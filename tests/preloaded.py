@@ -27,7 +27,7 @@ from pathlib import Path
 ONE_NETWORK, QUANTISED = "hifigan", "autoregressive"      # the latter where precisions are named
 CONVERTED = ("coreml", "onnx")
 MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "converters.coreml.package",
-           "inflect", "torch")
+           "torch")
 STREAMS = 3         # standard input, output and error
 
 CLIENT = """#!{python} -SE

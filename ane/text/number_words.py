@@ -1,17 +1,20 @@
-"""Numbers in English words, American style: 342 is "three hundred forty-two", and no commas inside a number."""
+"""Numbers in English words, American style: 342 is "three hundred forty-two", and no commas inside a number.
+
+Cardinals and ordinals are Unicode's (CLDR, package unicode-rbnf).
+"""
 
 import re
 from functools import cache
+
+from unicode_rbnf import RbnfEngine
 
 LONGEST = 15       # digits; longer numbers are read digit by digit
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 @cache
-def inflect_engine():
-    """The ``inflect`` engine, imported on first use: the import alone takes over a second."""
-    import inflect
-    return inflect.engine()
+def spelling(language: str) -> RbnfEngine:
+    return RbnfEngine.for_language(language)
 
 
 def digits(text: str) -> str:
@@ -26,12 +29,12 @@ def digit_groups(text: str) -> str:
 
 def cardinal(n: int) -> str:
     """0 → "zero"; 1234 → "one thousand two hundred thirty-four". ``n`` has at most ``LONGEST`` digits, n >= 0."""
-    return inflect_engine().number_to_words(n, andword="").replace(",", "")
+    return spelling("en").format_number(n, ruleset_names=["spellout-cardinal"]).text
 
 
 def ordinal(n: int) -> str:
     """1 → "first"; 121 → "one hundred twenty-first"."""
-    return inflect_engine().ordinal(cardinal(n))
+    return spelling("en").format_number(n, ruleset_names=["spellout-ordinal"]).text
 
 
 def number(text: str) -> str:

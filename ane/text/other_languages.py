@@ -6,16 +6,14 @@ thousands and a decimal comma. Ordinals, dates, units and abbreviations are left
 
 import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
-from unicode_rbnf import RbnfEngine
-
+from ane.text.number_words import LONGEST, spelling
 from ane.text.upstream import normalise_basic
 
 # what is said for the comma of a decimal fraction; CLDR's Polish reads the digits after it as zeros
 COMMA = {"de": "komma", "es": "coma", "fr": "virgule", "it": "virgola", "nl": "komma", "pl": "przecinek",
          "pt": "vírgula"}
-LONGEST = 15        # digits of a number that is read as one
 NUMBER = re.compile(r"(\d{1,3}(?:[.\u00a0\u202f]\d{3})+(?!\d)|\d+)(?:,(\d+))?")
 BORDER = re.compile(r"(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")         # between a letter and a digit
 
@@ -32,16 +30,11 @@ def normalise_language(text: str, language: str) -> str:
 def _whole(digits: str, language: str) -> str:
     if len(digits) > LONGEST or (digits[0] == "0" and len(digits) > 1):
         return _digits(digits, language)
-    return _engine(language).format_number(int(digits)).text.replace("\u00ad", "")
+    return spelling(language).format_number(int(digits)).text.replace("\u00ad", "")
 
 
 def _digits(digits: str, language: str) -> str:
     return " ".join(_whole(digit, language) for digit in digits)
-
-
-@cache
-def _engine(language: str) -> RbnfEngine:
-    return RbnfEngine.for_language(language)
 
 
 LANGUAGES: dict[str, Callable[[str], str]] = {name: partial(normalise_language, language=name) for name in COMMA}

@@ -17,7 +17,9 @@ from anyascii import anyascii
 
 from ane.text import number_words
 
-LONGEST = 33        # digits of the longest number that inflect can read
+LONGEST = 33        # digits of the longest number that upstream reads as one
+SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion", "sextillion", "septillion",
+          "octillion", "nonillion")
 
 TRANSLITERATION = {
     "¢": "C/", "£": "PS", "¤": "$?", "¥": "Y=", "₠": "ECU", "₡": "CL", "₣": "FF", "₥": "mil", "₪": "NS", "₴": "UAH",
@@ -102,21 +104,27 @@ def expand_integer(match: re.Match) -> str:
     if len(match[0]) > LONGEST:
         return number_words.digits(match[0])
     n = int(match[0])
-    if not 1000 < n < 3000:
-        return number_words.inflect_engine().number_to_words(n, andword="")
-    if n == 2000:
-        return "two thousand"
-    if 2000 < n < 2010:
-        return "two thousand " + number_words.inflect_engine().number_to_words(n % 100)
-    if n % 100 == 0:
-        return number_words.inflect_engine().number_to_words(n // 100) + " hundred"
-    return number_words.inflect_engine().number_to_words(n, andword="", zero="oh", group=2).replace(", ", " ")
+    if 1000 < n < 1010:
+        return f"ten oh {number_words.cardinal(n % 10)}"
+    return number_words.year(n) if 1000 < n < 3000 else inflected(n, " ")
 
 
 def expand_ordinal(match: re.Match) -> str:
     if len(match[1]) > LONGEST:
         return f"{number_words.digits(match[1])}{match[2]}"
-    return number_words.inflect_engine().number_to_words(match[0])
+    n = int(match[1])
+    *words, last = inflected(n, " and ").split(" ")
+    return " ".join([*words, number_words.ordinal(n % 100) if n % 100 else f"{last}th"])
+
+
+def inflected(n: int, joint: str) -> str:
+    """A number as the package inflect writes it, which upstream uses: a comma after each group of three digits, and
+    ``joint`` before the last two digits."""
+    groups = [(n // 1000 ** power % 1000, scale) for power, scale in enumerate(SCALES)][::-1]
+    parts = [f"{number_words.cardinal(group).replace('hundred ', f'hundred{joint}')} {scale}".rstrip()
+             for group, scale in groups if group] or ["zero"]
+    last = [parts.pop()] if len(parts) > 1 and 0 < n % 1000 < 100 else []
+    return joint.join([", ".join(parts), *last])
 
 
 # In upstream's order, without its rule for "£", which never matches: transliteration turns the sign into "ps". The
