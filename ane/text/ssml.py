@@ -162,43 +162,31 @@ class SsmlReader:
     """Collects passages. No document type is accepted, so there are no entities and nothing external."""
 
     def __init__(self) -> None:
-        self.where, self.line = "SSML", 0
         self.passages: list[Passage] = []
         self._open: list[SsmlElement] = []
         self._text = ""             # of an element of TEXT_ONLY
         self._given = False         # whether the last text was that of such an element
 
     def read(self, document: str) -> list[Passage]:
-        parser = expat.ParserCreate("utf-8")        # the text is decoded: an encoding that it declares is out of date
+        # the text is decoded: an encoding that it declares is out of date
+        parser = self._parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
 
-        def start(name: str, attributes: dict[str, str]) -> None:
-            self.line = parser.CurrentLineNumber
-            self.start(name, attributes)
-
-        def end(name: str) -> None:
-            self.line = parser.CurrentLineNumber
-            self.end(name)
-
-        def text(data: str) -> None:
-            self.line = max(1, parser.CurrentLineNumber - data.count("\n"))
-            self.text(data)
-
         def refuse_doctype(*_: object) -> None:
-            self.line = parser.CurrentLineNumber
             raise self.error("a document type (<!DOCTYPE …>) is not accepted: leave it out")
 
-        parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, text
-        parser.StartDoctypeDeclHandler = refuse_doctype
+        parser.StartElementHandler, parser.EndElementHandler = self.start, self.end
+        parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = self.text, refuse_doctype
         try:
             parser.Parse(document.encode("utf-8", "replace"), True)
         except expat.ExpatError as error:
-            self.line = error.lineno
-            raise self.error(f"not well-formed XML ({expat.ErrorString(error.code)}): correct it") from error
+            fault = f"not well-formed XML ({expat.ErrorString(error.code)}): correct it"
+            raise self.error(fault, error.lineno) from error
         return self.passages
 
-    def error(self, fault: str) -> UserError:
-        return UserError(f"{self.where}, line {self.line}: {fault}")
+    def error(self, fault: str, line: int = 0) -> UserError:
+        """``line``: 0: where the parser is."""
+        return UserError(f"SSML, line {line or self._parser.CurrentLineNumber}: {fault}")
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         parent = self._open[-1] if self._open else None
@@ -237,7 +225,8 @@ class SsmlReader:
         if element.name in TEXT_ONLY:
             self._text += text
         elif element.name == "break" and text.strip():
-            raise self.error("<break> holds text: it must hold nothing")
+            raise self.error("<break> holds text: it must hold nothing",
+                             max(1, self._parser.CurrentLineNumber - text.count("\n")))
         else:
             self._add(text, element)
 
@@ -283,7 +272,7 @@ class SsmlReader:
 
     def _pause(self, attributes: Mapping[str, str]) -> float:
         if "time" in attributes:
-            return duration_seconds(attributes["time"].strip(), f"{self.where}, line {self.line}: break "
+            return duration_seconds(attributes["time"].strip(), f"SSML, line {self._parser.CurrentLineNumber}: break "
                                     f"{attributes['time']!r}", 'time="500ms" or time="1.5s"')
         strength = attributes.get("strength", "medium").strip()
         if strength not in STRENGTHS:
