@@ -12,7 +12,7 @@ from rich.console import Console
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
-from ane.commands.messages import message_console, output_console, report_console
+from ane.commands.messages import message_console, output_console
 from ane.commands.packages import with_packages
 from ane.commands.progress import status_display
 from ane.commands.verify_report import print_results, print_run, results_json, run_json
@@ -24,10 +24,10 @@ if TYPE_CHECKING:       # torch is imported in the handler, so that --help is qu
     from ane.bundles.packages import PackageRecord
     from converters.proof.comparison import LayerComparison
     from converters.proof.package_run import PackageRun
-    from converters.proof.verify import FunctionCheck, Runner
+    from converters.proof.verify import FunctionCheck
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai", "coreai:fp16")
-BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks", "tolerance", "repair"), ("inputs", "expect", "threshold", "output")
+BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks", "tolerance"), ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
@@ -77,9 +77,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
                         help="with --layers: keep both tensors of every value in FILE; of a --package, its values")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
-    parser.add_argument("--repair", action="store_true",
-                        help="convert Core ML packages that are damaged or below their threshold again, from the "
-                             "bundle's own weights")
     parser.set_defaults(handler=verify_command)
 
 
@@ -103,23 +100,21 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def verify_bundle(args: argparse.Namespace) -> int:
-    from converters.proof.verify import runner_named
+    from converters.proof.verify import runner_named, verify
 
-    onnx = args.against in ONNX_RUNNERS
-    if onnx and args.repair:
-        raise UserError(f"--repair has no effect on --against {args.against}: it is for Core ML packages")
     runner = runner_named(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
-    chosen_functions(model, args)           # raises before any work
-    model, results = verify_packages(model, runner, args, console)
+    chosen = chosen_functions(model, args)
+    with status_display(console, "verifying") as show, layer_comparison(args) as layers:
+        results = verify(model, chosen, runner, layers, show)
     if args.against == "coreml":
         remember_verified(model, results)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.json != "-":
         print_results(output_console(), results, runner, args.layers)
-    raise_failures(results, "" if args.repair or onnx else "; --repair converts such packages again")
+    raise_failures(results)
     return 0
 
 
@@ -139,28 +134,6 @@ def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[P
     from converters.proof.verify import choose_packages
 
     return choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
-
-
-def verify_packages(model: "Bundle", runner: "Runner", args: argparse.Namespace,
-                    console: Console) -> "tuple[Bundle, list[FunctionCheck]]":
-    """The bundle and the results; with --repair, after the packages that failed were converted again."""
-    from converters.proof.verify import UnverifiedBundle, verify
-
-    with status_display(console, "verifying") as show, layer_comparison(args) as layers:
-        results = verify(model, chosen_functions(model, args), runner, layers, show)
-        failed = {result.package for result in results if not result.passed}
-        if not (failed and args.repair):
-            return model, results
-        from converters.coreml.target import rebuild
-
-        rebuild(model, [package for package in model.packages if Path(package.path).stem in failed], show)
-        model = UnverifiedBundle(model.path)
-        again = [(package, [name for name in names if name in package.functions])
-                 for package, names in chosen_functions(model, args) if Path(package.path).stem in failed]
-        repaired = {(one.package, one.function): one for one in verify(model, again, runner, layers, show)}
-    if args.json != "-":
-        report_console(args).print(f"Converted again: {', '.join(sorted(failed))}")
-    return model, [repaired.get((one.package, one.function), one) for one in results]
 
 
 @contextmanager
@@ -183,7 +156,7 @@ def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> No
             write_json(verified_marker(model.path / package.path, this_machine()), {"functions": sorted(passed)})
 
 
-def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
+def raise_failures(results: "Sequence[FunctionCheck]") -> None:
     """Raise UserError with the first function that failed and the number of them."""
     failed = [result for result in results if not result.passed]
     if not failed:
@@ -198,7 +171,7 @@ def raise_failures(results: "Sequence[FunctionCheck]", advice: str) -> None:
                 f", drifting from {value.module or value.name} on"
         problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
-    raise UserError(f"{count}: {first.package}, {first.function}: {problem}{advice}")
+    raise UserError(f"{count}: {first.package}, {first.function}: {problem}")
 
 
 # One package

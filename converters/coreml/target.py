@@ -1,19 +1,13 @@
-"""Core ML as a target of conversion; packages of a bundle are converted again from its own weights."""
+"""Core ML as a target of conversion."""
 
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ane.backends.mil.package import Package
 from ane.bundles import Model
-from ane.bundles.bundle import Bundle
-from ane.bundles.manifest import write_manifest
-from ane.bundles.packages import WEIGHTS, PackageRecord, section
+from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
-from ane.system.files import link_or_copy, replacing
 from converters.coreml.graph import ct
 from converters.coreml.package import COMPRESSIONS, CoreMLOptions, finish_package, write_package
 from converters.decoder_graphs import RECENT
@@ -107,43 +101,3 @@ def _check_steps(options: CoreMLOptions, default: Sizes) -> None:
     if max(options.lanes) > RECENT:
         raise UserError(f"cache state takes at most {RECENT} lanes, got {max(options.lanes)}: use cache io only",
                         "cache")
-
-
-# Packages of a bundle
-
-def rebuild(model: Bundle, damaged: Sequence[PackageRecord],
-            progress: Callable[[str], None] = lambda action: None) -> None:
-    """Convert these packages again and replace them in the bundle. Raises UserError when the disk is full, a package is
-    below its threshold, or its record states no options."""
-    bundle = model.path.resolve()
-    with _folder_beside(bundle) as folder:
-        rebuilt = {package.path: _rebuild(model, package, Path(folder), progress) for package in damaged}
-        packages = [rebuilt.get(package.path, package) for package in model.packages]
-        sections = model.manifest.sections | {"coreml": section(packages)}
-        with replacing(bundle, directory=True) as new:
-            shutil.copytree(
-                bundle, new, copy_function=link_or_copy, dirs_exist_ok=True, ignore=lambda parent, names:
-                [name for name in names if (Path(parent) / name).relative_to(bundle).as_posix() in rebuilt])
-            for path in rebuilt:
-                shutil.copytree(Path(folder) / path, new / path, copy_function=link_or_copy)
-            write_manifest(new, replace(model.manifest, sections=sections))
-
-
-def _rebuild(model: Bundle, package: PackageRecord, folder: Path, progress: Callable[[str], None]) -> PackageRecord:
-    def report(action: str) -> Callable[[str], None]:
-        return lambda function: progress(f"{package.network}: {action} {function}")
-
-    fresh = write_package(model, package.network, CoreMLOptions.of(package), folder, report("building"))
-    functions = measure_parity(model, fresh, folder, report("measuring"))
-    warnings = [rule.record() for rule in lint(Package(folder / fresh.path))]
-    sealed = finish_package(folder, fresh, functions, warnings, model.manifest.licence)
-    weights = model.manifest.networks[package.network].weights.sha256
-    return replace(sealed, source={**sealed.source, WEIGHTS: weights})
-
-
-def _folder_beside(bundle: Path) -> tempfile.TemporaryDirectory:
-    """A temporary folder on the same file system, so that files can be linked."""
-    try:
-        return tempfile.TemporaryDirectory(prefix=f".{bundle.name[:40]}.", suffix=".rebuilding", dir=bundle.parent)
-    except OSError as error:
-        raise UserError(f"cannot write to {bundle.parent}: {error.strerror or error}") from error

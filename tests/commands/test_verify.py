@@ -1,4 +1,4 @@
-"""``ane verify``: what it prints, writes and refuses, and what --repair repairs."""
+"""``ane verify``: what it prints, writes and refuses."""
 
 import json
 import re
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.commands import packages, progress
 from ane.commands import verify as command
@@ -129,42 +128,9 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     assert status == 1
     assert err.count("\n") == 1
     assert "4 of 5 functions failed: autoregressive-fp16, prefill_32: " in err
-    assert "from the operation conv gpt__h__1__mlp__c_fc on; --repair converts such packages again" in err
+    assert "from the operation conv gpt__h__1__mlp__c_fc on" in err
     assert "fails" in out
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
-
-
-@pytest.mark.parametrize("harm", ["spoilt", "changed", "missing"])
-def test_repair_converts_the_packages_that_failed_and_no_others(run, copy, small, harm):
-    weights = next((copy / DECODER).rglob("weight.bin"))
-    if harm == "spoilt":
-        spoil(copy, DECODER, "step_2_64", "gpt__h__0__attn")
-    elif harm == "changed":
-        weights.write_bytes(weights.read_bytes()[::-1])
-    else:
-        weights.unlink()
-    assert run("--bundle", copy)[0] == 1
-    kept = {file: file.stat().st_ino for file in (copy / RANDOM_LATENTS).rglob("*") if file.is_file()}
-    status, out, err = run("--bundle", copy, "--repair")
-    assert (status, err) == (0, "")
-    assert "Converted again: autoregressive-fp16" in out
-    assert {file: file.stat().st_ino for file in kept} == kept
-    Bundle(copy).verify()
-    assert sorted(path.relative_to(copy) for path in copy.rglob("*")) == sorted(
-        path.relative_to(small) for path in small.rglob("*"))
-    assert [path.name for path in copy.parent.iterdir() if path.name.startswith(".")] == []
-    assert run("--bundle", copy)[0] == 0
-
-
-def test_repair_does_not_change_a_bundle_that_passes(run, copy):
-    def stamp() -> tuple[int, int]:
-        return (copy / "bundle.json").stat().st_ino, (copy / "bundle.json").stat().st_mtime_ns
-
-    before = stamp()
-    status, out, _ = run("--bundle", copy, "--repair")
-    assert status == 0
-    assert "again" not in out
-    assert stamp() == before
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -318,8 +318,3 @@ def test_verify_names_the_module_that_differs(decoder_bundle, tmp_path, capsys):
     output = " ".join(capsys.readouterr().err.split())
     assert "autoregressive-fp32, prefill" in output
     assert "drifting from gpt.ln_f on" in output
-
-
-def test_verify_refuses_flags_of_core_ml(decoder_bundle, capsys):
-    assert main(["verify", "--against", "onnx", "--bundle", str(decoder_bundle.path), "--repair"]) == 1
-    assert "--repair has no effect on --against onnx" in " ".join(capsys.readouterr().err.split())

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import onnx
@@ -169,16 +168,6 @@ def test_the_activations_are_printed_once_for_each_kind(packaged, capsys, monkey
     [row] = [line for line in out.splitlines() if "act.phoneme_side.layer_stack.1.pos_ffn.conv2 " in line]
     assert re.search(r"│ +0 of \d+ │", row)
     assert "made on the host" in out
-
-
-def test_a_damaged_package_is_converted_again(packaged, tmp_path, capsys):
-    bundle = tmp_path / "bundle"
-    shutil.copytree(packaged.path, bundle)
-    [package] = [package for package in packaged.packages if package.network == "vocoder"]
-    weights = next((bundle / package.path).rglob("weight.bin"))
-    weights.write_bytes(bytes(weights.stat().st_size))
-    assert main(["verify", "--bundle", str(bundle), "--networks", "vocoder", "--repair"]) == 0
-    assert "Converted again: vocoder-fp32" in capsys.readouterr().out
 
 
 def test_metadata_names_the_model(packaged):
