@@ -85,7 +85,7 @@ def words(text: str) -> list[TextPiece]:
     spans = list(WORD_TEXT.finditer(text))
     found, quoted, gap = [], False, "\n"
     for span, following in pairwise([*spans, None]):
-        word, gap_before = span[0], gap
+        word, gap_before = " ".join(span[0].split()), gap
         quoted ^= sum(map(word.count, '"“”')) % 2 == 1
         gap = text[span.end():following.start()] if following else "\n\n"
         cost = break_cost(word, gap, following[0] if following else "")
