@@ -8,7 +8,7 @@ import argparse
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ane.commands.arguments import comma_separated
@@ -25,7 +25,6 @@ from benchmarks import (
     witnesses,
 )
 from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
-from benchmarks.upstream import make_environment
 
 BENCHMARKS: dict[str, Benchmark] = {
     **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "memory": memory.BENCHMARK,
@@ -44,28 +43,15 @@ def arguments_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="benchmarks and preparations", metavar="NAME", dest="command")
     for name, benchmark in BENCHMARKS.items():
         command = commands.add_parser(name, help=benchmark.help, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                      description=inspect.getmodule(unbound(benchmark.measure)).__doc__)
+                                      description=inspect.getmodule(benchmark.measure).__doc__)
         add_shared_options(command, benchmark.uses)
         benchmark.add_options(command.add_argument)
-        command.set_defaults(run=lambda options, name=name: run_one(name, options), output=None, bundle=None,
-                             checkpoints=None)
+        command.set_defaults(run=lambda options, name=name: run_benchmark(name, BENCHMARKS[name], options),
+                             output=None, bundle=None, checkpoints=None)
     command = commands.add_parser("checkpoints", help="write random weights in the official files' layout",
                                   description=checkpoints.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     checkpoints.add_options(command)
-    command = commands.add_parser("upstream-env", help="make the environment of upstream's package, about 1 GB")
-    command.add_argument("directory", type=Path, metavar="DIR", help="a new folder")
-    command.add_argument("--python", default="python3.11", help="interpreter to make it with (default: python3.11)")
-    command.set_defaults(run=lambda options: print(make_environment(options.directory, options.python)))
     return parser
-
-
-def unbound(function: Callable) -> Callable:
-    """What a ``functools.partial`` calls."""
-    return getattr(function, "func", function)
-
-
-def run_one(name: str, options: argparse.Namespace) -> None:
-    run_benchmark(name, BENCHMARKS[name], options)
 
 
 def run_quick(options: argparse.Namespace) -> None:

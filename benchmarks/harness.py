@@ -1,6 +1,6 @@
 """What every benchmark shares: its options, what it compares, and how its result is printed and written.
 
-Benchmarks of speed compare ``upstream``, its own package in its own environment (``benchmarks.upstream``), and
+Benchmarks of speed compare ``upstream``, its own package in its own environment (``upstream.txt``), and
 ``torch``, ``onnx``, ``coreml`` and ``mil`` as ``ane say --backend`` runs them, with packages of the bundle.
 """
 
@@ -71,7 +71,7 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
         add("--competitors", type=comma_separated, metavar="NAME,…",
             help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)")
         add("--upstream-python", type=Path, metavar="PATH",
-            help="interpreter of the environment that `python -m benchmarks upstream-env DIR` makes")
+            help="interpreter of upstream's environment (docs/benchmarks.md)")
     if "precision" in uses:
         add("--precision", type=comma_separated, default=["auto"], metavar="P,…", help="of competitors that have it")
     if "threads" in uses:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ane.bench.choosing import Tuning
@@ -26,6 +27,7 @@ from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
+from ane.system.json_process import JsonProcess
 from benchmarks.harness import (
     Benchmark,
     BenchmarkResult,
@@ -35,10 +37,10 @@ from benchmarks.harness import (
     model_name,
     of_upstream,
 )
-from benchmarks.upstream import UpstreamProcess
 
 SECONDS_PER_CHUNK = 5
 UPSTREAM_BATCH = 16         # candidates that upstream samples at a time
+UPSTREAM_FILES = ("autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth")
 SENTENCES = (       # 60 to 70 characters each, a chunk: four to five seconds of speech
     "The train to the old harbour leaves at nine and comes back at noon.",
     "She put the letter into the drawer and never spoke of it again.",
@@ -108,7 +110,7 @@ def sentence_reading(competitor: Competitor, case: SentenceCase, model: Model,
     """Start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps
     if competitor.engine == "upstream":
-        process = UpstreamProcess(options.upstream_python, options.checkpoints, options.threads)
+        process = upstream_process(options)
         cold_start = process.cold_start
         request: Any = {"text": options.text, "candidates": case.candidates, "steps": steps,
                         "batch": min(UPSTREAM_BATCH, case.candidates), "guided": False, "codes": options.max_codes,
@@ -125,6 +127,17 @@ def sentence_reading(competitor: Competitor, case: SentenceCase, model: Model,
                         "weights that never predict the stop code (python -m benchmarks checkpoints DIR --no-stop)")
     figures = speech_figures(answer)
     return {"value": figures.pop("took_s"), "cold_start_s": cold_start, **figures, "peak_bytes": process.peak_bytes}
+
+
+def upstream_process(options: argparse.Namespace) -> JsonProcess:
+    """``upstream_worker.py`` in upstream's environment. Raises UserError without the official files."""
+    for file in UPSTREAM_FILES:
+        if not (options.checkpoints / file).is_file():
+            raise UserError(f"{options.checkpoints} has no {file}: upstream loads official checkpoints")
+    script = Path(__file__).with_name("upstream_worker.py")
+    return JsonProcess([str(options.upstream_python), str(script), str(options.checkpoints), "--threads",
+                        str(options.threads)], {"OMP_NUM_THREADS": str(options.threads)},
+                       "make its environment as docs/benchmarks.md says")
 
 
 def measure_stream(options: argparse.Namespace) -> BenchmarkResult:

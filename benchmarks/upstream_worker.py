@@ -1,4 +1,4 @@
-"""Runs upstream's own networks on request, in the environment that ``python -m benchmarks upstream-env`` makes.
+"""Runs upstream's own networks on request, in an environment of ``upstream.txt`` and its package.
 
     python upstream_worker.py CHECKPOINTS --threads 1
 

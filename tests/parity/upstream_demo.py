@@ -2,7 +2,7 @@
 
     UPSTREAM_ENV/bin/python tests/parity/upstream_demo.py ane/demo/bundle tests/parity/demo.safetensors
 
-`python -m benchmarks upstream-env UPSTREAM_ENV` makes the environment; nothing of this project is imported.
+docs/benchmarks.md says how its environment is made; nothing of this project is imported.
 Writes inputs (in.*), upstream's float32 outputs (out.*), and their largest errors against float64 (noise.*).
 """
 
