@@ -21,8 +21,7 @@ from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, r
 
 SCALE = 1 / 32
 KINDS = ("step", "state")
-STYLES = {"fp32": Style("fp32"), "matmul": Style("fp16"),
-          "wide": Style("fp16", frozenset({"norm", "softmax"}))}
+STYLES = {"fp32": Style("fp32"), "fp16": Style("fp16")}
 # SNR in dB that each arithmetic must reach; a state is always fp16
 FP32_THRESHOLDS = {"step": [(FP16, 100)], "state": [(FP16, 70)]}
 FP16_THRESHOLDS = [(FP16, 60), (ROUNDED, 55), (NARROW, 55)]
@@ -182,7 +181,7 @@ def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make
 
 
 def test_an_idle_lane_does_not_affect_the_others(network, make_decoder):
-    packaged, reference = make_decoder("matmul"), reference_decoder(network)
+    packaged, reference = make_decoder("fp16"), reference_decoder(network)
     for decoder in (packaged, reference):
         decoder.prefill(random_columns(0, 20))
     for turn in range(4):

@@ -221,7 +221,7 @@ def test_ratios_ignore_a_power_of_two_and_are_never_nan():
 def test_a_package_states_its_options(small):
     for package in UnverifiedBundle(small).packages:
         assert CoreMLOptions.of(package) == OPTIONS
-        package.source["options"]["heads"] = "matmul"           # as earlier versions state it
+        package.source["options"] |= {"heads": "matmul", "wide": []}        # as earlier versions state them
         assert CoreMLOptions.of(package) == OPTIONS
     with pytest.raises(UserError, match="does not state the options"):
         CoreMLOptions.of(dataclasses.replace(package, source={}))
