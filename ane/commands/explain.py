@@ -10,7 +10,7 @@ from ane.bundles.opening import DEMO
 from ane.commands.messages import output_console, plain_table
 from ane.system.errors import UserError
 from ane.text import read_passages
-from ane.text.english import ReadingStep, explain_english, respelled
+from ane.text.explanation import ReadingStep, explain_english, respelled
 from ane.text.user_lexicon import Lexicon
 
 

@@ -22,15 +22,12 @@ Where English leaves a choice:
 
 import html
 import re
-import unicodedata
-from dataclasses import dataclass
 
 from ane.text import capital_rules, date_time_rules, markup_rules, number_rules
 from ane.text.lexicon import BARE_TITLES, ENDINGS, INTERJECTIONS, NUMBERED, PHRASES, TITLES, UNITS
 from ane.text.number_rules import plural
 from ane.text.rule import TextRule, any_of, period_after, rule
-from ane.text.unicode_to_ascii import CONTEXT_RULES, ascii_character, to_ascii
-from ane.text.user_lexicon import Lexicon
+from ane.text.unicode_to_ascii import to_ascii
 
 
 def normalise_english(text: str) -> str:
@@ -187,42 +184,3 @@ EXPANSIONS: tuple[TextRule, ...] = (
     *SIGN_RULES)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)
-
-# --- which rules change a text ----------------------------------------------------------------------------------------
-
-# what ``normalise_english`` does before its own rules, as rules
-TO_ASCII: tuple[TextRule, ...] = (
-    HTML_ENTITIES, rule("line ends", "\r\n?", "\n"),
-    rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])), *CONTEXT_RULES,
-    rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])))
-
-
-@dataclass(frozen=True)
-class ReadingStep:
-    """A part of a text that a rule replaced. ``rule``: name of a ``TextRule``, or of an entry of a lexicon."""
-
-    text: str
-    spoken: str
-    rule: str
-
-
-def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingStep]]:
-    """What ``normalise_english`` returns, or ``normalise_cased``, and the steps to it, without those that change spaces
-    and capitals alone."""
-    steps: list[ReadingStep] = []
-    for text_rule in (*TO_ASCII, *(CASED if cased else RULES)):
-        def replaced(match: re.Match[str], used: TextRule = text_rule) -> str:
-            new = used.replacement
-            spoken = match.expand(new) if isinstance(new, str) else new(match)
-            if spoken.split() != match[0].split() and spoken.lower() != match[0].lower():
-                steps.append(ReadingStep(match[0].strip(), spoken.strip(), used.name))
-            return spoken
-
-        text = text_rule.pattern.sub(replaced, text)
-    return text.strip(), steps
-
-
-def respelled(text: str, lexicon: Lexicon) -> list[ReadingStep]:
-    """What a lexicon replaces in a text."""
-    return [ReadingStep(text[match.start:match.end], match.entry.respelling, f"lexicon: {match.entry.source}")
-            for match in lexicon.matches(text)]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.text import Lexicon, LexiconEntry, normalise_english
-from ane.text.english import ReadingStep, explain_english, respelled
+from ane.text.explanation import ReadingStep, explain_english, respelled
 from tests.text.test_english import READINGS
 
 SHOWN = [

@@ -5,13 +5,11 @@ vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel; 
 of "go".
 """
 
-import gzip
 import re
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-DATA = Path(__file__).parent / "data"
+from ane.text.phonemes.tables import table
+
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")
 CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
@@ -208,31 +206,3 @@ def stressed(phonemes: str | None, stress: float | None) -> str | None:
     if stress >= 1 and PRIMARY not in phonemes and SECONDARY in phonemes:
         return phonemes.replace(SECONDARY, PRIMARY)
     return phonemes
-
-
-class SortedTable:
-    """A gzip file of lines "KEY, tab, VALUE", sorted by the bytes of the keys. Values may have tabs.
-
-    It is read in a few milliseconds: entries are searched, not parsed.
-    """
-
-    def __init__(self, path: Path):
-        self.lines = gzip.decompress(path.read_bytes())
-
-    def get(self, key: str) -> str | None:
-        wanted = key.encode()
-        low, high = 0, len(self.lines)              # both at the beginning of a line
-        while low < high:
-            start = self.lines.rfind(b"\n", low, (low + high) // 2) + 1 or low
-            tab, end = self.lines.index(b"\t", start), self.lines.index(b"\n", start)
-            found = self.lines[start:tab]
-            if found == wanted:
-                return self.lines[tab + 1:end].decode()
-            low, high = (end + 1, high) if found < wanted else (low, start)
-        return None
-
-
-@cache
-def table(name: str) -> SortedTable:
-    """The table in ``data``, kept once read."""
-    return SortedTable(DATA / f"{name}.tsv.gz")

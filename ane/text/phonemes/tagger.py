@@ -6,7 +6,7 @@ their features, from left to right.
 
 from collections.abc import Sequence
 
-from ane.text.phonemes.dictionary import table
+from ane.text.phonemes.tables import table
 
 BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
