@@ -17,6 +17,7 @@ from ane.bundles.weights import PRECISIONS, layout
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
 from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
+from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError
 
@@ -112,6 +113,9 @@ def is_fastspeech(path: Path) -> bool:
         return False
     entries = content["model"] if isinstance(content.get("model"), Mapping) else content
     starts = ("word_emb.", *(f"{side}." for side in SIDES))
+    generator = content.get("generator", {})
+    if isinstance(generator, Mapping) and is_bigvgan(generator):
+        return False        # a vocoder of Tortoise
     return "generator" in content or any(str(key).removeprefix("module.").startswith(starts) for key in entries)
 
 

@@ -26,7 +26,7 @@ class FastSpeechFamily(ModelFamily):
         return FastSpeechSynthesizer(model, backend)
 
     def recognises(self, path: Path) -> bool:
-        return path.suffix != ".onnx" and is_fastspeech(path)
+        return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
                          vocoder: Path | None = None) -> Model:

@@ -1,7 +1,8 @@
 """Which of Tortoise's networks a file holds, whatever its name and its wrapping.
 
 DL-Art-School and its forks save a fine-tuned decoder alone (N_gpt.pth, N_gpt_ema.pth), trainers wrap a state dict
-({"model": …, "optimizer": …}) or add "module." to its keys, others store safetensors or put the files into models/.
+({"model": …, "optimizer": …}) or add "module." to its keys, others store safetensors or put the files into models/,
+transformers has keys of its own.
 """
 
 import json
@@ -18,23 +19,20 @@ from ane.bundles.entries import Entries, summarise_keys
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.transformers_layout import held_files
 from ane.models.tortoise.upstream_keys import configs, looks_like, networks_of
-from ane.models.vocoders.bigvgan import BigVGANConfig
+from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
 from ane.system.errors import UserError
 from ane.system.files import read_json
 from ane.text.other_languages import LANGUAGES
 
-SUFFIXES = (".pth", ".pt", ".safetensors")
+PATTERNS = ("*.pth", "*.pt", "*.safetensors", "pytorch_model.bin")
 WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
 PARALLEL = "module."        # what torch's DataParallel adds to every key
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
 BIGVGAN = "bigvgan_24khz_100band.pth"
-OTHER_LAYOUTS = {
-    ("speech_decoder_model.", "text_encoder_model."): "transformers' CLVP, whose layout is not read: get clvp2.pth and "
-                                                      "autoregressive.pth",
-}
 
 
 def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
@@ -59,13 +57,14 @@ def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
     return {str(key): value for key, value in loaded.items()}, beside
 
 
-def official_name(path: Path) -> str | None:
-    """The official file that a file's keys are those of; None: of none. Raises UserError for a damaged file."""
-    return _looks_official(read_entries(path)[0])
+def official_names(path: Path) -> tuple[str, ...]:
+    """The official files whose networks a file has; () for none. Raises UserError for a damaged file."""
+    return _names(read_entries(path)[0])
 
 
-def _looks_official(entries: Entries) -> str | None:
-    return looks_like(entries, "", configs({}, ""))
+def _names(entries: Entries) -> tuple[str, ...]:
+    found = looks_like(entries, "", configs({}, ""))
+    return (found,) if found else held_files(entries)
 
 
 def find_files(path: Path) -> dict[str, Path]:
@@ -75,15 +74,15 @@ def find_files(path: Path) -> dict[str, Path]:
         UserError: no such path, or a file that is none of them.
     """
     if os.path.isfile(path):
-        return {_named(path): path}
+        return dict.fromkeys(_named(path), path)
     if not os.path.isdir(path):
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
     found = next((files for folder in folders if (files := _official_files(folder))), {})
     if len(found) < len(REQUIRED):      # reading the keys of every file takes seconds
-        for file in sorted(file for folder in folders for suffix in SUFFIXES for file in folder.glob(f"*{suffix}")):
-            if file not in found.values() and file.name != MEL_NORMS and (name := official_name(file)):
-                found.setdefault(name, file)
+        for file in sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern)):
+            if file not in found.values() and file.name != MEL_NORMS:
+                found = dict.fromkeys(official_names(file), file) | found
     return {name: found[name] for name in OFFICIAL if name in found}
 
 
@@ -91,13 +90,10 @@ def _official_files(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)}
 
 
-def _named(path: Path) -> str:
+def _named(path: Path) -> tuple[str, ...]:
     entries, _ = read_entries(path)
-    if name := _looks_official(entries):
-        return name
-    for starts, what in OTHER_LAYOUTS.items():
-        if all(any(key.startswith(start) for key in entries) for start in starts):
-            raise UserError(f"{path} is {what}")
+    if names := _names(entries):
+        return names
     raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries) or 'nothing'}")
 
 
@@ -109,22 +105,27 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) ->
         return
     if os.path.isfile(path / "bundle.json"):
         raise UserError(f"{path} is a bundle, not a directory of checkpoints: use bundle={path}")
+    if os.path.isfile(path / "model_index.json"):
+        raise UserError(f"{path} is a pipeline of diffusers, of which no release has Tortoise: its layout is not read; "
+                        "get the official files that it was converted from")
     found = f"; of the official files it has {', '.join(files)}" if files else ", nor any other checkpoint"
     if os.path.isfile(path):
-        found = f": it is {next(iter(files))}"
+        found = f": it is {' and '.join(files)}"
     raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
                     "a bundle that has them with base")
 
 
 def is_official_config(path: Path) -> bool:
-    """Whether a config.json is ours or upstream's. Coqui's and BigVGAN's, which state other things, are left aside."""
+    """Whether a config.json is ours or upstream's. Coqui's, BigVGAN's and transformers', which state other things, are
+    left aside."""
     if not os.path.isfile(path):
         return False
     try:
         stated = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return True         # whoever reads it says what is wrong
-    return not isinstance(stated, dict) or not ({"model", "model_args"} <= set(stated) or "upsample_rates" in stated)
+    return not isinstance(stated, dict) or not ({"model", "model_args"} <= set(stated) or "upsample_rates" in stated
+                                                or "model_type" in stated)
 
 
 def check_vocoder(path: Path) -> None:
@@ -132,7 +133,7 @@ def check_vocoder(path: Path) -> None:
     if not os.path.isfile(path):
         raise UserError(f"vocoder {path}: no such file", "vocoder")
     entries = read_entries(path)[0]
-    if not any(key.endswith("activation_post.act.alpha") for key in entries):
+    if not is_bigvgan(entries):
         raise UserError(f"vocoder {path} holds {summarise_keys(entries) or 'nothing'}, and not BigVGAN, whose files "
                         "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
                         "vocoder")

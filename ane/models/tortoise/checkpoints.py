@@ -32,6 +32,7 @@ from ane.models.tortoise.checkpoint_files import (
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.transformers_layout import held_files, official_entries
 from ane.models.tortoise.upstream_keys import check_surplus, configs, match, networks_of
 from ane.system.errors import UserError
 
@@ -148,15 +149,16 @@ class CheckpointDirectory(Model):
         Raises:
             UserError: a file is damaged, another model, or another size than its config states.
         """
-        surplus = {}
-        for file in self.files:
-            entries, beside = self._entries(file)
+        surplus: dict[str, list[str]] = {}
+        for path in dict.fromkeys(self.files.values()):
+            held = [file for file in self.files if self.files[file] == path]
+            entries, beside = self._entries(held[0])
             used: set[str] = set()
-            for name in networks_of(file):
-                found = match(name, self._configs, entries, self.files[file])
+            for name in (name for file in held for name in networks_of(file)):
+                found = match(name, self._configs, entries, path)
                 used.update(part for source in found.values() for part in source)
-            check_surplus(entries, used, self.files[file])
-            surplus[file] = [*beside, *(key for key in entries if key not in used)]
+            check_surplus(entries, used, path)
+            surplus[held[0]] = [*beside, *(key for key in entries if key not in used)]
         return {file: keys for file, keys in surplus.items() if keys}
 
     @property
@@ -181,5 +183,8 @@ class CheckpointDirectory(Model):
         return norms.detach().float().numpy().copy()
 
     def _entries(self, file: str) -> tuple[dict[str, Any], list[str]]:
-        """The state dict of an official file, and the names of other entries of its wrapper."""
-        return read_entries(self.files[file])
+        """The state dict with the networks of an official file, and the names of other entries of its wrapper."""
+        entries, beside = read_entries(self.files[file])
+        if held_files(entries):
+            entries = official_entries(entries, self._configs["autoregressive"].heads)
+        return entries, beside

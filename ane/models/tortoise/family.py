@@ -8,7 +8,7 @@ from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
 from ane.bundles.opening import open_model
-from ane.models.tortoise.checkpoint_files import REQUIRED, official_name
+from ane.models.tortoise.checkpoint_files import REQUIRED, official_names
 from ane.models.tortoise.checkpoints import FILES, CheckpointDirectory, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.settings import Settings
@@ -33,7 +33,7 @@ class TortoiseFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         if path.is_dir():
             return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
-        return path.suffix in (".pth", ".safetensors") and official_name(path) is not None
+        return path.suffix in (".pth", ".safetensors") and bool(official_names(path))
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
                          base: str | None = None, vocoder: Path | None = None) -> Model:

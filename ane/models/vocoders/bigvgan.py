@@ -5,6 +5,7 @@ HiFi-GAN's levels and blocks; in place of leaky ReLUs are Snake functions, x + s
 from the papers and compared with NVIDIA's code (MIT).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -67,6 +68,10 @@ class BigVGANConfig(Config):
     def margin(self) -> int:
         """Frames on either side that the sound of a frame depends on."""
         return self.level_margins[0] + BORDER
+
+
+def is_bigvgan(keys: Iterable[str]) -> bool:
+    return any(str(key).endswith("activation_post.act.alpha") for key in keys)
 
 
 def low_pass() -> np.ndarray:

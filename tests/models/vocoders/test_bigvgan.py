@@ -117,6 +117,14 @@ def test_the_command_adds_it_to_a_bundle(golden_checkpoints, golden_config, tmp_
     assert not model.config("bigvgan").use_tanh_at_final
 
 
+def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_checkpoints, golden_config, tmp_path):
+    base, alone, out = tmp_path / "base", write_vocoder(tmp_path / "vocoder"), tmp_path / "out"
+    assert main(["import", str(golden_checkpoints), "--config", str(golden_config), "-o", str(base)]) == 0
+    assert main(["import", str(alone), "--base", str(base), "-o", str(out)]) == 0
+    spoken = [ane.load(path, "torch").speak("Hello.", "random", seed=1, preset="1x10").audio for path in (out, bundle)]
+    assert np.array_equal(*spoken)
+
+
 @pytest.mark.parametrize(("stated", "message"), [
     ({"resblock": "2"}, "resblock must be '1'"), ({"upsample_rates": [8, 8, 8]}, "makes 512 samples a frame"),
     ({"num_mels": 80}, "takes 80 bands")])

@@ -1,0 +1,198 @@
+"""Files of Tortoise as its community writes them, from the entries of the official ones.
+
+Sources: DL-Art-School and ai-voice-cloning (fine-tunes, *.state beside), torch's DataParallel, coqui-ai/TTS's folder,
+transformers' converters (models/clvp/convert_clvp_to_hf.py and models/univnet/convert_univnet.py of 4.45), whose
+renaming stands here in their own order, from upstream's keys to theirs.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ane.models.tortoise.checkpoints import packaged_file
+
+Files = dict[str, dict[str, Any]]       # official name → entries
+GPT, DIFFUSION, CLVP, UNIVNET, HIFIGAN = (
+    "autoregressive.pth", "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth", "hifidecoder.pth")
+HEADS = 4                               # of the golden decoder
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One kind of file.
+
+    Attributes:
+        write: writes it into an empty folder; returns SOURCE of `ane import`.
+        change: makes the weights that are written from those of the official files; None: they are written as they are.
+        based: whether the other networks come from --base.
+    """
+
+    write: Callable[[Path, Files], Path]
+    change: Callable[[Files], Files] | None = None
+    based: bool = True
+
+
+def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT) -> Layout:
+    """One network's file under another name."""
+    def write(folder: Path, files: Files) -> Path:
+        torch.save(content(files[file]), folder / name)
+        return folder / name
+
+    return Layout(write)
+
+
+def in_parallel(entries: dict) -> dict:
+    return {f"module.{key}": value for key, value in entries.items()}
+
+
+def with_old_buffers(entries: dict) -> dict:
+    return {**entries, "gpt.h.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8),
+            "gpt.h.0.attn.masked_bias": torch.tensor(-1e4), "gpt.wte.weight": torch.zeros(3, 4)}
+
+
+def halved(files: Files) -> Files:
+    return {**files, GPT: {key: value.half() for key, value in files[GPT].items()}}
+
+
+def with_more_tokens(files: Files) -> Files:
+    """The vocabulary of the German fine-tunes: 44 rows more, at the end; start and stop as before."""
+    grown = {key: torch.cat((files[GPT][key], torch.ones(44, *files[GPT][key].shape[1:])))
+             for key in ("text_embedding.weight", "text_head.weight", "text_head.bias")}
+    return {**files, GPT: {**files[GPT], **grown}}
+
+
+def write_training_folder(folder: Path, files: Files) -> Path:
+    (folder / "models").mkdir()
+    (folder / "training_state").mkdir()
+    torch.save(files[GPT], folder / "models" / "8301_gpt.pth")
+    torch.save({"epoch": 7, "optimizers": [{"state": {}}]}, folder / "training_state" / "8301.state")
+    return folder
+
+
+def write_safetensors(folder: Path, files: Files) -> Path:
+    save_file({key: tensor.clone() for key, tensor in files[GPT].items()}, folder / "gpt.safetensors")
+    return folder / "gpt.safetensors"
+
+
+def write_all(folder: Path, files: Files) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, entries in files.items():
+        torch.save(entries, folder / name)
+    return folder
+
+
+def write_coqui_folder(folder: Path, files: Files) -> Path:
+    (folder / "config.json").write_text(json.dumps({"model": "tortoise", "model_args": {"autoregressive_layers": 30}}))
+    return write_all(folder, files)
+
+
+def write_hidden(folder: Path, files: Files) -> Path:
+    write_all(folder / "models", files)
+    return folder
+
+
+def write_with_tokenizer(folder: Path, files: Files) -> Path:
+    shutil.copy(packaged_file("tokenizer.json"), folder / "tokenizer.json")
+    torch.save(files[GPT], folder / "tuned_gpt.pth")
+    return folder
+
+
+def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
+    """The state dict of ClvpModelForConditionalGeneration."""
+    entries = {}
+    for key, value in files[CLVP].items():
+        index = int(found[1]) if (found := re.search(r"attn_layers\.layers\.(\d+)\.", key)) else 0
+        key = key.replace("0.0.g", "post_attention_rmsnorm.weight" if index % 2 else "input_rmsnorm.weight")
+        key = key.replace(f"attn_layers.layers.{index}.", f"attn_layers.layers.{index // 2}.")
+        for official, theirs in (("_transformer.transformer.attn_layers", "_encoder_model"),
+                                 ("_transformer.transformer.norm", "_encoder_model.final_layer_norm"),
+                                 ("to_text_latent", "text_encoder_model.projection"),
+                                 ("to_speech_latent", "speech_encoder_model.projection"),
+                                 ("text_emb.", "text_encoder_model.token_embedding."),
+                                 ("speech_emb.", "speech_encoder_model.token_embedding."), ("1.wrap.net.0", "mlp.fc1"),
+                                 ("1.wrap.net.3", "mlp.fc2"), ("1.wrap", "self_attn"), ("to_out", "out_proj"),
+                                 ("to_q", "q_proj"), ("to_k", "k_proj"), ("to_v", "v_proj"),
+                                 ("temperature", "logit_scale")):
+            key = key.replace(official, theirs)
+        entries[key] = value
+    for key, value in files[GPT].items():
+        *_, last = key.split(".")
+        for official, theirs in (("gpt.ln_f", "speech_decoder_model.model.decoder.layer_norm"),
+                                 ("gpt.h", "speech_decoder_model.model.decoder.layers"), ("ln_1", "input_layernorm"),
+                                 ("ln_2", "post_attention_layernorm"), ("final_norm", "speech_decoder_model.final_norm"),
+                                 ("mel_head", "speech_decoder_model.lm_head"),
+                                 ("text_embedding", "conditioning_encoder.text_token_embedding"),
+                                 ("text_pos_embedding.emb", "conditioning_encoder.text_position_embedding"),
+                                 ("mel_embedding", "speech_decoder_model.model.decoder.input_embeds_layer"),
+                                 ("mel_pos_embedding.emb", "speech_decoder_model.model.decoder.position_embeds_layer"),
+                                 ("conditioning_encoder.init", "conditioning_encoder.mel_conv")):
+            key = key.replace(official, theirs)
+        key = re.sub(r"encoder\.attn\.(\d+)\.norm", r"encoder.group_norms.\1", key).replace(
+            "conditioning_encoder.attn", "conditioning_encoder.mel_attn_blocks")
+        if "text_head" in key or key.endswith((".attn.bias", ".attn.masked_bias")):
+            continue
+        if "attn.c_attn" in key:
+            for name, part in zip("qkv", value.T.chunk(3) if last == "weight" else value.chunk(3), strict=True):
+                entries[key.replace("c_attn", f"{name}_proj")] = part
+        elif "qkv" in key:
+            rows = value.squeeze(-1) if last == "weight" else value
+            blocks = rows.split(len(rows) // (3 * HEADS))           # q, k and v of the first head, of the second, …
+            for offset, name in enumerate("qkv"):
+                entries[key.replace("qkv", f"{name}_proj")] = torch.cat(blocks[offset::3])
+        elif "proj_out" in key:
+            entries[key.replace("proj_out", "out_proj")] = value.squeeze(-1)
+        elif "attn.c_proj" in key:
+            entries[key.replace("c_proj", "out_proj")] = value.T if last == "weight" else value
+        else:
+            entries[key] = value
+    return {key: value.contiguous().clone() for key, value in entries.items()}
+
+
+def univnet_of_transformers(wrapped: dict) -> dict[str, torch.Tensor]:
+    """The state dict of UnivNetModel."""
+    entries = {}
+    for key, value in wrapped["model_g"].items():
+        for official, theirs in ((r"convt_pre\.1\.", "convt_pre."), (r"input_conv\.0\.", "input_conv."),
+                                 (r"residual_convs\.(\d)\.1\.", r"resblocks.\1.conv1."),
+                                 (r"residual_convs\.(\d)\.3\.", r"resblocks.\1.conv2."),
+                                 (r"conv_blocks\.(\d)\.1\.", r"resblocks.\1.conv."), (r"^res_stack", "resblocks"),
+                                 (r"^conv_post\.1\.", "conv_post.")):
+            key = re.sub(official, theirs, key)
+        entries[key] = value
+    return entries
+
+
+def write_clvp_folder(folder: Path, files: Files) -> Path:
+    save_file(clvp_of_transformers(files), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "clvp", "architectures": [
+        "ClvpModelForConditionalGeneration"], "decoder_config": {"num_hidden_layers": 30}}))
+    return folder
+
+
+def write_univnet_folder(folder: Path, files: Files) -> Path:
+    torch.save(univnet_of_transformers(files[UNIVNET]), folder / "pytorch_model.bin")
+    (folder / "config.json").write_text(json.dumps({"model_type": "univnet"}))
+    return folder
+
+
+LAYOUTS = {
+    "a fine-tuned decoder": alone("8301_gpt.pth"), "its running average": alone("8301_gpt_ema.pth"),
+    "in half precision": Layout(alone("autoregressive_half.pth").write, halved),
+    "of old transformers": alone("old.pth", with_old_buffers), "from DataParallel": alone("parallel.pth", in_parallel),
+    "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
+    "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),
+    "under both": alone("both.pth", lambda entries: {"state_dict": in_parallel(entries)}),
+    "a folder of training": Layout(write_training_folder), "safetensors": Layout(write_safetensors),
+    "a larger vocabulary with its tokenizer": Layout(write_with_tokenizer, with_more_tokens),
+    "files in models/": Layout(write_hidden, based=False), "coqui's folder": Layout(write_coqui_folder, based=False),
+    "transformers' CLVP": Layout(write_clvp_folder), "transformers' UnivNet": Layout(write_univnet_folder),
+    "a diffusion decoder": alone("rlg_diffusion_gpt.pth", file=DIFFUSION), "CLVP": alone("clvp_tuned.pth", file=CLVP),
+    "HiFi-GAN": alone("hifigan_finetuned.pth", file=HIFIGAN),
+}
