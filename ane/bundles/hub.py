@@ -24,14 +24,15 @@ class Snapshot:
     """Checkpoints of one commit: their directory and the SHA-256 of each, computed from the files."""
 
     revision: str               # commit hash
-    directory: Path
+    directory: Path             # or the one file that was asked for
     files: dict[str, str]       # official name → SHA-256 in hex
     licence: str = ""           # as the repository's card states it
 
 
 def is_repository(text: str) -> bool:
-    """Whether ``text`` looks like a repository id, "owner/name"."""
-    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text) is not None
+    """Whether ``text`` looks like a repository id, "owner/name", or like a checkpoint in one, "owner/name/file.pth"."""
+    suffixes = "|".join(map(re.escape, CHECKPOINTS))
+    return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
 
 
 def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,
@@ -88,8 +89,8 @@ def _others(files: Iterable[str]) -> str:
     if not found:
         return ""
     shown = ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
-    return (f"; it has {shown}: if one is a fine-tuned decoder, download it and give the file as SOURCE, with --base "
-            "for the other networks")
+    return (f"; it has {shown}: if one is a fine-tuned decoder, give OWNER/NAME/{found[0]} as SOURCE, with --base for "
+            "the other networks")
 
 
 def check_recorded_hashes(expected: Mapping[str, str], files: Mapping[str, str], recorder: str) -> None:

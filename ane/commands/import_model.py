@@ -27,7 +27,8 @@ DESCRIPTION = """
 Read official checkpoints and write them as a bundle, which loads lazily and is checked by SHA-256.
 SOURCE for Tortoise is a directory with autoregressive.pth, diffusion_decoder.pth, vocoder.pth and clvp2.pth (other
 files are read if present), a Hugging Face repository OWNER/NAME, or the word hub for upstream's own repository.
-Files of other names are known by their keys, also safetensors; --base completes a file alone, such as 8301_gpt.pth.
+Files of other names are known by their keys, also safetensors and transformers' CLVP; --base completes a file alone,
+such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
@@ -53,7 +54,7 @@ class CheckpointOrigin:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="directory or .pt file, OWNER/NAME on the hub, or: hub")
+    parser.add_argument("source", metavar="SOURCE", help="directory or file; OWNER/NAME on the hub, or a file there; hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,
@@ -90,7 +91,8 @@ def import_command(args: argparse.Namespace) -> int:
     model = family.open_checkpoints(origin.path, **options)
     surplus = model.check()
     write = partial(_write_networks, console, args.precision, model) if family.networks else model.write_bundle
-    source = origin.source | ({"decoder_md5": model.decoder_md5} if model.decoder_md5 else {})
+    source = origin.source | ({"base": Path(args.base).name} if args.base else {})
+    source |= {"decoder_md5": model.decoder_md5} if model.decoder_md5 else {}
     bundle = write(destination, name=args.name or destination.name, licence=origin.licence,
                    source=source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
@@ -145,10 +147,9 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
         files = family.source_files(path, **checkpoint_options(family, **_paths(args)))
-        base = {"base": Path(args.base).name} if args.base else {}
         origin = CheckpointOrigin(path, config, {"files": {
             name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
-                                                          disable=not console.is_terminal)}, **base})
+                                                          disable=not console.is_terminal)}})
     else:
         origin = _from_hub(args, family, config, destination, console)
     check_recorded_hashes(expected, origin.source["files"], str(args.expect))
@@ -166,8 +167,8 @@ def _from_hub(args: argparse.Namespace, family: ModelFamily, config: dict[str, A
     recorded = _recorded(destination)
     if (recorded.get("repository"), recorded.get("revision")) == (repository, found.revision):
         check_recorded_hashes(recorded["files"], found.files, f"{destination}/bundle.json")
-    # a repository's config.json is not upstream's: without --config the sizes are the official ones
-    return CheckpointOrigin(found.directory, config or {}, source, found.licence)
+    # a repository's config.json is not upstream's: without --config the sizes are those of --base, or the official ones
+    return CheckpointOrigin(found.directory, config if args.base else config or {}, source, found.licence)
 
 
 def _recorded(destination: Path) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def clvp_of_transformers(files: Files) -> dict[str, torch.Tensor]:
         *_, last = key.split(".")
         for official, theirs in (("gpt.ln_f", "speech_decoder_model.model.decoder.layer_norm"),
                                  ("gpt.h", "speech_decoder_model.model.decoder.layers"), ("ln_1", "input_layernorm"),
-                                 ("ln_2", "post_attention_layernorm"), ("final_norm", "speech_decoder_model.final_norm"),
+                                 ("ln_2", "post_attention_layernorm"),
+                                 ("final_norm", "speech_decoder_model.final_norm"),
                                  ("mel_head", "speech_decoder_model.lm_head"),
                                  ("text_embedding", "conditioning_encoder.text_token_embedding"),
                                  ("text_pos_embedding.emb", "conditioning_encoder.text_position_embedding"),

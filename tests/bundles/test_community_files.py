@@ -2,13 +2,11 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import ane
 from ane import cli
@@ -46,7 +44,8 @@ def files(golden_checkpoints: Path) -> Files:
 def spoken(path: Path) -> list[np.ndarray]:
     """The sound of a bundle, with every network that speech needs: by diffusion after ranking, and by HiFi-GAN."""
     synthesizer = ane.load(path, "torch")
-    return [synthesizer.speak("Hi.", "random", seed=1, settings=settings).audio for settings in (DIFFUSION, HIFIGAN_ALONE)]
+    return [synthesizer.speak("Hi.", "random", seed=1, settings=settings).audio
+            for settings in (DIFFUSION, HIFIGAN_ALONE)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
 from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.checkpoint_files import REQUIRED
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
@@ -180,6 +180,19 @@ def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, 
     assert bundle.precision == "bf16"
 
 
+def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported, files, tmp_path, hub):
+    tuned = {"8301_gpt.pth": files["autoregressive.pth"], "900_gpt.pth": b"",
+             "tokenizer.json": packaged_file("tokenizer.json").read_bytes()}
+    repository = hub.Repository({FIRST: {f"models/{name}": data for name, data in tuned.items()}}, {"main": FIRST})
+    with hub.serving({"me/tuned": repository}) as endpoint:
+        result = run_import(endpoint, "me/tuned/models/8301_gpt.pth", "--base", str(imported / "out"), "-o", "./out",
+                            config=None)
+    assert result.returncode == 0, result.stderr
+    source = Bundle(tmp_path / "out").manifest.source
+    assert source["files"].keys() == {"models/8301_gpt.pth", "models/tokenizer.json"}
+    assert (source["repository"], source["base"]) == ("me/tuned/models/8301_gpt.pth", "out")
+
+
 def test_offline_mode_without_a_cache_is_refused(run_import):
     message = error_of(run_import("http://127.0.0.1:9", "me/tts", "-o", "./out", HF_HUB_OFFLINE="1"))
     assert "cannot download me/tts: HF_HUB_OFFLINE is set" in message
@@ -204,7 +217,7 @@ def test_a_refused_connection_is_reported(run_import):
 
 @pytest.mark.parametrize(("faults", "arguments", "message"), [
     (None, (), "has no repository me/tts"), ({"files": {"README.md": b""}}, (), "at main has no autoregressive.pth"),
-    ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "it has 8301_gpt.pth: if one is a fine-tuned decoder"),
+    ({"files": {"8301_gpt.pth": b"", "README.md": b""}}, (), "give OWNER/NAME/8301_gpt.pth as SOURCE, with --base"),
     ({}, ("--revision", "v9"), "me/tts has no revision 'v9'"),
     ({"gone": ("vocoder.pth",)}, (), "me/tts at main has no file vocoder.pth"),
     ({"moves_to": SECOND}, (), "moved while it was being downloaded"),
@@ -275,6 +288,6 @@ def test_hashes_are_compared_without_case_and_every_recorded_file_must_exist():
 
 @pytest.mark.parametrize(("text", "expected"), [
     ("Manmay/tortoise-tts", True), ("a/b", True), ("a", False), ("./a", False), ("/a/b", False), ("a/b/c", False),
-    ("../b", False), ("~/b", False), ("a/", False)])
+    ("../b", False), ("~/b", False), ("a/", False), ("a/b/models/8301_gpt.pth", True)])
 def test_repository_ids_are_distinguished_from_paths(text, expected):
     assert is_repository(text) is expected

@@ -1,7 +1,9 @@
 """What Tortoise declares to bundles, backends and commands."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ane.bundles.family import ModelFamily
@@ -43,7 +45,13 @@ class TortoiseFamily(ModelFamily):
         return source_files(path, base_model(base), vocoder)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        return download_files(repository, REQUIRED, FILES, revision=revision, kind=self.title, progress=progress)
+        owner, name, *parts = repository.split("/")
+        get = partial(download_files, f"{owner}/{name}", revision=revision, kind=self.title, progress=progress)
+        if not parts:
+            return get(REQUIRED, FILES)
+        file = PurePosixPath(*parts)
+        found = get((str(file),), (str(file), str(file.with_name("tokenizer.json"))))
+        return replace(found, directory=found.directory / file)
 
 
 def base_model(base: str | None) -> Model | None:

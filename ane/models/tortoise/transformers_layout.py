@@ -44,8 +44,9 @@ RENAMED = [(re.compile(found), official) for found, official in (
     (r"\.kernel_predictor\.resblocks\.(\d+)\.conv2\.", r".kernel_predictor.residual_convs.\1.3."),
     (r"^conv_post\.", "conv_post.1."))]
 ENCODER = {     # part of an encoder's layer → of upstream's two layers, the first for attention: which, and its part
-    "input_rmsnorm.weight": (0, "0.0.g"), "self_attn.q_proj": (0, "1.wrap.to_q"), "self_attn.k_proj": (0, "1.wrap.to_k"),
-    "self_attn.v_proj": (0, "1.wrap.to_v"), "self_attn.out_proj": (0, "1.wrap.to_out"),
+    "input_rmsnorm.weight": (0, "0.0.g"), "self_attn.q_proj": (0, "1.wrap.to_q"),
+    "self_attn.k_proj": (0, "1.wrap.to_k"), "self_attn.v_proj": (0, "1.wrap.to_v"),
+    "self_attn.out_proj": (0, "1.wrap.to_out"),
     "post_attention_rmsnorm.weight": (1, "0.0.g"), "mlp.fc1": (1, "1.wrap.net.0"), "mlp.fc2": (1, "1.wrap.net.3")}
 ENCODER_LAYER = re.compile(rf"^(text|speech)_encoder_model\.layers\.(\d+)\.({'|'.join(map(re.escape, ENCODER))})\b")
 QUERY = re.compile(r"^(gpt\.h\.\d+\.attn|conditioning_encoder\.attn\.\d+)\.q_proj\.(weight|bias)$")
