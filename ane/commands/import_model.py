@@ -54,7 +54,7 @@ class CheckpointOrigin:
 
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="directory or file, OWNER/NAME or a file of it on the hub, hub")
+    parser.add_argument("source", metavar="SOURCE", help="directory or file, OWNER/NAME or a file of it, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
     parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,

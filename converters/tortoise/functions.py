@@ -15,6 +15,7 @@ from converters.tortoise import autoregressive, clvp, conditioning, probes, univ
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise import onnx_graphs as onnx
 from converters.tortoise.probes import id_probe, stage_probe
+from converters.vocoders.bigvgan import bigvgan
 from converters.vocoders.hifigan import hifigan
 
 UPSTREAM_CODES = 500            # max_codes of upstream's presets
@@ -145,7 +146,9 @@ FUNCTIONS = (
              onnx_lengths={"frames": 30}, buckets={"hifigan": Bucket("frames", 8, lambda model: (14, 62))},
              outputs={"sound": ""}, thresholds=VOCODER),
     Function("bigvgan", "bigvgan", stage_probe("bigvgan", mel=lambda model, lengths: (1, 100, lengths["frames"])),
-             onnx=onnx.bigvgan, onnx_lengths={"frames": 19}),
+             coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")], onnx=onnx.bigvgan,
+             onnx_lengths={"frames": 19}, buckets={"bigvgan": Bucket("frames", 8, lambda model: (14, 62))},
+             outputs={"sound": ""}, thresholds=VOCODER),
     Function("classifier", "classifier", stage_probe(
         "classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
              onnx=onnx.classifier, onnx_lengths={"samples": 8000}),

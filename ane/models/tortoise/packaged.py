@@ -217,5 +217,7 @@ class UnivnetVocoder(PackagedVocoder):
 
 
 def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    if stage == "bigvgan":
+        return HifiganVocoder(package.functions(stage))(inputs["mel"])
     vocoder = {"univnet": UnivnetVocoder, "hifigan": HifiganVocoder}[stage]
     return vocoder(package.functions(stage))(**inputs)

@@ -36,7 +36,8 @@ STAGES = {
     # vocoders; "frames" are latents interpolated to the rate of mel frames (ane.models.tortoise.vocoding)
     "univnet": Stage("univnet", {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
-    "bigvgan": Stage("bigvgan", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", 1, "256L"))),
+    "bigvgan": Stage("bigvgan", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", 1, "256L")),
+                     packaged=run_vocoder),
     "hifigan": Stage("hifigan", {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
     "classifier": Stage("classifier", {"audio": TensorSpec(("B", 1, "samples"))}, TensorSpec(("B", 2))),

@@ -90,11 +90,16 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.empty(channels))
         self.beta = nn.Parameter(torch.empty(channels)) if config.activation == "snakebeta" else None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def scales(self) -> tuple[Tensor, Tensor]:
+        """α, and β plus a tiny number, (C,) each."""
         alpha, beta = self.alpha, self.alpha if self.beta is None else self.beta
         if self.logarithms:
             alpha, beta = alpha.exp(), beta.exp()
-        return x + torch.sin(x * alpha[:, None, None]).square() / (beta + 1e-9)[:, None, None]
+        return alpha, beta + 1e-9
+
+    def forward(self, x: Tensor) -> Tensor:
+        alpha, beta = self.scales()
+        return x + torch.sin(x * alpha[:, None, None]).square() / beta[:, None, None]
 
 
 class Activation(nn.Module):
