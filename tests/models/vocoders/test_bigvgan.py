@@ -108,6 +108,14 @@ def test_its_onnx_graph_has_the_sound_of_the_reference(bundle, tmp_path):
     assert 10 * np.log10(np.square(sounds[1]).mean() / noise) > ONNX_THRESHOLDS["fp32"]
 
 
+def test_its_core_ml_package_passes_verification_by_the_interpreter(bundle, tmp_path, capsys):
+    path = str(tmp_path / "coreml")
+    assert main(["convert", str(bundle), "--to", "coreml", "--networks", "bigvgan", "--buckets", "bigvgan=8",
+                 "-o", path]) == 0
+    assert main(["verify", "--bundle", path]) == 0
+    assert "bigvgan_8_" in capsys.readouterr().out
+
+
 def test_the_command_adds_it_to_a_bundle(golden_checkpoints, golden_config, tmp_path):
     vocoder = write_vocoder(tmp_path / "vocoder", "v2")
     assert main(["import", str(golden_checkpoints), "--config", str(golden_config), "--vocoder", str(vocoder),
