@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ane.system.errors import UserError
 
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
 NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
 
 
@@ -58,6 +59,9 @@ def read_text(args: argparse.Namespace) -> str:
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
     if not content and args.file is None:
         raise UserError(NO_TEXT)
+    for start, kind in DOCUMENTS.items():
+        if content.startswith(start):
+            raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")
     return decoded(content, where)
 
 

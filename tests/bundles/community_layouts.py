@@ -25,7 +25,7 @@ HEADS = 4                               # of the golden decoder
 
 
 @dataclass(frozen=True)
-class Layout:
+class CommunityFile:
     """One kind of file.
 
     Attributes:
@@ -39,13 +39,13 @@ class Layout:
     based: bool = True
 
 
-def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT) -> Layout:
+def alone(name: str, content: Callable[[dict], Any] = dict, file: str = GPT) -> CommunityFile:
     """One network's file under another name."""
     def write(folder: Path, files: Files) -> Path:
         torch.save(content(files[file]), folder / name)
         return folder / name
 
-    return Layout(write)
+    return CommunityFile(write)
 
 
 def in_parallel(entries: dict) -> dict:
@@ -185,15 +185,17 @@ def write_univnet_folder(folder: Path, files: Files) -> Path:
 
 LAYOUTS = {
     "a fine-tuned decoder": alone("8301_gpt.pth"), "its running average": alone("8301_gpt_ema.pth"),
-    "in half precision": Layout(alone("autoregressive_half.pth").write, halved),
+    "in half precision": CommunityFile(alone("autoregressive_half.pth").write, halved),
     "of old transformers": alone("old.pth", with_old_buffers), "from DataParallel": alone("parallel.pth", in_parallel),
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),
     "under both": alone("both.pth", lambda entries: {"state_dict": in_parallel(entries)}),
-    "a folder of training": Layout(write_training_folder), "safetensors": Layout(write_safetensors),
-    "a larger vocabulary with its tokenizer": Layout(write_with_tokenizer, with_more_tokens),
-    "files in models/": Layout(write_hidden, based=False), "coqui's folder": Layout(write_coqui_folder, based=False),
-    "transformers' CLVP": Layout(write_clvp_folder), "transformers' UnivNet": Layout(write_univnet_folder),
+    "a folder of training": CommunityFile(write_training_folder), "safetensors": CommunityFile(write_safetensors),
+    "a larger vocabulary with its tokenizer": CommunityFile(write_with_tokenizer, with_more_tokens),
+    "files in models/": CommunityFile(write_hidden, based=False),
+    "coqui's folder": CommunityFile(write_coqui_folder, based=False),
+    "transformers' CLVP": CommunityFile(write_clvp_folder),
+    "transformers' UnivNet": CommunityFile(write_univnet_folder),
     "a diffusion decoder": alone("rlg_diffusion_gpt.pth", file=DIFFUSION), "CLVP": alone("clvp_tuned.pth", file=CLVP),
     "HiFi-GAN": alone("hifigan_finetuned.pth", file=HIFIGAN),
 }

@@ -56,6 +56,14 @@ def test_the_default_voice_explains_too_with_its_capitals(capsys):
     assert len(chunk["tokens"]) > 20
 
 
+@pytest.mark.parametrize(("content", "kind"), [(b"%PDF-1.7\n%\xe2", "a PDF"), (b"PK\x03\x04\x14", "a Word document")])
+def test_a_document_is_for_the_command_that_reads_documents(content, kind, workplace, capsys):
+    (workplace / "book").write_bytes(content)
+    assert main(["say", "-f", "book", "-o", "out.wav"]) == 1
+    assert kind in (error := capsys.readouterr().err)
+    assert "use `ane read book -o OUT.m4b`" in error
+
+
 @pytest.mark.parametrize("text", ["", "  ", "…", "?!"])
 def test_a_text_without_words_is_named_before_a_missing_sound_device(capsys, text):
     assert main(["say", text]) == 1
