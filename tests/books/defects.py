@@ -40,8 +40,7 @@ from ane.system.records import read_record
 from benchmarks.listening import edits, words
 from benchmarks.packages import whisper_folder
 from tests.recogniser import Recogniser
-from training.grammar import plain_sentence
-from training.text import held_out_sentences
+from training.text import held_out_sentences, plain_sentence
 
 SENTENCES_OF_A_PARAGRAPH = 8
 LETTERS = 5             # of the words that are dropped or said twice, at least
