@@ -375,8 +375,6 @@ def as_json(words: Sequence[SpokenWord]) -> str | None:
 
 def is_running(pid: int) -> bool:
     """Whether a process of this machine runs. A process that got the number of one that ended counts as that one."""
-    if os.name == "nt":         # os.kill would end it: leases expire instead
-        return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,8 @@ def peak_memory_bytes(pid: int | None = None) -> int | None:
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
     if found:
         return int(found[1]) * 1024
-    if sys.platform == "win32" or pid not in (None, os.getpid()):
+    if pid not in (None, os.getpid()):
         return None
-    import resource  # not on Windows
-
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -54,7 +53,7 @@ def processor_name() -> str:
 
 
 def system_version() -> str:
-    """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)", "Windows 10.0.22631"."""
+    """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)"."""
     if sys.platform == "darwin":
         build = printed("sw_vers", "-buildVersion")
         return f"macOS {platform.mac_ver()[0]}" + (f" ({build})" if build else "")

@@ -1,7 +1,7 @@
 """Folders of the package: its cache, the user's voices, bundles. Nothing here creates or reads a folder.
 
 They are those of the library platformdirs: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG
-base directories on Linux, ``AppData\\Local`` on Windows. ``ANE_HOME`` puts everything into one folder instead.
+base directories on Linux. ``ANE_HOME`` puts everything into one folder instead.
 """
 
 import os

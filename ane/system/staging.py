@@ -5,6 +5,7 @@ however the process ends. So a folder that a killed process left behind can be d
 """
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -12,11 +13,6 @@ import tempfile
 import time
 from pathlib import Path
 from uuid import uuid4
-
-try:
-    import fcntl
-except ImportError:         # Windows
-    fcntl = None
 
 _NAME = re.compile(r"\.(.*)\.[0-9a-f]{16}\.partial", re.DOTALL)
 _LOCK = ".lock"
@@ -35,8 +31,6 @@ class StagingFolder:
     def create(self) -> None:
         """Make the folder and lock it. OSError when it cannot be made."""
         self.path.mkdir(mode=0o700)
-        if fcntl is None:
-            return
         unlocked = self.path / f"{_LOCK}.new"
         self._lock = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
         with contextlib.suppress(OSError):      # a file system without locks: no process gets one
@@ -109,8 +103,6 @@ def _is_abandoned(staging: Path) -> bool:
     except OSError:             # gone meanwhile, or another user's
         return False
     try:
-        if fcntl is None:
-            return False
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except OSError:             # in use, or a file system without locks

@@ -1,6 +1,5 @@
 """Core ML as a target of conversion."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,8 +32,6 @@ class CoreMLTarget:
         return convertible_networks(self.name)
 
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
-        if sys.platform == "win32":
-            raise UserError("conversion runs on macOS and Linux: coremltools has no Windows build")
         for option in options:
             check_precision(model, option.precision, "compressed", COMPRESSIONS)
             check_options(option, model)

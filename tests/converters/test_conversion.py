@@ -321,12 +321,6 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
     assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
 
 
-def test_windows_is_refused(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(target.sys, "platform", "win32")
-    with pytest.raises(UserError, match="macOS and Linux"):
-        convert(source, tmp_path / "out", [SMALL])
-
-
 @pytest.mark.parametrize(("arguments", "line"), [
     (["--precision", "int3"], "must be fp16 or fp32 or 8bit"),
     (["--precision", ","], "--precision names nothing"),

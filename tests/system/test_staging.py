@@ -19,7 +19,6 @@ with replacing({path!r}, directory={directory}) as target:
     (target / "weights" if {directory} else target).write_text("half")
     {then}
 """
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="without locks, leftovers are recognised by age")
 
 
 def write_in_process(path: Path, then: str, directory: bool = False) -> subprocess.Popen:

@@ -10,12 +10,12 @@ Engine, the slowest part of a first load, under the path of the compiled model.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -177,11 +177,6 @@ class CompiledCache:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock under which one process at a time compiles or deletes. It is released when a process dies."""
-        if sys.platform == "win32":     # no Core ML, so nothing is compiled
-            yield
-            return
-        import fcntl
-
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / LOCK).open("w")
