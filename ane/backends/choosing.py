@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
-         "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt", "onnx:coreml")
+         "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 LOGGER = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
 
 @checked
 class EngineOptions:
-    """How an engine runs. ``cache``, ``compute_units``, ``memory`` and ``rebuild_engines`` are each for some engines.
+    """How an engine runs. ``cache`` and ``compute_units`` are for Core ML packages.
 
     Attributes:
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
@@ -59,8 +59,6 @@ class EngineOptions:
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
             states).
-        memory: GB that loaded ONNX graphs may take (None: no limit); the least recently used are unloaded first.
-        rebuild_engines: build TensorRT's engines again even if they are cached.
     """
 
     precision: str = "auto"
@@ -68,23 +66,19 @@ class EngineOptions:
     keep: bool | None = None
     cache: Literal["auto", "io", "state"] = "auto"
     compute_units: str | Mapping[str, str] | None = None
-    memory: float | None = Field(None, gt=0)
-    rebuild_engines: bool = False
 
     def given(self) -> list[str]:
         """The names of those that have another value than by default; that loaded networks are kept is no demand."""
         usual = vars(EngineOptions())
         return [name for name, value in vars(self).items() if value != usual[name] and not (name == "keep" and value)]
 
-    def check(self, spec: str, kind: str, device: str) -> None:
+    def check(self, spec: str, kind: str) -> None:
         """Raise UserError for more threads than cores, or an option that the backend ignores."""
         cores = os.cpu_count() or 1
         if self.threads is not None and self.threads > cores:
             raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}",
                             "threads")
-        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML"),
-                "memory": (kind == "onnx", "for onnx"),
-                "rebuild_engines": ((kind, device) == ("onnx", "tensorrt"), "for onnx:tensorrt")}
+        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML")}
         for name in self.given():
             used, purpose = uses.get(name, (True, ""))
             if not used:
@@ -99,7 +93,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
     Args:
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
-            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT or Core ML only when they are
+            ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT only when it is
             named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
             operation; "coreai" runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they
             declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
@@ -116,7 +110,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends.torch.backend import TorchBackend
 
     kind, device = resolve(spec, model)
-    options.check(spec, kind, device)
+    options.check(spec, kind)
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep)
     try:
@@ -133,14 +127,11 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
     from ane.backends.onnx.providers import choose_onnx_device
-    from ane.backends.onnx.tensorrt import TensorRtEngines
     from ane.backends.packaged.selection import refuse_cpu_precision
 
     chosen = choose_onnx_device(device)
     onnx = OnnxBackend(model, chosen, fallback, options.precision, options.threads,
-                       keep=chosen.memory != "cpu" if options.keep is None else options.keep,
-                       budget=None if options.memory is None else round(options.memory * 1e9),
-                       engines=TensorRtEngines(rebuild=options.rebuild_engines))
+                       keep=chosen.memory != "cpu" if options.keep is None else options.keep)
     refuse_cpu_precision(onnx.packages, chosen)
     return onnx
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ane.bundles import Model
 from ane.bundles.packages import COMPUTE_UNITS
-from ane.commands.arguments import gigabytes, positive, rare_group
+from ane.commands.arguments import positive, rare_group
 from ane.commands.packages import with_packages
 
 
@@ -27,9 +27,6 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=COMPUTE_UNITS,
         help="where Core ML may run all networks (default: what the bundle states for each)")
-    add("--memory", type=gigabytes, metavar="GB",
-        help="memory limit for loaded ONNX graphs; the least recently used are released (default: no limit)")
-    add("--rebuild-engines", action="store_true", help="build TensorRT engines even if they are cached (onnx:tensorrt)")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: all, fewer while other programs are busy)")
 
 
@@ -43,6 +40,5 @@ def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, k
 
     model = with_packages(model, args.backend, console)
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
-                           compute_units=args.compute_units, memory=args.memory,
-                           rebuild_engines=args.rebuild_engines)
+                           compute_units=args.compute_units)
     return model.family.synthesizer(model, backend)

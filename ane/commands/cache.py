@@ -2,10 +2,10 @@
 
 import argparse
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,21 +15,18 @@ from ane.system import paths
 from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.table import Table
 
     from ane.backends.coreml.compiled import CompiledModelEntry
     from ane.backends.coreml.tools import MacMachine
-    from ane.backends.onnx.tensorrt import NvidiaMachine
 
 # Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
-           "coreai": "Core AI assets of Core ML packages",
            "functions": "functions of packages that Core ML refuses whole"}
 SYSTEM_CACHE = "com.apple.e5rt.e5bundlecache"       # of macOS: models specialised for the Neural Engine, by program
 LEFTOVERS = "unfinished files of killed processes"
+ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
 
 
@@ -62,8 +59,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")
     clearing.add_argument("--stale", action="store_true",
-                          help="only what will not be used again: of another macOS or chip or version of Core AI, of a "
-                               "package that is gone or was replaced, damaged, unfinished, or unused for 90 days")
+                          help="only what will not be used again: of another macOS or chip, of a package "
+                               "that is gone or was replaced, damaged, unfinished, or unused for 90 days")
     clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
     prewarm.register(commands)
@@ -120,13 +117,12 @@ def clear_command(args: argparse.Namespace) -> int:
 def collect() -> list[CacheItem]:
     """Everything that can be deleted: compiled models, files of the cache's other folders, leftovers."""
     from ane.backends.coreml.compiled import CompiledCache
-    from ane.backends.onnx.tensorrt import this_machine
 
-    now, machine, nvidia_machine = time.time(), known_machine(), cache(this_machine)
+    now, machine = time.time(), known_machine()
     models = [CacheItem("compiled models", entry.path, entry.bytes, entry.used, entry.stale(machine, now), entry)
               for entry in CompiledCache().entries()]
     files = [item for folder, kind in FOLDERS.items()
-             for item in _files(kind, paths.cache_dir() / folder, now, nvidia_machine)]
+             for item in _files(kind, paths.cache_dir() / folder, now)]
     known = {item.path for item in models}
     return models + files + [item for item in _leftovers() if item.path not in known]
 
@@ -148,31 +144,21 @@ def known_machine() -> "MacMachine | None":
     return this_machine() if sys.platform == "darwin" else None
 
 
-def _files(kind: str, folder: Path, now: float, nvidia_machine: "Callable[[], NvidiaMachine]") -> list[CacheItem]:
-    from ane.backends.coreai import assets
+def _files(kind: str, folder: Path, now: float) -> list[CacheItem]:
     from ane.backends.coreml.compiled import UNUSED_DAYS, size_of
-    from ane.backends.onnx.tensorrt import RECORD, TensorRtRecord
 
     if not folder.is_dir() or folder.is_symlink():
         return []
     items = []
     for path in sorted(folder.iterdir()):
         own = path.suffix in SUFFIXES if path.is_file() else (
-            (path / "bundle.json").is_file() or (path / RECORD).is_file() or (path / assets.RECORD).is_file()
-            or path.name.endswith((".converting", ".mlpackage")))
+            (path / "bundle.json").is_file() or path.name.endswith((".converting", ".mlpackage"))
+            or ENGINE_NAME.fullmatch(path.name))
         if path.is_symlink() or not own:
             continue
         stat = path.stat()
-        used, stale = max(stat.st_mtime, stat.st_atime), ""         # reading it sets atime
-        if (path / RECORD).is_file():
-            record = TensorRtRecord.read(path)
-            used = (path / RECORD).stat().st_mtime
-            stale = record.stale(nvidia_machine()) if record else "damaged"
-        if (path / assets.RECORD).is_file():
-            asset = assets.AssetRecord.read(path)
-            used, stale = (path / assets.RECORD).stat().st_mtime, asset.stale() if asset else "damaged"
-        if now - used > UNUSED_DAYS * 86400:
-            stale = stale or f"unused for {UNUSED_DAYS} days"
+        used = max(stat.st_mtime, stat.st_atime)         # reading it sets atime
+        stale = f"unused for {UNUSED_DAYS} days" if now - used > UNUSED_DAYS * 86400 else ""
         items.append(CacheItem(kind, path, size_of(path), used, stale))
     return items
 

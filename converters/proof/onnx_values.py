@@ -74,8 +74,8 @@ class InstrumentedSession:
             binding.bind_output(name, "cpu")
         return binding
 
-    def run_with_iobinding(self, binding: Any, options: Any = None) -> None:
-        self.session.run_with_iobinding(binding, options)
+    def run_with_iobinding(self, binding: Any) -> None:
+        self.session.run_with_iobinding(binding)
         self._record([value.numpy() for value in binding.get_outputs()[:len(self.graph.modules)]])
 
     def _record(self, values: Sequence[np.ndarray]) -> None:

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 
 from ane.backends.base import Decoder
 from ane.backends.onnx.backend import OnnxBackend
-from ane.backends.onnx.buffers import BufferAllocator
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction
@@ -38,7 +37,7 @@ from tests.backends.packaged.packages import FP32, InPlaceRuntime, functions, sa
 
 # engine → SNR in dB; a state is in fp16
 THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
-              "packages with a state": 65, "onnx": 95, "onnx, rows written by a graph as on a GPU": 95}
+              "packages with a state": 65, "onnx": 95}
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
 NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
                                    reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
@@ -64,7 +63,7 @@ def package_functions(backend, tmp_path_factory) -> Callable[[str], list[Package
         if runtime == "Core AI":
             from ane.backends.coreai.runtime import CoreAIRuntime
 
-            core_ai = CoreAIRuntime(separate=True)
+            core_ai = CoreAIRuntime()
             found = functions(graphs, paths, runtime=core_ai)
             for function in found:
                 function.name = "main"
@@ -95,12 +94,7 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
             return PackagedDecoder(kinds["prefill"], kinds["state" if "state" in engine else "step"], kinds["store"],
                                    lanes, CAPACITY, (shape.layers, shape.heads, shape.head_width), 1.0, np.float32,
                                    PREFIXES, LONGEST)
-        decoder = onnx().decoder(lanes, CAPACITY, PREFIXES, LONGEST)
-        if "graph" in engine:
-            decoder.allocator = BufferAllocator(DEVICES["cpu"], rows_by_graph=True)
-            for written in decoder.lane_caches:
-                written.allocator = decoder.allocator
-        return decoder
+        return onnx().decoder(lanes, CAPACITY, PREFIXES, LONGEST)
 
     return make_decoder
 

@@ -35,7 +35,7 @@ def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
     short, full = texts
     for everyday in ("--voice", "--output", "--preset", "--backend", "--help-all"):
         assert everyday in short
-    for rare in ("--top-p", "--checkpoints", "--rebuild-engines", "--profile"):
+    for rare in ("--top-p", "--checkpoints", "--compute-units", "--profile"):
         assert rare not in short
         assert rare in full
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from ane.backends.coreai import assets
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.tools import MacMachine
 from ane.commands import cache
@@ -44,10 +43,8 @@ def kept(ane, tmp_path, monkeypatch) -> dict[str, Path]:
     for name in ("used", "gone"):
         (tmp_path / f"{name}.mlpackage").mkdir()
         (tmp_path / f"{name}.mlpackage" / "weights").write_bytes(name.encode() * 100)
-    monkeypatch.setattr(assets, "coreai_version", lambda: "1.0")
     items = {"now": compiled(tmp_path / "used.mlpackage", HERE), "old": compiled(tmp_path / "used.mlpackage", OLD),
-             "gone": compiled(tmp_path / "gone.mlpackage", HERE),
-             "asset": asset(tmp_path / "used.mlpackage"), "old asset": asset(tmp_path / "used.mlpackage", "0.9")}
+             "gone": compiled(tmp_path / "gone.mlpackage", HERE)}
     shutil.rmtree(tmp_path / "gone.mlpackage")
     for what, place in (("latents", "voices/ab.safetensors"), ("stamp", "verified/cd.json"),
                         ("old latents", "voices/ef.safetensors")):
@@ -68,13 +65,6 @@ UNTOUCHED = {"mine", "bundle", "foreign", "foreign folder", "link"}
 def compiled(package: Path, machine: MacMachine) -> Path:
     path, _ = CompiledCache().model(package, machine, lambda source, target: shutil.copytree(source, target))
     return path.parent
-
-
-def asset(package: Path, core_ai: str = "1.0") -> Path:
-    """An asset of a package, made by this version of Core AI; 1.0 is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assets, "coreai_version", lambda: core_ai)
-        return assets.AssetCache().asset(package, ["main"], False, "aimodel", Path.mkdir).parent
 
 
 def write(path: Path) -> Path:
@@ -103,8 +93,8 @@ def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     assert {what: (int(row[0]), int(row[2])) for what, row in rows.items() if row[0].strip().isdigit()} == {
         "compiled models": (3, 2), "hashes of files that were checked": (3, 0), "latents of voices' clips": (2, 1),
         "Core ML packages of the embedded voice": (0, 0), "TensorRT engines and timings": (0, 0),
-        "Core AI assets of Core ML packages": (2, 1), "functions of packages that Core ML refuses whole": (0, 0),
-        "unfinished files of killed processes": (0, 0), "all": (10, 4)}
+        "functions of packages that Core ML refuses whole": (0, 0),
+        "unfinished files of killed processes": (0, 0), "all": (8, 3)}
 
 
 def test_the_list_as_json(ane, kept):
@@ -120,21 +110,21 @@ def test_the_list_as_json(ane, kept):
 
 
 def test_clear_deletes_what_can_be_computed_again_and_nothing_else(ane, kept):
-    assert "Deleted 10 items" in ane("clear")
+    assert "Deleted 8 items" in ane("clear")
     assert there(kept) == UNTOUCHED
     assert json.loads(ane("list", "--json"))["items"] == []
 
 
 def test_clear_stale_keeps_what_will_be_used(ane, kept):
-    assert "Deleted 4 items" in ane("clear", "--stale")
-    assert there(kept) == UNTOUCHED | {"now", "asset", "latents", "stamp"}
+    assert "Deleted 3 items" in ane("clear", "--stale")
+    assert there(kept) == UNTOUCHED | {"now", "latents", "stamp"}
 
 
 def test_a_dry_run_names_what_it_would_delete(ane, kept):
     out = ane("clear", "--stale", "--dry-run")
     assert f"would delete {kept['old']}, " in out
     assert "(for macOS build 24F74)" in out
-    assert "Would delete 4 items" in out
+    assert "Would delete 3 items" in out
     assert there(kept) == set(kept)
 
 
@@ -142,7 +132,7 @@ def test_off_macos_models_of_any_machine_are_kept(ane, kept, monkeypatch):
     """A home on a file server: this machine cannot say what a Mac still needs."""
     monkeypatch.setattr(cache, "known_machine", lambda: None)
     ane("clear", "--stale")
-    assert there(kept) == UNTOUCHED | {"now", "old", "asset", "latents", "stamp"}
+    assert there(kept) == UNTOUCHED | {"now", "old", "latents", "stamp"}
 
 
 def test_damaged_entries_and_unfinished_files_are_stale(ane, kept):
@@ -202,7 +192,7 @@ sys.exit(status)
 
 def test_as_a_process_quickly_and_without_torch(kept, tmp_path):
     for arguments, word in ((("list",), "used.mlmodelc"), (("clear", "--dry-run"), "Would delete"),
-                            (("clear",), "Deleted 10 items")):
+                            (("clear",), "Deleted 8 items")):
         result = subprocess.run([sys.executable, "-c", PROCESS, "cache", *arguments], capture_output=True, text=True,
                                 timeout=60, check=False, cwd=Path(__file__).parents[2],
                                 env=os.environ | {"ANE_HOME": str(tmp_path / "home")})

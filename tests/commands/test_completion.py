@@ -14,7 +14,7 @@ def test_a_script_knows_the_commands_and_flags(capsys, shell):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     assert "doctor" in script
-    assert "rebuild-engines" in script
+    assert "compute-units" in script
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it with your package manager")

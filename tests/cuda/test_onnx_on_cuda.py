@@ -8,7 +8,6 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
-from ane.backends.onnx.tensorrt import TensorRtEngines, TensorRtRecord
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.cli import main
@@ -59,27 +58,26 @@ def columns(seed: int, *shape: int) -> np.ndarray:
 
 @on_cuda
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int4"])
-def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision, notices):
+def test_the_decoder_on_cuda_equals_torch(reference, load_precision, precision):
     threshold = ONNX_THRESHOLDS[precision]
     both = reference.decoder(3, 80), load_precision(precision).decoder(3, 80)
     seen = [one.prefill(columns(0, 20)) for one in both]
     assert mean_snr_db([*seen[0]], [*seen[1]]) >= threshold
     length = np.zeros(3, dtype=np.int64)
-    for turn in range(70):              # beyond the first bucket, where steps are recorded again
+    for turn in range(70):              # beyond the first bucket
         if turn == 40:
             length[1] = 0
         x = columns(turn, 3, 1)
         expected, actual = (one.step(x, length) for one in both)
-        assert mean_snr_db([*expected], [*actual]) >= threshold, (turn, notices)
+        assert mean_snr_db([*expected], [*actual]) >= threshold, turn
         length += 1
     x = columns(99, 1, 5)
     expected, actual = (one.step(x, length[1:2], 1) for one in both)
     assert mean_snr_db([*expected], [*actual]) >= threshold
-    assert notices == []                   # every step was recorded
 
 
 @on_cuda
-def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference, notices):
+def test_two_decoders_in_turn_on_cuda_have_their_own_caches(bundle, reference):
     backend = load_backend("onnx:cuda", bundle, "fp32")
     pairs = [(reference.decoder(2, 8), backend.decoder(2, 8)) for _ in range(2)]
     for number, pair in enumerate(pairs):
@@ -97,7 +95,6 @@ def test_two_decoders_in_turn_on_cuda_replay_their_own_graphs(bundle, reference,
     for turn in range(3):
         expected, actual = (one.step(columns(turn, 2, 1), np.full(2, turn)) for one in third)
         assert mean_snr_db([*expected], [*actual]) >= 90, turn
-    assert notices == []
 
 
 @on_cuda
@@ -189,15 +186,14 @@ def test_plain_onnx_uses_cuda(bundle):
 
 
 @on_cuda
-def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle, notices):
-    """The second sentence uses sessions and recordings of the first."""
+def test_each_sentence_on_cuda_has_the_codes_of_the_cpu(bundle):
+    """The second sentence uses sessions of the first."""
     settings = Settings.of("fastest", bundle.settings, candidates=1, sampling=Sampling(max_codes=20))
     on_cpu, on_cuda = (Synthesizer(bundle, load_backend(name, bundle, "fp32"))
                        for name in ("onnx:cpu", "onnx:cuda"))
     for text in ("Hello.", "Another sentence.", "Hello."):
         expected, actual = (each.speak(text, seed=3, settings=settings) for each in (on_cpu, on_cuda))
         assert actual.codes == expected.codes, text
-    assert notices == []
 
 
 @on_cuda
@@ -222,13 +218,8 @@ def test_tensorrt_reuses_an_engine_for_each_bucket(bundle, reference, tmp_path, 
     assert mean_snr_db([expected], [actual]) >= 50
     kept = engines()
     assert kept
-    assert all(TensorRtRecord.read(path.parent).gpu == TensorRtEngines().machine.gpu for path in kept)
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=mel[..., :70])        # the same bucket
     assert engines() == kept
-    load_backend("onnx:tensorrt", bundle, "fp32", rebuild_engines=True).run("ar_conditioning", mel=mel)
-    again = engines()
-    assert again.keys() == kept.keys()
-    assert all(again[path] != kept[path] for path in kept)
     load_backend("onnx:tensorrt", bundle, "fp32").run("ar_conditioning", mel=np.repeat(mel, 2, axis=-1))    # another
     assert engines().keys() > kept.keys()
 

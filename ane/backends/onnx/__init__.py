@@ -1,6 +1,5 @@
 """The stages on ONNX Runtime.
 
-``providers`` chooses where to compute and makes sessions, ``gpu_libraries`` loads NVIDIA's libraries and compares their
-versions, ``sessions`` caches sessions, ``buffers`` holds arrays and caches on the host or device, ``decoder`` runs the
-autoregressive network, ``tensorrt`` configures TensorRT's engines, and ``backend`` joins them.
+``providers`` chooses where to compute and makes sessions, ``sessions`` caches them and binds their calls to tensors,
+``decoder`` runs the autoregressive network, ``tensorrt`` configures TensorRT's engines, and ``backend`` joins them.
 """

@@ -7,22 +7,24 @@ in one product; the graph ``step_prefixes`` serves lanes with different prefixes
 ``memory`` computes keys and values of a memory once; the others read them in place, too.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ane.backends.base import MASKED, Decoder, DecoderShape, check_step
-from ane.backends.onnx.buffers import BoundCall, Buffer, BufferSlice, OnnxKvCache
-from ane.backends.onnx.providers import CudaGraphError
-from ane.backends.onnx.sessions import SessionKey
+from ane.backends.onnx.sessions import BoundCall, zeros
+from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 
 if TYPE_CHECKING:
     from ane.backends.onnx.backend import OnnxBackend
 
 NEW = ("new_keys", "new_values")       # outputs of a step: keys and values of its columns
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
-KEPT_CALLS = 16         # shapes of calls whose buffers are kept
+KEPT_CALLS = 16         # shapes of calls whose tensors are kept
+
+Caches = tuple[Tensor, Tensor]          # keys and values (layers, rows, heads, positions, head_width)
 
 
 class OnnxDecoder(Decoder):
@@ -33,21 +35,20 @@ class OnnxDecoder(Decoder):
         max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
-        lane_caches: keys and values of the lanes' own positions. prefix_caches: of the prefixes; None before a prefill.
+        lane_caches: of the lanes' own positions. prefix_caches: of the prefixes; None before a prefill.
         prefix_lengths: (prefixes,) number of positions of each stored prefix.
-        memory_caches: keys and values of the memories, one for each prefix; () without cross-attention.
+        memory_caches: of the memories, one for each prefix; None without cross-attention.
     """
 
     def __init__(self, backend: "OnnxBackend", lanes: int, capacity: int, prefixes: int = 1,
                  max_prefix_length: int | None = None):
-        self.backend, self.allocator, self.network = backend, backend.memory, backend.stages.decoder.network
+        self.backend, self.network = backend, backend.stages.decoder.network
         self.shape: DecoderShape = backend.model.config(self.network).decoder_shape
-        self.dtype = np.dtype(np.float16 if backend.packages[self.network].precision == "fp16" else np.float32)
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
-        self.prefix_caches: tuple[OnnxKvCache, OnnxKvCache] | None = None
+        self.prefix_caches: Caches | None = None
         self.prefix_lengths = np.zeros(prefixes, dtype=np.int64)
-        self.memory_caches = self._caches(prefixes, self.shape.memory_length) if self.shape.memory_length else ()
+        self.memory_caches = self._caches(prefixes, self.shape.memory_length) if self.shape.memory_length else None
         self._calls: dict[tuple, BoundCall] = {}
 
     def set_memory(self, memory: np.ndarray, index: int = 0) -> None:
@@ -55,28 +56,25 @@ class OnnxDecoder(Decoder):
         if not 0 <= index < self.prefixes or len(memory) != d.memory_length:
             raise ValueError(f"a decoder of {self.prefixes} prefixes with a memory of {d.memory_length} positions got "
                              f"memory {index} of {len(memory)} positions")
-        inputs = {"states": (1, *memory.shape)}
-        call = self._call(self.backend.session_key(self.network, "memory", inputs), inputs,
-                          dict.fromkeys(("keys", "values"), (d.layers, d.heads, d.memory_length, d.head_width)))
+        call = self._call("memory", {"states": self._zeros(1, *memory.shape)},
+                          self._computed(d.memory_length))
         call.run("compute the decoder's memory", states=memory[None])
-        self._store(self.memory_caches, index, d.memory_length, call)
+        for cache, name in zip(self.memory_caches, ("keys", "values"), strict=True):
+            cache[:, index] = call.outputs[name]
 
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= index < self.prefixes:
             raise ValueError(f"this decoder stores {self.prefixes} prefixes, got the prefix index {index}")
-        P = len(prefix)
+        d, P = self.shape, len(prefix)
         self._reserve_prefix(P)
-        d = self.shape
-        shapes = {"hidden": (1, d.width), "logits": (1, d.vocabulary),
-                  **dict.fromkeys(("keys", "values"), (d.layers, d.heads, P, d.head_width))}
-        inputs, slices = {"columns": (1, P, d.width)}, self._memory_slices(index)
-        key = self.backend.session_key(self.network, "prefill",
-                                       inputs | {name: part.shape for name, part in slices.items()})
-        call = self._call(key, inputs, shapes, slices)
+        call = self._call("prefill", {"columns": self._zeros(1, P, d.width), **self._memory(index)},
+                          {"hidden": self._zeros(1, d.width), "logits": self._zeros(1, d.vocabulary),
+                           **self._computed(P)})
         call.run("prefill the decoder", columns=prefix[None])
-        self._store(self.prefix_caches, index, P, call)
+        for cache, name in zip(self.prefix_caches, ("keys", "values"), strict=True):
+            cache[:, index, :, :P] = call.outputs[name]
         self.prefix_lengths[index] = P
-        return call.outputs["hidden"].numpy()[0], call.outputs["logits"].numpy()[0]
+        return call.output("hidden")[0], call.output("logits")[0]
 
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -86,32 +84,34 @@ class OnnxDecoder(Decoder):
             raise ValueError("step was called before any prefill")
         indices = np.zeros(n, dtype=np.int64) if prefix_indices is None else np.asarray(prefix_indices, dtype=np.int64)
         self._grow(end)
-        try:
-            call = self._run_step(columns, lengths, first_lane, indices)
-        except CudaGraphError as error:
-            self.backend.stop_recording(error)
-            self._calls.clear()
-            call = self._run_step(columns, lengths, first_lane, indices)
-        for cache, name in zip(self.lane_caches, NEW, strict=True):
-            cache.write(first_lane, lengths[:, None] + np.arange(T), call.outputs[name])
-        return call.outputs["hidden"].numpy(), call.outputs["logits"].numpy()
+        memory_lanes, memory_rows = lanes_by_prefix(indices, self.prefixes)
+        call = self._step_call(n, T, first_lane, indices, memory_lanes.shape[1])
+        found = {"prefix_index": indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
+        call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, indices),
+                 **{name: array for name, array in found.items() if name in call.inputs})
+        self._write(first_lane, lengths, T, call)
+        return call.output("hidden"), call.output("logits")
 
-    def _run_step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int,
-                  prefix_indices: np.ndarray) -> BoundCall:
-        n, T, _ = columns.shape
-        memory_lanes, memory_rows = lanes_by_prefix(prefix_indices, self.prefixes)
-        call = self._step_call(n, T, first_lane, prefix_indices, memory_lanes.shape[1])
-        found = {"prefix_index": prefix_indices, "memory_lanes": memory_lanes, "memory_rows": memory_rows}
-        indices = {name: array for name, array in found.items() if name in call.inputs}
-        call.run("run a decoder step", columns=columns, mask=self._mask(lengths, T, prefix_indices), **indices)
-        return call
+    def _write(self, first: int, lengths: np.ndarray, columns: int, call: BoundCall) -> None:
+        """Write the new keys and values of a step after the ``lengths`` (n,) of the lanes from ``first`` on."""
+        n, start = len(lengths), int(lengths[0])
+        for tensor, name in zip(self.lane_caches, NEW, strict=True):
+            cache: Any = tensor
+            new: Any = call.outputs[name]                       # (layers, n, heads, T, w)
+            if not tensor.is_cuda:                              # NumPy takes a tenth of the time for so few numbers
+                cache, new = cache.numpy(), new.numpy()
+            if (lengths == start).all():
+                cache[:, first:first + n, :, start:start + columns] = new
+            else:
+                for row, length in enumerate(lengths):
+                    cache[:, first + row, :, length:length + columns] = new[:, row]
 
     def _mask(self, lengths: np.ndarray, columns: int, prefix_indices: np.ndarray) -> np.ndarray:
         """(n, T, P + L + T) float32: a column attends to its prefix, its lane's positions, and columns up to itself.
 
         P and L are the positions allocated for a prefix and for a lane.
         """
-        P, L = self.prefix_caches[0].length, self.lane_caches[0].length
+        P, L = self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
         seen = np.zeros((len(lengths), columns, P + L + columns), dtype=bool)
         seen[..., :P] = (np.arange(P) < self.prefix_lengths[prefix_indices][:, None])[:, None]
         seen[..., P:P + L] = (np.arange(L) < lengths[:, None])[:, None]
@@ -119,7 +119,7 @@ class OnnxDecoder(Decoder):
         return np.where(seen, np.float32(0), np.float32(MASKED))
 
     def _step_call(self, n: int, T: int, first_lane: int, prefix_indices: np.ndarray, rows: int) -> BoundCall:
-        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its buffers, by these arguments.
+        """The call for ``n`` lanes from ``first_lane`` on; it is cached, with its tensors, by these arguments.
 
         ``rows``: lanes of the prefix that has most of them.
         """
@@ -133,73 +133,85 @@ class OnnxDecoder(Decoder):
 
     def _bind_step(self, n: int, T: int, first_lane: int, common_prefix: int | None, rows: int) -> BoundCall:
         """``common_prefix``: index of the prefix of all lanes; None: they have different ones."""
-        d, P, L = self.shape, self.prefix_caches[0].length, self.lane_caches[0].length
-        prefix_shape = (*([self.prefixes] if common_prefix is None else []), d.heads, P, d.head_width)
-        inputs: dict[str, tuple[int, ...]] = {"columns": (n, T, d.width), "mask": (n, T, P + L + T)}
+        d, P, L = self.shape, self.prefix_caches[0].shape[3], self.lane_caches[0].shape[3]
+        inputs = {"columns": self._zeros(n, T, d.width), "mask": self._zeros(n, T, P + L + T)}
         if common_prefix is None:
-            inputs["prefix_index"] = (n,)
+            inputs["prefix_index"] = self._zeros(n, dtype=torch.int64)
             if self.memory_caches:
-                inputs |= {"memory_lanes": (self.prefixes, rows), "memory_rows": (n,)}
-        slices = {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, lane), shape)
-                  for pair, names, lane, shape in (
-                      (self.lane_caches, ("keys", "values"), first_lane, (n, d.heads, L, d.head_width)),
-                      (self.prefix_caches, ("prefix_keys", "prefix_values"), common_prefix or 0, prefix_shape))
-                  for cache, name in zip(pair, names, strict=True) for layer in range(d.layers)}
-        slices |= self._memory_slices(common_prefix)
-        outputs = {"hidden": (n, T, d.width), "logits": (n, d.vocabulary),
-                   **dict.fromkeys(NEW, (d.layers, n, d.heads, T, d.head_width))}
-        shapes = inputs | {name: part.shape for name, part in slices.items()}
-        key, records = self.backend.step_session("step" if common_prefix is not None else "step_prefixes", shapes)
-        # each set of buffers has its own recording; steps of several columns are rare and not recorded
-        return self._call(key, inputs, outputs, slices, T == 1 if records else None)
+                inputs["memory_lanes"] = self._zeros(self.prefixes, rows, dtype=torch.int64)
+                inputs["memory_rows"] = self._zeros(n, dtype=torch.int64)
+        lanes = slice(first_lane, first_lane + n)
+        for layer in range(d.layers):
+            for kind, own, prefix in zip(("keys", "values"), self.lane_caches, self.prefix_caches, strict=True):
+                inputs[f"{kind}_{layer}"] = own[layer, lanes]
+                chosen = slice(None) if common_prefix is None else common_prefix
+                inputs[f"prefix_{kind}_{layer}"] = prefix[layer, chosen]
+        outputs = {"hidden": self._zeros(n, T, d.width), "logits": self._zeros(n, d.vocabulary),
+                   **{name: self._zeros(d.layers, n, d.heads, T, d.head_width, dtype=self.dtype) for name in NEW}}
+        return self._call("step" if common_prefix is not None else "step_prefixes",
+                          inputs | self._memory(common_prefix), outputs, fixed=True)
 
-    def _call(self, key: SessionKey, inputs: dict[str, tuple[int, ...]], outputs: dict[str, tuple[int, ...]],
-              slices: dict[str, BufferSlice] | None = None, recorded: bool | None = None) -> BoundCall:
-        dtypes = {**dict.fromkeys(("prefix_index", "memory_lanes", "memory_rows"), np.int64),
-                  **dict.fromkeys(("keys", "values", *NEW), self.dtype)}
-        return BoundCall(self.allocator, self.backend.sessions, key, inputs, outputs, dtypes, slices, recorded)
+    def _call(self, kind: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], fixed: bool = False) -> BoundCall:
+        key = self.backend.session_key(self.network, kind, {name: tuple(each.shape) for name, each in inputs.items()},
+                                       fixed)
+        return BoundCall(self.backend.sessions, key, inputs, outputs)
 
-    def _memory_slices(self, index: int | None) -> dict[str, BufferSlice]:
+    def _memory(self, index: int | None) -> dict[str, Tensor]:
         """The keys and values of the memory ``index`` in each layer; None: of all."""
-        d = self.shape
-        shape = (*([self.prefixes] if index is None else []), d.heads, d.memory_length, d.head_width)
-        return {f"{name}_{layer}": BufferSlice(cache.buffer, cache.offset(layer, index or 0), shape)
-                for cache, name in zip(self.memory_caches, ("memory_keys", "memory_values"), strict=False)
-                for layer in range(d.layers)}
+        return {f"{name}_{layer}": cache[layer] if index is None else cache[layer, index]
+                for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
+                for layer in range(self.shape.layers)}
 
-    def _store(self, caches: Sequence[OnnxKvCache], index: int, positions: int, call: BoundCall) -> None:
-        """Write the outputs keys and values (layers, heads, positions, width) of a call to lane ``index``."""
-        d = self.shape
-        for cache, name in zip(caches, ("keys", "values"), strict=True):
-            new = _reshaped(call.outputs[name], (d.layers, 1, d.heads, positions, d.head_width))
-            cache.write(index, np.arange(positions)[None], new)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.backend.dtype(self.network)
 
-    def _caches(self, lanes: int, length: int) -> tuple[OnnxKvCache, OnnxKvCache]:
+    def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return zeros(self.backend.device, shape, dtype)
+
+    def _caches(self, rows: int, length: int) -> Caches:
         d = self.shape
-        shape = (d.layers, lanes, d.heads, length, d.head_width)
-        return OnnxKvCache(self.allocator, shape, self.dtype), OnnxKvCache(self.allocator, shape, self.dtype)
+        shape = d.layers, rows, d.heads, length, d.head_width
+        return self._zeros(*shape, dtype=self.dtype), self._zeros(*shape, dtype=self.dtype)
+
+    def _computed(self, positions: int) -> dict[str, Tensor]:
+        """The outputs of a graph that computes keys and values of so many positions."""
+        d = self.shape
+        return {name: self._zeros(d.layers, d.heads, positions, d.head_width, dtype=self.dtype)
+                for name in ("keys", "values")}
+
+    def _larger(self, caches: Caches, length: int) -> Caches:
+        """Caches of more positions with the same content."""
+        larger = self._caches(caches[0].shape[1], length)
+        for new, old in zip(larger, caches, strict=True):
+            new[..., :old.shape[3], :] = old
+        return larger
 
     def _reserve_prefix(self, positions: int) -> None:
-        """Allocate ``positions`` for a prefix; all prefixes are allocated the same length."""
+        """Allocate ``positions`` for a prefix; all prefixes are allocated the same length.
+
+        A mask hides those that are not used: each shape of a step has an engine of TensorRT, which takes minutes to
+        build.
+        """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
-        length = self.backend.padded_prefix(max(positions, limit))
-        if self.prefix_caches is None or (self.prefixes == 1 and self.prefix_caches[0].length != length):
+        length = max(positions, limit)
+        if self.backend.engines_for is not None:
+            length = bucket_range(length, LENGTHS)[1]
+        if self.prefix_caches is None or (self.prefixes == 1 and self.prefix_caches[0].shape[3] != length):
             self.prefix_caches = self._caches(self.prefixes, length)
-        elif self.prefix_caches[0].length < length:
-            for cache in self.prefix_caches:
-                cache.grow(length)
+        elif self.prefix_caches[0].shape[3] < length:
+            self.prefix_caches = self._larger(self.prefix_caches, length)
         else:
             return
         self._calls.clear()
 
     def _grow(self, end: int) -> None:
-        length = self.lane_caches[0].length
+        length = self.lane_caches[0].shape[3]
         if end <= length:
             return
         while length < end:
-            length = length + GROWTH if self.allocator.where == "cpu" else 2 * length
-        for cache in self.lane_caches:
-            cache.grow(min(length, self.capacity))
+            length = length + GROWTH if self.backend.device.memory == "cpu" else 2 * length
+        self.lane_caches = self._larger(self.lane_caches, min(length, self.capacity))
         self._calls.clear()
 
 
@@ -219,11 +231,3 @@ def lanes_by_prefix(indices: np.ndarray, prefixes: int) -> tuple[np.ndarray, np.
         lanes[index, :len(group)] = group
         places[group] = index * rows + np.arange(len(group))
     return lanes, places
-
-
-def _reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:
-    """The same buffer with another shape of the same size."""
-    buffer.shape = tuple(shape)
-    if hasattr(buffer, "array"):
-        buffer.array = buffer.array.reshape(shape)
-    return buffer

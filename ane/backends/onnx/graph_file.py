@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ane.backends.base import Backend, check_inputs
+from ane.backends.base import Backend, FunctionSet, check_inputs
 from ane.backends.onnx.providers import CPU, make_session, onnx_errors, onnxruntime_module
 from ane.system.errors import UserError
 from ane.system.machine import usable_cores
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class GraphFunction:
-    """A loaded graph, as the only function of its package (``ane.backends.base.FunctionSet``).
+    """A loaded graph, as the only function of its package.
 
     Attributes:
         inputs: type and sizes by name; outputs: their names; metadata: texts by name.
@@ -32,12 +32,6 @@ class GraphFunction:
         self.inputs = {value.name: (value.type, value.shape) for value in self._session.get_inputs()}
         self.outputs = [value.name for value in self._session.get_outputs()]
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
-
-    def functions(self, kind: str) -> "list[GraphFunction]":
-        return [self]
-
-    def table(self, key: str) -> np.ndarray:
-        raise NotImplementedError
 
     def __call__(self, **inputs: np.ndarray) -> dict[str, np.ndarray]:
         with onnx_errors(f"run {self.name}", "download the model again"):
@@ -84,7 +78,7 @@ class GraphEngine(Backend):
     def _run(self, stage: str, graph: GraphFunction, inputs: dict[str, np.ndarray]) -> np.ndarray:
         declared = self.model.family.stages.calls[stage]
         check_inputs(stage, declared, inputs)
-        return declared.packaged(graph, stage, inputs)
+        return declared.packaged(FunctionSet(lambda kind: [graph], {}.__getitem__), stage, inputs)
 
     def load(self, *networks: str) -> None:
         self.graph(self.threads)

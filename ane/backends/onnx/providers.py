@@ -2,23 +2,34 @@
 
 ONNX Runtime leaves out a provider whose library does not load, and computes on the CPU without an error. So a provider
 counts as loaded only when a session that was made with it lists it.
+
+The versions that fit together are those of the published wheels: CUDA's ``Attention`` (opset 23) came with
+onnxruntime-gpu 1.25 (microsoft/onnxruntime#28025 shows 1.24 computing it on the CPU), wheels for CUDA 13 with 1.27, and
+they link TensorRT 10.
 """
 
+import contextlib
+import importlib
+import io
 import logging
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ane.backends.onnx.gpu_libraries import installed_versions, load_libraries, version_problem
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 SILENT = 4              # of ONNX Runtime's severities: only fatal errors are logged
+OLDEST_ONNXRUNTIME = (1, 25)
+OLDEST_TENSORRT, FIRST_UNFIT_TENSORRT = (10, 14), (11,)
+TENSORRT_PACKAGES = ("tensorrt", "tensorrt-cu13", "tensorrt-cu12")
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,6 @@ DEVICES = {device.name: device for device in (
     OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
                "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime "
                "onnxruntime-gpu; pip install 'tortoise-ane[tensorrt]')"),
-    OnnxDevice("coreml", "CoreMLExecutionProvider", "cpu", "a Mac, and an onnxruntime for it"),
 )}
 DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
 
@@ -79,7 +89,10 @@ def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[
     With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
     CPU from then on.
     """
-    options = quiet_options(threads)
+    options = onnxruntime_module().SessionOptions()
+    options.log_severity_level = SILENT
+    if threads is not None:
+        options.intra_op_num_threads = threads
     if not spins:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with warnings.catch_warnings():
@@ -146,15 +159,6 @@ def load_error(device: OnnxDevice) -> str:
     return missing or "ONNX Runtime leaves it out without a reason"
 
 
-def quiet_options(threads: int | None = None) -> Any:
-    """ONNX Runtime's default session options with warnings off, and with this number of threads if given."""
-    options = onnxruntime_module().SessionOptions()
-    options.log_severity_level = SILENT
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    return options
-
-
 def identity_graph() -> bytes:
     """A graph whose output ``y`` is a copy of its input ``x``, of any shape."""
     from onnx import TensorProto, helper
@@ -164,17 +168,94 @@ def identity_graph() -> bytes:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
 
 
-class CudaGraphError(UserError):
-    """A session or a run cannot be recorded as a CUDA graph."""
+# Versions of NVIDIA's libraries, and loading those that pip has installed
 
+@dataclass(frozen=True)
+class GpuVersions:
+    """Versions that must fit together; "" where something is missing.
+
+    Attributes:
+        cuda: that onnxruntime is built for; "": for the CPU only. torch_cuda: that torch is built for.
+        tensorrt: of the Python package; "" also where TensorRT was installed without pip.
+    """
+
+    onnxruntime: str
+    cuda: str = ""
+    torch: str = ""
+    torch_cuda: str = ""
+    tensorrt: str = ""
+
+    def __str__(self) -> str:
+        built = [f"{name} {version} for {f'CUDA {cuda}' if cuda else 'the CPU'}" for name, version, cuda in (
+            ("onnxruntime", self.onnxruntime, self.cuda), ("torch", self.torch, self.torch_cuda))]
+        return ", ".join([*built, *([f"TensorRT {self.tensorrt}"] if self.tensorrt else [])])
+
+
+def installed_versions(ort: Any) -> GpuVersions:
+    """The versions on this machine; ``ort`` is the module onnxruntime."""
+    import torch
+
+    tensorrt = next(filter(None, map(_version, TENSORRT_PACKAGES)), "")
+    return GpuVersions(ort.__version__, getattr(ort, "cuda_version", "") or "", torch.__version__,
+                       torch.version.cuda or "", tensorrt)
+
+
+def version_problem(device: str, versions: GpuVersions) -> str:
+    """Why these versions cannot compute on ``device`` ("cuda" or "tensorrt"), and what to install; "" when they can."""
+    if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
+        return (f"onnxruntime {versions.onnxruntime} computes attention on the CPU: "
+                "pip install --upgrade 'tortoise-ane[cuda]'")
+    ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]
+    if ours and ours != torchs:
+        return (f"onnxruntime {versions.onnxruntime} is built for CUDA {ours} and torch {versions.torch} for "
+                f"{f'CUDA {torchs}' if torchs else 'the CPU'}: install both for the same CUDA (for CUDA 13 "
+                "onnxruntime-gpu>=1.27 and torch>=2.11)")
+    if device == "tensorrt" and versions.tensorrt and not (
+            OLDEST_TENSORRT <= _numbers(versions.tensorrt) < FIRST_UNFIT_TENSORRT):
+        return (f"TensorRT {versions.tensorrt} does not fit onnxruntime {versions.onnxruntime}: "
+                "pip install 'tortoise-ane[tensorrt]'")
+    return ""
+
+
+def load_libraries(ort: Any, tensorrt: bool = False) -> str:
+    """Load CUDA, cuDNN and, if asked, TensorRT from the packages that pip has installed, before the first session.
+
+    The system's loader does not look there. Loading them again has no effect.
+
+    Returns:
+        The first library that does not load and the reason, in one line; "".
+    """
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():        # standard output may be the speech
+        warnings.simplefilter("ignore")
+        if getattr(ort, "cuda_version", "") and hasattr(ort, "preload_dlls"):       # from 1.21 on
+            import torch  # noqa: F401  (a torch for CUDA loads its own libraries, which serve both)
+
+            ort.preload_dlls()
+        if tensorrt:
+            with contextlib.suppress(ImportError, OSError):
+                importlib.import_module("tensorrt")         # which loads its libraries
+    failed = re.search(r"^Failed to load (.+)$", printed.getvalue(), re.MULTILINE)
+    return failed[1].strip()[:200] if failed else ""
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:3]))
+
+
+# Errors
 
 OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split, a bundle in fewer "
                  "bits, or backend=onnx:cpu")
 # parts of ONNX Runtime's messages, by cause
 MEMORY_MESSAGES = ("Failed to allocate memory", "out of memory", "OUT_OF_MEMORY", "bad_alloc", "bad allocation",
                    "not enough memory", "STATUS_ALLOC_FAILED", "Available memory of")
-CUDA_GRAPH_MESSAGES = ("graph capture", "stream is capturing", "CUDA graph", "cudaGraph", "StreamCapture",
-                       "during capture", "capture sequence")
 # ``run_with_iobinding`` and ``OrtValue`` raise a plain RuntimeError, which these messages tell from other modules'
 RUNTIME_MESSAGES = ("Error in execution: ", "CUDA failure", "CUDNN failure", "CUBLAS failure", "[ONNXRuntimeError]")
 DRIVER_MESSAGES = ("driver version is insufficient", "CUDA failure 35", "no kernel image is available")
@@ -185,8 +266,7 @@ def onnx_errors(action: str, advice: str = "convert the model again, or use back
     """Convert ONNX Runtime's errors to one line for the user: "ONNX Runtime cannot ``action``: …; ``advice``".
 
     Raises:
-        CudaGraphError: it cannot record this as a CUDA graph. UserError: any other error of ONNX Runtime. Errors of
-            other modules are raised unchanged.
+        UserError: an error of ONNX Runtime. Errors of other modules are raised unchanged.
     """
     try:
         yield
@@ -203,6 +283,4 @@ def onnx_errors(action: str, advice: str = "convert the model again, or use back
         if not (plain or type(error).__module__.startswith("onnxruntime")):
             raise
         line = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-        if any(part in text for part in CUDA_GRAPH_MESSAGES):
-            raise CudaGraphError(f"ONNX Runtime cannot {action}: {line[:300]}") from error
         raise UserError(f"ONNX Runtime cannot {action}: {line[:300]}; {advice}") from error

@@ -1,99 +1,103 @@
-"""A cache of ONNX Runtime sessions: each is loaded when first used, and dropped when a budget is used up."""
+"""Sessions of ONNX Runtime, loaded when first used, and calls of them on torch's tensors.
 
-from collections import OrderedDict
-from collections.abc import Callable
+ONNX Runtime is given the tensors' addresses, so a contiguous part of a cache is an input without a copy, and on a GPU
+nothing of a cache is moved to the host.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onnx_errors
 from ane.system.errors import UserError
 
-Shape = tuple[int, ...]
 PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}    # ONNX Runtime's default computes float32 with a 10-bit mantissa
+NUMPY_DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int64: np.int64}
 
 
 @dataclass(frozen=True)
 class SessionKey:
-    """Identifies a session: a graph, and options of the provider (for TensorRT the shapes that its engine takes).
-
-    Attributes:
-        path: of the graph. size: bytes of its package, an estimate of the memory it takes.
-        options: of the provider, as (name, value) pairs.
-    """
+    """Identifies a session: the path of a graph, and options of the provider as (name, value) pairs (for TensorRT the
+    shapes that its engine takes)."""
 
     path: Path
-    size: int
     options: tuple[tuple[str, str], ...] = ()
 
 
-class LoadedSession:
-    """A session with the bindings of the calls that use it, and the number of CUDA graphs it has recorded.
-
-    ONNX Runtime frees the recordings of a session only with the session.
-    """
-
-    def __init__(self, session: Any):
-        self.session, self.recordings = session, 0
-        self.bindings: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-
 class SessionCache:
-    """Loads sessions and caches them; the least recently used are unloaded when the budget runs out.
+    """Loads sessions by ``load`` and caches them, each with the bindings of the calls that use it."""
 
-    Args:
-        load: makes the session of a key.
-        budget: bytes that all sessions may take together; None: no limit. A single larger session is still loaded.
-    """
-
-    def __init__(self, load: Callable[[SessionKey], Any], budget: int | None = None):
-        self.budget, self._load = budget, load
-        self._loaded: OrderedDict[SessionKey, LoadedSession] = OrderedDict()
+    def __init__(self, load: Callable[[SessionKey], Any]):
+        self._load = load
+        self._loaded: dict[SessionKey, tuple[Any, WeakKeyDictionary[BoundCall, Any]]] = {}
 
     def get(self, key: SessionKey) -> Any:
         """The session, loaded if it is not. Raises UserError when it cannot be loaded."""
-        if key in self._loaded:
-            self._loaded.move_to_end(key)
-            return self._loaded[key].session
-        while self._loaded and self.budget is not None and self.used + key.size > self.budget:
-            self._loaded.popitem(last=False)
-        self._loaded[key] = LoadedSession(self._load(key))
-        return self._loaded[key].session
+        if key not in self._loaded:
+            self._loaded[key] = self._load(key), WeakKeyDictionary()
+        return self._loaded[key][0]
 
-    def binding(self, key: SessionKey, owner: Any, make: Callable[[Any], Any]) -> Any:
-        """``make(session)``, cached for ``owner`` until the session is unloaded or the owner is deleted."""
-        session, bindings = self.get(key), self._loaded[key].bindings
-        if owner not in bindings:
-            bindings[owner] = make(session)
-        return bindings[owner]
-
-    def next_recording(self, key: SessionKey) -> int:
-        """A new number for a CUDA graph of the session. No number is reused, since recordings hold buffer addresses."""
-        self.get(key)
-        self._loaded[key].recordings += 1
-        return self._loaded[key].recordings
-
-    def unload_after(self, key: SessionKey, recordings: int) -> None:
-        """Unload a session, and with it its recordings, once it has made ``recordings`` of them."""
-        if key in self._loaded and self._loaded[key].recordings >= recordings:
-            del self._loaded[key]
+    def binding(self, call: "BoundCall") -> Any:
+        """The binding of a call, made once for each time that its session is loaded."""
+        session, bindings = self.get(call.key), self._loaded[call.key][1]
+        if call not in bindings:
+            bindings[call] = call.bound(session)
+        return bindings[call]
 
     def unload(self, folder: Path | None = None) -> None:
         """Unload the sessions of the package in ``folder``, or all."""
         for key in list(self._loaded):
-            if folder is None or key.path.parent == folder:
+            if folder in (None, key.path.parent):
                 del self._loaded[key]
 
-    @property
-    def used(self) -> int:
-        return sum(key.size for key in self._loaded)
 
-    def __contains__(self, key: SessionKey) -> bool:
-        return key in self._loaded
+class BoundCall:
+    """A call of a graph with tensors of fixed shapes and addresses.
 
-    def __len__(self) -> int:
-        return len(self._loaded)
+    It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
+    """
+
+    def __init__(self, sessions: SessionCache, key: SessionKey, inputs: Mapping[str, Tensor],
+                 outputs: Mapping[str, Tensor]):
+        self.sessions, self.key, self.inputs, self.outputs = sessions, key, inputs, outputs
+
+    def run(self, action: str, **inputs: np.ndarray) -> None:
+        """Copy the given inputs into their tensors and run the graph. Other inputs keep their values.
+
+        Raises:
+            UserError: ONNX Runtime fails; ``action`` completes "ONNX Runtime cannot …".
+        """
+        for name, array in inputs.items():
+            self.inputs[name].copy_(torch.from_numpy(np.require(array, requirements=("C", "W"))))
+        session = self.sessions.get(self.key)
+        with onnx_errors(action):
+            binding = self.sessions.binding(self)
+            if next(iter(self.inputs.values())).is_cuda:
+                torch.cuda.synchronize()            # ONNX Runtime computes on another stream than torch writes on
+            session.run_with_iobinding(binding)
+
+    def bound(self, session: Any) -> Any:
+        binding = session.io_binding()
+        for bind, tensors in ((binding.bind_input, self.inputs), (binding.bind_output, self.outputs)):
+            for name, tensor in tensors.items():
+                bind(name, tensor.device.type, 0, NUMPY_DTYPES[tensor.dtype], list(tensor.shape), tensor.data_ptr())
+        return binding
+
+    def output(self, name: str) -> np.ndarray:
+        """A copy on the host."""
+        return self.outputs[name].cpu().numpy().copy()
+
+
+def zeros(device: OnnxDevice, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """A tensor in the memory of a device. Raises UserError when memory does not suffice."""
+    with onnx_errors("allocate a buffer"):
+        return torch.zeros(shape, dtype=dtype, device=device.memory)
 
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:
@@ -101,7 +105,7 @@ def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[
     def load(key: SessionKey) -> Any:
         own = {**PROVIDER_OPTIONS.get(device.provider, {}), **dict(key.options)}
         providers = [(device.provider, own)] if own else [device.provider]
-        if device.provider == "TensorrtExecutionProvider":
+        if device.name == "tensorrt":
             providers.append((CUDA, PROVIDER_OPTIONS[CUDA]))    # for operations that TensorRT lacks
         if device.provider != CPU:
             providers.append(CPU)                               # for operations on shapes

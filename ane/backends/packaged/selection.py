@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ONNX_PRECISIONS = ("fp32", "fp16", "int8", "int4")
 # precisions that a GPU's providers compute on the CPU, with copies there and back: CUDA lacks the operations that int8
 # rounds activations with, TensorRT also the product of int4 (MatMulNBits, ONNX Runtime's own)
-ON_CPU_ONLY = {"cpu": (), "coreml": (), "cuda": ("int8",), "tensorrt": ("int8", "int4")}
+ON_CPU_ONLY = {"cpu": (), "cuda": ("int8",), "tensorrt": ("int8", "int4")}
 LOADED_FUNCTIONS = 4        # of a network that a text uses, such as three buckets and the conditioning
 MEMORY_SHARE = 0.4          # of the installed memory that loaded functions may take
 

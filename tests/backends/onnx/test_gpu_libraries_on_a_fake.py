@@ -11,10 +11,17 @@ from typing import Any
 
 import onnxruntime
 import pytest
+import torch
 
 from ane.backends.onnx import providers
-from ane.backends.onnx.gpu_libraries import GpuVersions, installed_versions, load_libraries, version_problem
-from ane.backends.onnx.providers import DEVICES, choose_onnx_device
+from ane.backends.onnx.providers import (
+    DEVICES,
+    GpuVersions,
+    choose_onnx_device,
+    installed_versions,
+    load_libraries,
+    version_problem,
+)
 from ane.system.errors import UserError
 
 FITTING = GpuVersions("1.31.1", "13.0", "2.13.0+cu130", "13.0", "10.16.1.11")
@@ -22,7 +29,7 @@ FITTING = GpuVersions("1.31.1", "13.0", "2.13.0+cu130", "13.0", "10.16.1.11")
 
 @pytest.mark.parametrize("device", ["cuda", "tensorrt"])
 @pytest.mark.parametrize("changed", [
-    {}, {"torch": "2.13.0+cpu", "torch_cuda": ""}, {"tensorrt": ""}, {"tensorrt": "10.14.1.48"},
+    {}, {"tensorrt": ""}, {"tensorrt": "10.14.1.48"},
     {"onnxruntime": "1.26.0", "cuda": "12.8", "torch": "2.10.0+cu128", "torch_cuda": "12.8"}])
 def test_versions_that_fit_have_no_problem(device, changed):
     assert version_problem(device, replace(FITTING, **changed)) == ""
@@ -32,6 +39,7 @@ def test_versions_that_fit_have_no_problem(device, changed):
     ({"onnxruntime": "1.24.4"}, r"onnxruntime 1.24.4 computes attention on the CPU: pip install --upgrade"),
     ({"torch": "2.10.0+cu128", "torch_cuda": "12.8"}, r"1.31.1 is built for CUDA 13 and torch 2.10.0\+cu128 for CUDA "
                                                       r"12.*onnxruntime-gpu>=1.27 and torch>=2.11"),
+    ({"torch": "2.13.0+cpu", "torch_cuda": ""}, r"torch 2.13.0\+cpu for the CPU: install both for the same CUDA"),
     ({"tensorrt": "11.0.0.114"}, r"TensorRT 11.0.0.114 does not fit onnxruntime 1.31.1: pip install"),
     ({"tensorrt": "10.13.3.9"}, r"TensorRT 10.13.3.9 does not fit"),
 ])
@@ -61,7 +69,8 @@ def test_the_extras_install_versions_that_fit():
 
 @pytest.fixture
 def gpu_wheel(monkeypatch) -> list[str]:
-    """Makes onnxruntime look as if it were onnxruntime-gpu; returns what happens, in order."""
+    """Makes onnxruntime look as if it were onnxruntime-gpu, and torch as if built for CUDA; returns what happens, in
+    order."""
     happened: list[str] = []
 
     def record(name: str, returns: Any) -> Callable[..., Any]:
@@ -74,6 +83,7 @@ def gpu_wheel(monkeypatch) -> list[str]:
 
     names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "cuda_version", "13.0")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(onnxruntime, "preload_dlls", record("preload", None))
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: happened.append("list") or names)
     session = SimpleNamespace(get_providers=lambda: names)

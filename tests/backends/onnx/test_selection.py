@@ -16,8 +16,6 @@ CUDA, TENSORRT = (OnnxDevice(name, CPU, "cuda", "nothing") for name in ("cuda", 
 @pytest.mark.parametrize(("backend", "options", "message"), [
     ("onnx:cpu", {"cache": "io"}, "cache has no effect on the backend onnx:cpu: it is for Core ML packages"),
     ("onnx:cpu", {"compute_units": "ALL"}, "compute_units has no effect on the backend onnx:cpu"),
-    ("onnx:cpu", {"rebuild_engines": True}, "rebuild_engines has no effect on the backend onnx:cpu"),
-    ("torch", {"memory": 4.0}, "memory has no effect on the backend torch"),
     ("onnx:npu", {}, "no backend is named 'onnx:npu'"),
     ("onnx:cpu", {"precision": "8bit"}, "precision must be one of fp32, fp16, int8, int4 for ONNX packages, got 8bit"),
     ("onnx:cpu", {"precision": "fp16"}, "in fp32, not in fp16"),
@@ -50,12 +48,3 @@ def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):
     assert main(["say", "Hello.", "--backend", "onnx:cpu", "-o", "/dev/null/no.wav"]) != 0
     assert main(["verify", "--against", "onnx"]) == 1
     assert "has no ONNX packages: make them with `ane convert" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1", "much"])
-def test_a_memory_limit_that_is_no_size_is_refused_in_one_line(capsys, value):
-    with pytest.raises(SystemExit):
-        main(["say", "Hello.", "--memory", value])
-    line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "--memory" in line
-    assert value in line
