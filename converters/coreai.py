@@ -7,11 +7,10 @@ files: a damaged asset ends the process that opens it, or computes wrong numbers
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ane.backends.coreai.assets import file_hashes
 from ane.backends.coreai.runtime import VERSION, require_core_ai, write_model
 from ane.backends.mil.package import Package
 from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import check_hashes
+from ane.bundles.hashes import check_hashes, sha256_of
 from ane.bundles.packages import PackageRecord
 from ane.system.files import check_output_folder, replacing, write_json
 
@@ -35,8 +34,10 @@ def write_asset_folder(bundle: Bundle, packages: Sequence[PackageRecord], destin
             progress(f"{path.stem}: {len(functions)} functions")
             check_hashes(bundle.path, package.files)
             write_model(Package(path), functions, folder / name, fp16=True)
-            records[name] = {"package": path.name, "functions": functions, "files": file_hashes(folder / name)}
-            sizes[name] = sum(file.stat().st_size for file in (folder / name).rglob("*") if file.is_file())
+            files = [file for file in sorted((folder / name).rglob("*")) if file.is_file()]
+            records[name] = {"package": path.name, "functions": functions, "files": {
+                file.relative_to(folder / name).as_posix(): sha256_of(file) for file in files}}
+            sizes[name] = sum(file.stat().st_size for file in files)
         write_json(folder / RECORD, {"coreai": VERSION, "model": bundle.identity, "assets": records})
     return sizes
 

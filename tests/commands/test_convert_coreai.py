@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ane.backends.coreai.assets import file_hashes
 from ane.bundles.bundle import Bundle
+from ane.bundles.hashes import sha256_of
 from ane.cli import main
 from tests.small_bundle import write_small_bundle
 
@@ -41,7 +41,9 @@ def test_each_package_becomes_an_asset_with_all_its_functions(small, tmp_path, c
         program = AIModelAsset.load(tmp_path / "assets" / name).program
         assert all(f"@{function}" in str(program) for function in package.functions)
         assert stated["assets"][name]["functions"] == list(package.functions)
-        assert file_hashes(tmp_path / "assets" / name) == stated["assets"][name]["files"]
+        files = [path for path in (tmp_path / "assets" / name).rglob("*") if path.is_file()]
+        assert {path.relative_to(tmp_path / "assets" / name).as_posix(): sha256_of(path) for path in files} == \
+            stated["assets"][name]["files"]
         assert name in printed
 
 

@@ -4,7 +4,6 @@ Files in reading order:
 
     lowering  MIL ops as operations of Core AI's dialect: one small function per op
     program   functions of a package as one asset (.aimodel), which stores each weight once
-    assets    the cache of assets, which are made from the packages
     runtime   makes Core AI available to ``ane.backends.packaged``
 
 The lowering shares no code with the kernels of ``ane.backends.mil``: what both agree on is what the package says.

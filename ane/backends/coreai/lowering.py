@@ -12,16 +12,16 @@ import numpy as np
 from coreai.authoring import Value
 from coreai.authoring.constant import constant
 
-from ane.backends.mil.registry import Bools, Ints
+from ane.backends.mil.registry import Bools, Ints, Kernel
 
 Values = tuple[Value, ...]
 
-LOWERINGS: dict[str, Callable[..., Value | list[Value]]] = {}
+LOWERINGS: dict[str, Kernel] = {}
 
 
 def lowering(function: Callable) -> Callable:
     """Register a function as the lowering of the op with its name, without a trailing underscore."""
-    LOWERINGS[function.__name__.rstrip("_")] = function
+    LOWERINGS[function.__name__.rstrip("_")] = Kernel(function)
     return function
 
 
@@ -68,8 +68,8 @@ def _binary(operation: Callable) -> Callable:
     return lower
 
 
-LOWERINGS |= {name: _unary(operation) for name, operation in UNARY.items()}
-LOWERINGS |= {name: _binary(operation) for name, operation in BINARY.items()}
+LOWERINGS |= {name: Kernel(_unary(operation)) for name, operation in UNARY.items()}
+LOWERINGS |= {name: Kernel(_binary(operation)) for name, operation in BINARY.items()}
 
 
 @lowering
@@ -144,7 +144,7 @@ def _reduction(operation: Callable) -> Callable:
     return lower
 
 
-LOWERINGS |= {f"reduce_{name}": _reduction(operation) for name, operation in {
+LOWERINGS |= {f"reduce_{name}": Kernel(_reduction(operation)) for name, operation in {
     "max": ca.reduce_max, "mean": ca.reduce_mean, "min": ca.reduce_min, "sum": ca.reduce_sum}.items()}
 
 

@@ -1,8 +1,5 @@
 """Functions of a saved Core ML package as one Core AI asset."""
 
-import inspect
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -81,7 +78,7 @@ class GraphWriter:
             return
         else:
             try:
-                results = LOWERINGS[op.type](**self._arguments(op)) if op.type in LOWERINGS else None
+                results = LOWERINGS[op.type].function(**self._arguments(op)) if op.type in LOWERINGS else None
             except (NotImplementedError, ValueError, TypeError) as error:
                 raise UserError(f"Core AI: {self._where(op)} is not supported: {error}") from error
             if results is None:
@@ -97,8 +94,7 @@ class GraphWriter:
 
     def _arguments(self, op: ProgramOp) -> dict[str, object]:
         """The arguments of an op as its lowering takes them. TypeError for one that it does not have."""
-        kinds = {key: _kind(parameter.annotation)
-                 for key, parameter in inspect.signature(LOWERINGS[op.type]).parameters.items()}
+        kinds = LOWERINGS[op.type].kinds
         arguments: dict[str, object] = {}
         for key, parts in op.arguments.items():
             if key not in kinds:
@@ -137,13 +133,6 @@ class GraphWriter:
         if type.dtype in ("fp16", "fp32"):
             return np.dtype(DTYPES[type.dtype] if self.fp16 else np.float32)
         return np.dtype(DTYPES[type.dtype if type.dtype in INTEGERS else "int32"])
-
-
-def _kind(annotation: object) -> object:
-    """A parameter's annotation without None."""
-    if isinstance(annotation, types.UnionType):
-        return next(part for part in typing.get_args(annotation) if part is not types.NoneType)
-    return annotation
 
 
 def _with_states(attributes: ArrayAttr, names: list[str], states: Mapping[str, str]) -> ArrayAttr:

@@ -1,20 +1,21 @@
-"""Runs functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU, from assets in a cache.
+"""Runs functions of saved Core ML packages on the interpreter in Core AI's wheel, on the CPU.
 
-Core AI is called from coroutines only, so one thread runs an event loop for all functions of a runtime.
+An asset is made for each function when it is loaded, in a temporary folder: Core AI refuses assets of other betas, and
+a damaged one ends the process, or computes wrong numbers, without an exception. Core AI is called from coroutines only,
+so one thread runs an event loop for all functions of a runtime.
 """
 
 import asyncio
-import logging
 import shutil
 import threading
 from collections.abc import Coroutine, Mapping
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ane.backends.coreai.assets import AssetCache, coreai_version
 from ane.backends.coreml.tools import error_summary
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import Package, ProgramFunction
@@ -23,7 +24,6 @@ from ane.backends.packaged.functions import Runtime
 from ane.system.errors import UserError
 from ane.system.streams import silent_c_libraries
 
-LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
 INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
@@ -96,57 +96,48 @@ class CoreAIRuntime(Runtime):
 
     Args:
         fp16: compute as the packages declare. False: in float32, from weights and states as stored.
-        cache: of assets, one for each package, which stores each weight once (default: in the user's cache).
-        separate: no cache: an asset for each function, made when that is loaded and deleted when its package is
-            unloaded, to run a function or two of a package.
+        values: ``CoreAIFunction.run`` returns the result of every operation too.
 
     Raises:
         UserError: Core AI is not installed, or in another version, or is the system's framework.
     """
 
-    def __init__(self, fp16: bool = False, cache: AssetCache | None = None, separate: bool = False):
+    def __init__(self, fp16: bool = False, values: bool = False):
         require_core_ai()
-        self.fp16, self.cache, self.separate = fp16, cache or AssetCache(), separate
+        self.fp16, self.values = fp16, values
         self.name = "coreai:fp16" if fp16 else "coreai"
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
-        self._models: dict[tuple[Path, str], Any] = {}
-        self._folders: dict[Path, list[TemporaryDirectory]] = {}        # of separate assets, by package
+        self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}       # with the folder of its asset
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreAIFunction:
         """Raises UserError when there is no such package or function, an op is not supported, or Core AI fails."""
         if package not in self._packages:
             self._packages[package] = Package(package)
-        program = self._packages[package].function(function)
-        key = package, function if self.separate else ""
-        if key not in self._models:
-            self._models[key] = open_asset(self._asset(package, function), self.loop)
+        opened, key = self._packages[package], (package, function)
+        program = opened.function(function)
         with silent_c_libraries():
-            return CoreAIFunction(self._models[key].load_function(function), program, self.loop, self.fp16,
+            if key not in self._models:
+                folder = TemporaryDirectory()
+                path = Path(folder.name) / f"{function}.{COMPILED}"
+                write_model(opened, [function], path, self.fp16, self.values)
+                self._models[key] = self._opened(path), folder
+            return CoreAIFunction(self._models[key][0].load_function(function), program, self.loop, self.fp16,
                                   f"function {function!r} of {package}")
 
     def unload(self, package: Path) -> None:
         self._packages.pop(package, None)
         for key in [key for key in self._models if key[0] == package]:
-            del self._models[key]
-        for folder in self._folders.pop(package, []):
-            folder.cleanup()
+            self._models.pop(key)[1].cleanup()
 
-    def _asset(self, package: Path, function: str) -> Path:
-        opened = self._packages[package]
-        if self.separate:
-            folder = TemporaryDirectory()
-            self._folders.setdefault(package, []).append(folder)
-            path = Path(folder.name) / f"{function}.{COMPILED}"
-            write_model(opened, [function], path, self.fp16)
-            return path
-        functions = list(opened.functions)
+    def _opened(self, path: Path) -> Any:
+        """Core AI's AIModel of an asset."""
+        from coreai.runtime import AIModel
 
-        def write(path: Path) -> None:
-            LOGGER.info("Making a Core AI asset of %s, once: up to some minutes", package.stem)
-            write_model(opened, functions, path, self.fp16)
-
-        return self.cache.asset(package, functions, self.fp16, COMPILED, write)
+        try:
+            return self.loop.wait(AIModel.load(path, None))
+        except RuntimeError as error:
+            raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
 
 
 def write_model(package: Package, functions: list[str], path: Path, fp16: bool, values: bool = False) -> None:
@@ -173,14 +164,12 @@ def write_model(package: Package, functions: list[str], path: Path, fp16: bool, 
             raise UserError(f"Core AI cannot compile {package.path}: {error_summary(error)}") from error
 
 
-def open_asset(path: Path, loop: "EventLoop") -> Any:
-    """Core AI's AIModel of an asset whose bytes were checked: a damaged one ends the process."""
-    from coreai.runtime import AIModel
-
+def coreai_version() -> str:
+    """The version of the installed coreai-core, or "" without it."""
     try:
-        return loop.wait(AIModel.load(path, None))
-    except RuntimeError as error:
-        raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
+        return metadata.version("coreai-core")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def require_core_ai() -> None:

@@ -39,30 +39,31 @@ class Kernel:
     """
 
     function: Callable
-    exact: bool
+    exact: bool = False
 
     @cached_property
     def converters(self) -> dict[str, Callable]:
         """Parameter → conversion of a tensor to its argument; without ``variadic`` parameters and ``inner``."""
-        return {name: CONVERTERS[kind] for name, kind in self._kinds.items() if kind in CONVERTERS}
+        return {name: CONVERTERS[kind] for name, kind in self.kinds.items() if kind in CONVERTERS}
 
     @cached_property
     def variadic(self) -> frozenset[str]:
         """Parameters that take several tensors (``Tensors``)."""
-        return frozenset(name for name, kind in self._kinds.items() if kind == Tensors)
+        return frozenset(name for name, kind in self.kinds.items() if kind == Tensors)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
         """Parameters that are single numbers, such as the epsilon of a norm."""
-        return frozenset(name for name, kind in self._kinds.items() if kind is float)
+        return frozenset(name for name, kind in self.kinds.items() if kind is float)
 
     @cached_property
     def has_inner(self) -> bool:
         """Whether it takes ``inner``, which rounds its intermediate results."""
-        return "inner" in self._kinds
+        return "inner" in self.kinds
 
     @cached_property
-    def _kinds(self) -> dict[str, object]:
+    def kinds(self) -> dict[str, object]:
+        """Parameter → its annotation without None."""
         kinds = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
             kind = parameter.annotation

@@ -75,7 +75,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def runtime() -> CoreAIRuntime:
-    return CoreAIRuntime(separate=True)
+    return CoreAIRuntime()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from ane.backends.coreai import assets, runtime
+from ane.backends.coreai import runtime
 from ane.backends.coreai.runtime import CoreAIRuntime
 from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
@@ -73,22 +73,14 @@ def test_a_missing_state_is_refused(package):
 
 
 @needs_core_ai
-def test_a_damaged_asset_is_made_again_before_it_could_end_the_process(package):
-    CoreAIRuntime().load(package, "main", "ALL")
-    file = max((path for path in assets.AssetCache().folder.rglob("*") if path.is_file()),
-               key=lambda path: path.stat().st_size)
-    file.write_bytes(file.read_bytes()[:-100])
-    function = CoreAIRuntime().load(package, "main", "ALL")
-    np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
-
-
-@needs_core_ai
-def test_a_separate_asset_is_not_cached(package):
-    runtime = CoreAIRuntime(separate=True)
-    function = runtime.load(package, "main", "ALL")
-    np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
+def test_assets_are_deleted_with_their_package(package, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    runtime = CoreAIRuntime()
+    runtime.load(package, "main", "ALL")
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
     runtime.unload(package)
-    assert not assets.AssetCache().folder.exists()
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @needs_core_ai
