@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 MAX_AXIS = 16384        # largest width or height (hollance/neural-engine; ane-guide, chapter 17)
 MAX_CHANNELS = 65536    # (ane-guide, chapter 17)
-ROW_BYTES = 64          # the last axis is padded to a multiple of this (apple/coreai-models)
 STATE_WIDTH = 32        # a state's last axis is a multiple of this (coremltools issue 2631)
 ON_CHIP = 2_000_000     # bytes of the largest value that stays on the chip (ane-guide, chapter 9)
 
 SOURCES = {
     "anemll-bench": "https://github.com/Anemll/anemll-bench/blob/main/Results.MD (bandwidths of a 1 GB matrix)",
-    "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 7: streamed forms of weights; 9: M1, dispatch)",
+    "ane-guide": "https://github.com/sbryngelson/ane-guide (chapter 9: M1, dispatch)",
     "maderix/ANE": "https://github.com/maderix/ANE (README.md: M4; benchmarks/ANE_BENCHMARK_REPORT.md: the others)",
 }
 
@@ -47,7 +46,3 @@ CHIPS = {chip.name: chip for chip in (
     Chip("M5", 5, 70.2, 12.2, f"{_MADERIX}; ane-guide, chapter 12, has 145 GB/s and 9.5 to 19.6 TFLOPS"),
     Chip("M5 Max", 5, 148.4, 12.2, _BENCH, "TFLOPS as the M5's"),
 )}
-
-# First generation that streams a form of weight as stored; earlier ones expand weights to fp16 in memory.
-# Source: ane-guide, chapter 7; according to CoreML-LLM, later chips expand int8 too.
-STREAMED_FROM = {"dense": 1, "palette": 1, "sparse": 1, "int8": 2, "blockwise": 3, "other": 1}

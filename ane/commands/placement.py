@@ -2,13 +2,13 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ane.system.errors import UserError
-from ane.system.files import read_json, write_json
+from ane.system.files import write_json
+from ane.system.records import stored_record
 
 if TYPE_CHECKING:
     from ane.backends.mil.package import Package
@@ -103,21 +103,14 @@ def _device(device: Any) -> str:
     return type(device).__name__
 
 
-def read_placement(stored: dict[str, Any] | None) -> Placement | None:
-    if stored is None:
-        return None
-    groups = [OffloadedGroup(**group | {"supported": tuple(group["supported"])}) for group in stored["elsewhere"]]
-    return Placement(**stored | {"elsewhere": groups})
-
-
-def package_placements(package: "Package", units: str, names: list[str]) -> dict[str, Placement | None]:
-    """Compile each function as a package of its own and read Core ML's plan of it; macOS only.
+def function_placement(package: "Package", units: str, name: str) -> Placement | None:
+    """Compile a function as a package of its own and read Core ML's plan of it; macOS only. None: it has no plan.
 
     Core ML plans the default function of a package only: coremltools passes no name of another. A plan is remembered
     for this Mac and its build of macOS, so that a plan of many functions can be interrupted, and a second is free.
 
     Raises:
-        UserError: not on a Mac, or Core ML returns no plan.
+        UserError: not on a Mac, or Core ML refuses the function.
     """
     from ane.backends.coreml.compiled import extract_function, verified_marker
     from ane.backends.coreml.tools import CoreMLTools, error_summary
@@ -128,20 +121,19 @@ def package_placements(package: "Package", units: str, names: list[str]) -> dict
         from coremltools.models.compute_plan import MLComputePlan
 
     toolkit = CoreMLTools()
-    found = {}
-    for name in names:
-        remembered = verified_marker(package.path, toolkit.machine(), f"placement-{name}-{units}")
-        with suppress(UserError, KeyError, TypeError):
-            found[name] = read_placement(read_json(remembered)["placement"])
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            alone, compiled = Path(folder) / f"{name}.mlpackage", Path(folder) / f"{name}.mlmodelc"
-            try:
-                extract_function(package.path, name, alone)
-                toolkit.compile(alone, compiled)
-                compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
-            except (RuntimeError, OSError) as error:
-                raise UserError(f"Core ML has no plan for {name} of {package.path}: {error_summary(error)}") from error
-            found[name] = placement(compute_plan, "main")
-        write_json(remembered, {"placement": found[name] and asdict(found[name])})
+    remembered = verified_marker(package.path, toolkit.machine(), f"placement-{name}-{units}")
+    found = stored_record(Placement, remembered)
+    if found is not None:
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        alone, compiled = Path(folder) / f"{name}.mlpackage", Path(folder) / f"{name}.mlmodelc"
+        try:
+            extract_function(package.path, name, alone)
+            toolkit.compile(alone, compiled)
+            compute_plan = MLComputePlan.load_from_path(str(compiled), coremltools.ComputeUnit[units])
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"Core ML has no plan for {name} of {package.path}: {error_summary(error)}") from error
+    found = placement(compute_plan, "main")
+    if found is not None:
+        write_json(remembered, asdict(found))
     return found

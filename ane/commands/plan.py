@@ -1,22 +1,29 @@
-"""``ane plan``: where Core ML would run a package (on a Mac), which rules it breaks, the estimated cost of a call."""
+"""``ane plan``: where Core ML would run a package (on a Mac), which rules it breaks, the estimated cost of a call.
+
+It prints a sentence for each chip, then tables that fit 100 columns, then what their columns mean.
+"""
 
 import argparse
 import sys
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.table import Table
+
 from ane.commands import arguments
-from ane.commands.messages import message_console, output_console
-from ane.commands.placement import Placement, package_placements
-from ane.commands.plan_report import FunctionPlan, print_plans
+from ane.commands.messages import message_console, output_console, plain_table
+from ane.commands.placement import NEURAL_ENGINE, Placement, function_placement
 from ane.commands.progress import status_display
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from ane.backends.mil.package import Package
     from converters.neural_engine import Chip
+    from converters.proof.cost import CostEstimate, FunctionCost
     from converters.proof.lint import BrokenRule
 
 DESCRIPTION = """
@@ -25,8 +32,25 @@ machine, the program of each function is checked against published rules of the 
 published figures of each chip: estimates, not measurements.
 """
 CHIPS = "M1,M2,M3,M4,M5"
-STEPS = 30
 DEFAULT_UNITS = "CPU_AND_NE"
+WIDTH = 100
+LIMITS = {"bandwidth": "memory", "compute": "compute", "dispatch": "dispatch"}
+COLUMNS = """\
+weights: MB that a call reads, as stored. cache: MB of keys and values read and written, rewritten states included.
+handed over: MB moved between float32 of the host and fp16 of the package. large: MB of values above 2 MB, which leave
+the chip. GFLOP: of convolutions and products, 2 for each multiplication and addition. The columns of chips have the
+least ms of a call, and what takes longest: memory (bytes / bandwidth), compute (FLOPs / rate) or dispatch."""
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """The estimated cost of a function; on a Mac also where Core ML would run it."""
+
+    package: Path
+    function: str
+    cost: "FunctionCost"
+    estimates: "dict[str, CostEstimate]"
+    placement: Placement | None
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -38,8 +62,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--function", metavar="NAME", help="only this function, such as step_16_4928")
     parser.add_argument("--chip", metavar="CHIP,…", default=CHIPS,
                         help=f"chips to estimate for, and whose rules apply, such as M1,M4-Pro (default: {CHIPS})")
-    parser.add_argument("--steps", metavar="N", type=arguments.positive, default=STEPS,
-                        help=f"denoising steps of an utterance (default: {STEPS})")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=plan)
 
@@ -47,6 +69,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def plan(args: argparse.Namespace) -> int:
     """Print and write the plans. Raises UserError when no package has the function."""
     from ane.backends.mil.package import Package
+    from converters.proof.cost import cost, estimate
     from converters.proof.lint import lint
 
     if args.json:
@@ -59,25 +82,19 @@ def plan(args: argparse.Namespace) -> int:
         with status_display(message_console(args), "asking Core ML for the placement") as show:
             for number, name in enumerate(names if sys.platform == "darwin" else (), 1):
                 show(f"asking Core ML for the placement of {path.stem}: {name}, {number} of {len(names)}")
-                placements |= package_placements(package, units, [name])
-        plans += [plan_function(package, name, chips, args.steps, placements.get(name)) for name in names]
+                placements[name] = function_placement(package, units, name)
+        for name in names:
+            costs = cost(package, name)
+            plans.append(FunctionPlan(path, name, costs, {chip.name: estimate(costs.moved, costs.flops, chip)
+                                                          for chip in chips}, placements.get(name)))
         broken[path] = lint(package, names, min(chip.generation for chip in chips))
     if not plans:
         raise UserError(f"no package has a function {args.function!r}; leave out --function to see all")
     if args.json:
-        write_json(args.json, plans_json(plans, broken, chips, args.steps))
+        write_json(args.json, plans_json(plans, broken, chips))
     if args.json != "-":
-        print_plans(output_console(), plans, broken, chips, args.steps)
+        print_plans(output_console(), plans, broken, chips)
     return 0
-
-
-def plan_function(package: "Package", name: str, chips: "list[Chip]", steps: int,
-                  placement: Placement | None) -> FunctionPlan:
-    from converters.proof.cost import cost, estimate, function_use
-
-    costs, used = cost(package, name), function_use(package.function(name), steps)
-    return FunctionPlan(package.path, name, costs, {chip.name: estimate(costs, used, chip) for chip in chips},
-                        placement)
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
@@ -117,12 +134,94 @@ def _simplified(name: str) -> str:
     return name.lower().replace("-", "").replace(" ", "")
 
 
-def plans_json(plans: list[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "list[Chip]",
-               steps: int) -> dict[str, Any]:
+def plans_json(plans: list[FunctionPlan], broken: "dict[Path, list[BrokenRule]]", chips: "list[Chip]"
+               ) -> dict[str, Any]:
     from converters.neural_engine import SOURCES
     from converters.proof.cost import FORMULA
 
     return {"what": "estimates, not measurements; placement is what Core ML reports on a Mac", "formula": FORMULA,
-            "sources": SOURCES, "steps": steps, "chips": [asdict(chip) for chip in chips],
-            "functions": [asdict(one) | {"package": str(one.package)} for one in plans],
+            "sources": SOURCES, "chips": [asdict(chip) for chip in chips],
+            "functions": [asdict(one) | {"package": str(one.package), "estimates": {
+                chip: found._asdict() for chip, found in one.estimates.items()}} for one in plans],
             "warnings": [{"package": str(path), **rule.record()} for path, rules in broken.items() for rule in rules]}
+
+
+# What is printed
+
+def print_plans(console: Console, plans: Sequence[FunctionPlan], broken: "dict[Path, list[BrokenRule]]",
+                chips: "Sequence[Chip]") -> None:
+    from converters.neural_engine import SOURCES
+    from converters.proof.cost import FORMULA
+
+    console.width = min(console.width, WIDTH)
+    rules = {rule.rule.id: rule.rule.severity for rules in broken.values() for rule in rules}
+    refused, warnings = (list(rules.values()).count(severity) for severity in ("refused", "warning"))
+    paragraph(console, *(f"{chip.name}: {summary(plans, chip.name)}" for chip in chips), "Rules of the Neural Engine "
+              f"that are broken: {refused} that it refuses, {warnings} that may take operations off it.")
+    for package in dict.fromkeys(one.package for one in plans):
+        functions = [one for one in plans if one.package == package]
+        console.print(f"\n{package.name}")
+        for one in functions:
+            if one.placement is not None:
+                print_placement(console, one.function, one.placement)
+            elif sys.platform == "darwin":
+                console.print(f"Core ML has no plan for {one.function}.")
+        console.print(cost_table(functions))
+        paragraph(console, *(described(rule, len(functions)) for rule in broken[package]))
+    paragraph(console, f"\n{COLUMNS}", f"Estimates are not measurements. {FORMULA}.", *(
+        f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
+        f"{'; assumed: ' + chip.assumed if chip.assumed else ''})" for chip in chips), *(
+        f"{name}: {source}" for name, source in SOURCES.items()))
+    if sys.platform != "darwin":
+        console.print("Only a Mac can show where Core ML would run the operations.")
+
+
+def paragraph(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=False)
+
+
+def summary(plans: Sequence[FunctionPlan], chip: str) -> str:
+    """What a chip is estimated to need, in one sentence."""
+    longest = max(plans, key=lambda one: one.estimates[chip].seconds)
+    limits = Counter(LIMITS[one.estimates[chip].bound] for one in plans)
+    counts = ", ".join(f"{limit} {limits[limit]}" for limit in LIMITS.values() if limits[limit])
+    return (f"the longest call takes at least {longest.estimates[chip].seconds * 1e3:.1f} ms ({longest.function}); "
+            f"functions by what limits them: {counts} (estimated, not measured).")
+
+
+def print_placement(console: Console, function: str, placement: Placement) -> None:
+    """Print the table of devices, then that of operations that are not on the Neural Engine."""
+    table = plain_table(f"{function}: where Core ML would run it", "device", "operations", "share", "share of the cost")
+    total = sum(placement.ops.values())
+    for device, count in sorted(placement.ops.items(), key=lambda item: -item[1]):
+        table.add_row(device, str(count), f"{count / total:.1%}", placement.share(placement.costs[device]))
+    console.print(table)
+    if placement.unknown:
+        console.print(f"Core ML names no device for {placement.unknown} operations of {function}.")
+    if placement.elsewhere:
+        table = plain_table(f"{function}: operations that are not on the {NEURAL_ENGINE}", "operation", "device",
+                            "count", "share of the cost", "reason", "example")
+        for group in placement.elsewhere:
+            table.add_row(group.op, group.device, str(group.count), placement.share(group.cost), group.reason,
+                          group.example)
+        console.print(table)
+
+
+def cost_table(functions: Sequence[FunctionPlan]) -> Table:
+    chips = list(functions[0].estimates)
+    table = plain_table("A call, estimated, not measured (sizes in MB)", "function", "ops", "weights", "cache",
+                        "handed over", "large", "GFLOP", *chips, numbers=range(1, 7 + len(chips)))
+    for one in functions:
+        cost = one.cost
+        sizes = (cost.weights, cost.cache_read + cost.cache_written + cost.rewritten, cost.converted, cost.large)
+        table.add_row(one.function, str(cost.ops), *(f"{bytes / 1e6:.1f}" for bytes in sizes),
+                      f"{cost.flops / 1e9:.2f}",
+                      *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound]}" for each in one.estimates.values()))
+    return table
+
+
+def described(broken: "BrokenRule", functions: int) -> str:
+    where = ", ".join(broken.functions) if len(broken.functions) <= 3 else f"{len(broken.functions)} of {functions}"
+    return (f"{broken.rule.severity}: {broken.rule.id}, {broken.count} times in {where}, such as {broken.example}. "
+            f"{broken.rule.text} [{broken.rule.source.partition(': ')[0]}]")

@@ -8,32 +8,21 @@ such limits with language models (Anemll, CoreML-LLM; not measured by us).
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
-from ane.backends.mil.values import DTYPES, Blob, Constant, Expression, Immediate, TensorType
-from converters.neural_engine import ON_CHIP, STREAMED_FROM, Chip
+from ane.backends.mil.values import DTYPES, Constant, Expression, Immediate, TensorType
+from converters.neural_engine import ON_CHIP, Chip
 
-CODES_PER_SECOND = 22050 / 1024         # of speech: a code stands for 1024 samples of 22.05 kHz
-FRAMES_PER_SECOND = 24000 / 256         # of speech: a mel frame stands for 256 samples of 24 kHz
-SAMPLES_PER_SECOND = 24000
 DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, chapter 9, measured on an M1
 CACHES = ("keys", "values", "recent_keys", "recent_values")     # inputs; states are counted where they are read
 NEW = ("new_keys", "new_values")
-FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as the "
-           "chip streams them + cache read + cache written + what is rewritten of a state, read again + 6 for each "
+FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as "
+           "stored + cache read + cache written + what is rewritten of a state, read again + 6 for each "
            "value of an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every "
            "value above 2 MB, written once and read once; smaller values are assumed to stay on the chip")
-
-
-@dataclass(frozen=True)
-class WeightBytes:
-    """Bytes of weights as stored (indices, tables and scales), and in fp16."""
-
-    stored: int = 0
-    dense: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,8 +30,7 @@ class FunctionCost:
     """One call of a function.
 
     Attributes:
-        weights: bytes read, by form (``form``); weights that several ops use, as in "sample", are read by each.
-        unique: bytes of all weights as stored, each once.
+        weights: bytes read, as stored; weights that several ops use, as in "sample", are read by each.
         cache_read, cache_written: bytes of the kv-cache: ``CACHES`` and ``NEW``; of a state the slices that are read,
             and the slice that is updated, or else all of it.
         rewritten: bytes of states read once more, by the operations that compute all of what is written to them.
@@ -53,8 +41,7 @@ class FunctionCost:
     """
 
     ops: int
-    weights: dict[str, WeightBytes]
-    unique: int
+    weights: int
     cache_read: int
     cache_written: int
     flops: int
@@ -62,104 +49,38 @@ class FunctionCost:
     converted: int = 0
     large: int = 0
 
-    def streamed(self, chip: Chip) -> int:
-        """Bytes that a call moves on ``chip``, by ``FORMULA``."""
-        weights = sum(weights.stored if chip.generation >= STREAMED_FROM[form] else weights.dense
-                      for form, weights in self.weights.items())
-        return weights + self.cache_read + self.cache_written + self.rewritten + self.converted + 2 * self.large
+    @property
+    def moved(self) -> int:
+        """Bytes that a call moves, by ``FORMULA``."""
+        return self.weights + self.cache_read + self.cache_written + self.rewritten + self.converted + 2 * self.large
 
 
 def cost(package: Package, function: str | None = None) -> FunctionCost:
     """The cost of one call of a function. Raises UserError when the package has no such function."""
     program = package.function(function)
     types = values(program)
-    return FunctionCost(ops=len(program.ops), weights=_by_form(program), unique=unique_bytes(program),
+    return FunctionCost(ops=len(program.ops), weights=sum(stored_bytes(constant) for _, constant in weights(program)),
                         cache_read=_bytes(program.inputs, CACHES) + _state_read(program),
                         cache_written=_bytes(program.outputs, NEW) + sum(_written(program)),
                         flops=sum(_flops(op, program, types, package) for op in program.ops),
                         rewritten=_written(program)[1], converted=_converted(program), large=_large(program))
 
 
-@dataclass(frozen=True)
-class FunctionUse:
-    """How speech uses a function.
-
-    Attributes:
-        unit: what a call computes: "codes", "tokens", "positions" or "". columns: how many of them.
-        calls: for a second of speech of one lane (other lanes share the calls); None if unknown.
-    """
-
-    unit: str = ""
-    columns: int = 0
-    calls: float | None = None
-
-
-def function_use(function: ProgramFunction, steps: int) -> FunctionUse:
-    """How speech uses a function, inferred from the names of its inputs and outputs.
-
-    ``steps``: denoising steps of a chunk. A function "sample" computes several in one call, and both rows of a guided
-    step are in one call. Padding of the bucket, and the overlap of segments, are ignored.
-    """
-    inputs, outputs = function.inputs, function.outputs
-    columns = inputs["x"].shape[-1] if "x" in inputs and inputs["x"].shape else 0
-    if columns and (function.states or _bytes(inputs, CACHES)):
-        # a step, of speech unless it attends to a recording
-        return FunctionUse("tokens", columns) if "memory_keys" in inputs else FunctionUse(
-            "codes", columns, CODES_PER_SECOND)
-    if function.states and "begin" in inputs:                       # stores keys and values
-        return FunctionUse("positions", inputs["keys"].shape[-1])
-    if columns and NEW[0] in outputs:
-        return FunctionUse("positions", columns)
-    if columns and "prediction" in outputs:
-        calls = steps / inputs["times"].shape[0] if "times" in inputs else steps
-        return FunctionUse(calls=calls * FRAMES_PER_SECOND / columns)
-    if "sound" in outputs:
-        return FunctionUse(calls=SAMPLES_PER_SECOND / outputs["sound"].size)
-    return FunctionUse()
-
-
-@dataclass(frozen=True)
-class CostEstimate:
-    """Minimum seconds of a call on a chip, and for a second of speech. Not a measurement.
-
-    Attributes:
-        bound: what takes longest: "bandwidth", "compute" or "dispatch". rate: units a second, all columns together.
-        realtime: seconds for a second of speech. dispatches: for a second of speech, if every op stays on the engine.
-    """
+class CostEstimate(NamedTuple):
+    """The least seconds of a call on a chip, and what takes longest: "bandwidth", "compute" or "dispatch"."""
 
     seconds: float
     bound: str
-    unit: str = ""
-    rate: float | None = None
-    realtime: float | None = None
-    dispatches: float | None = None
 
 
-def estimate(cost: FunctionCost, use: FunctionUse, chip: Chip) -> CostEstimate:
-    """The least time of a call on a chip, by ``FORMULA``."""
-    seconds, bound = roofline(cost.streamed(chip), cost.flops, chip)
-    calls = use.calls
-    return CostEstimate(seconds, bound, use.unit, use.columns / seconds if use.unit else None,
-                        calls and seconds * calls, calls)
-
-
-def roofline(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> tuple[float, str]:
-    """``FORMULA``: seconds, and what limits them (Williams et al., "Roofline", 2009; ane-guide, chapter 9)."""
+def estimate(bytes: float, flops: float, chip: Chip, dispatch: float = DISPATCH) -> CostEstimate:
+    """``FORMULA`` (Williams et al., "Roofline", 2009; ane-guide, chapter 9). Not a measurement."""
     times = {"bandwidth": bytes / (chip.bandwidth * 1e9), "compute": flops / (chip.tflops * 1e12)}
     bound = max(times, key=times.__getitem__)
-    return times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound
+    return CostEstimate(times[bound] + dispatch, "dispatch" if dispatch > times[bound] else bound)
 
 
 # Bytes of a function
-
-def _by_form(function: ProgramFunction) -> dict[str, WeightBytes]:
-    found: dict[str, WeightBytes] = {}
-    for _, constant in weights(function):
-        before = found.get(form(constant), WeightBytes())
-        dense = stored_bytes(constant) if isinstance(constant, Blob) else 2 * constant.type.size
-        found[form(constant)] = WeightBytes(before.stored + stored_bytes(constant), before.dense + dense)
-    return found
-
 
 def _bytes(types: dict[str, TensorType], names: Iterable[str]) -> int:
     return sum(nbytes(types[name]) for name in names if name in types)
@@ -257,13 +178,9 @@ def values(function: ProgramFunction) -> dict[str, TensorType]:
     return types
 
 
-def nbytes(type: TensorType, alignment: int = 1) -> int:
-    """Bytes of a value, its last axis padded to a multiple of ``alignment`` bytes; dynamic dimensions count as 1."""
-    if type.dtype not in DTYPES or not type.shape:
-        return 0
-    *outer, last = type.shape
-    row = abs(last) * np.dtype(DTYPES[type.dtype]).itemsize
-    return size(outer) * -(-row // alignment) * alignment
+def nbytes(type: TensorType) -> int:
+    """Bytes of a value; dynamic dimensions count as 1."""
+    return size(type.shape) * np.dtype(DTYPES[type.dtype]).itemsize if type.dtype in DTYPES and type.shape else 0
 
 
 def size(shape: Iterable[int]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ane.backends.mil.package import Package
-from converters.proof.lint_rules import NOTE, REFUSED, RULES, WARNING, LintedFunction, LintRule, Violation
+from converters.proof.lint_rules import REFUSED, RULES, WARNING, LintedFunction, LintRule, Violation
 
 # Networks whose graphs must not violate a rule of severity "refused"
 STRICT = frozenset({"autoregressive", "diffusion", "encoder", "decoder"})
@@ -21,15 +21,13 @@ class BrokenRule:
     """A rule that functions of a package break.
 
     Attributes:
-        example: the violation that wastes most memory by padding, else the first. wasted: bytes of padding of all.
-        ops: number of violations by type of op.
+        example: the first violation. ops: number of violations by type of op.
     """
 
     rule: LintRule
     example: Violation
     functions: list[str] = field(default_factory=list)
     ops: Counter[str] = field(default_factory=Counter)
-    wasted: int = 0
 
     @property
     def count(self) -> int:
@@ -39,9 +37,6 @@ class BrokenRule:
         if function not in self.functions:
             self.functions.append(function)
         self.ops[violation.op] += 1
-        self.wasted += violation.wasted
-        if violation.wasted > self.example.wasted:
-            self.example = violation
 
     def record(self) -> dict[str, Any]:
         """As bundle.json states it."""
@@ -62,4 +57,4 @@ def lint(package: Package, functions: Iterable[str] | None = None, generation: i
             if rule.until is None or generation <= rule.until:
                 for violation in rule.check(linted):
                     found.setdefault(rule.id, BrokenRule(rule, violation)).add(name, violation)
-    return sorted(found.values(), key=lambda broken: (REFUSED, WARNING, NOTE).index(broken.rule.severity))
+    return sorted(found.values(), key=lambda broken: (REFUSED, WARNING).index(broken.rule.severity))

@@ -7,23 +7,22 @@ from typing import Any, NamedTuple
 
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
 from ane.backends.mil.values import Constant, TensorType
-from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, ON_CHIP, ROW_BYTES, STATE_WIDTH
+from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, STATE_WIDTH
 from converters.proof.cost import VIEWS, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
 MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
-MAX_BYTES, MIN_BYTES = 950e6, 50e6      # of a function's weights
+MAX_BYTES = 950e6                       # of a function's weights
 KERNEL_MEMORY = 2**16                   # bytes for the rows of a matmul's output
 MAX_BRANCHES = 11                       # computed values that one op takes
-CORES = 4                               # of an M1's engine
 CONVOLUTIONS = "conv", "conv_transpose"
 SLICES = "slice_by_index", "slice_by_size"
 BOUNDED = ("softmax", "sigmoid", "tanh", "sin", "cos")      # their outputs are too small to overflow in a slice
 
-# severities: conversion of decoder and denoiser fails; may leave the engine; information
-REFUSED, WARNING, NOTE = "refused", "warning", "note"
+# severities: conversion of decoder and denoiser fails; may leave the engine
+REFUSED, WARNING = "refused", "warning"
 
 # sources of the rules: name and address
 ANE_GUIDE = "ane-guide, chapters 4, 12, 17 and 19: https://github.com/sbryngelson/ane-guide"
@@ -33,7 +32,6 @@ APPLE_TRANSFORMERS = ("Apple, Deploying Transformers on the Apple Neural Engine:
                       "https://machinelearning.apple.com/research/neural-engine-transformers")
 HOLLANCE = "hollance/neural-engine, unsupported-layers.md: https://github.com/hollance/neural-engine"
 ANEMLL = "Anemll: https://github.com/Anemll/Anemll"
-FLUID_AUDIO = "FluidAudio: https://github.com/FluidInference/FluidAudio"
 POCKET_TTS = "PocketTTS-CoreML, CONVERSION.md: https://github.com/smdesai/PocketTTS-CoreML"
 STATE_ISSUE = "coremltools issue 2631: https://github.com/apple/coremltools/issues/2631"
 PALETTE_ISSUE = "coremltools issue 2716: https://github.com/apple/coremltools/issues/2716"
@@ -41,12 +39,11 @@ VOXCPM = "VoxCPMANE: https://github.com/0seba/VoxCPMANE"
 
 
 class Violation(NamedTuple):
-    """A violation of a rule: type and name of the op (or "input", "weight", …), description, bytes of padding."""
+    """A violation of a rule: type and name of the op (or "input", "weight", …), description."""
 
     op: str
     name: str
     what: str
-    wasted: int = 0
 
     def __str__(self) -> str:
         return f"{self.op} {self.name}: {self.what}"
@@ -102,34 +99,6 @@ def is_long(op: str, type: TensorType) -> bool:
     channels = type.shape[1] if len(type.shape) == MAX_RANK else 0
     others = [size for axis, size in enumerate(type.shape) if not (channels and axis == 1)]
     return channels > MAX_CHANNELS or max(others, default=0) > MAX_AXIS
-
-
-def large_value(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type in function.activations:
-        if nbytes(type) > ON_CHIP:
-            yield Violation(op, name, f"{nbytes(type) / 1e6:.1f} MB: {type.shape}")
-
-
-def padded_width(function: LintedFunction) -> Iterator[tuple[str, str, TensorType, int]]:
-    """Values whose last axis is padded, and by how many bytes in all."""
-    for op, name, type in function.activations:
-        wasted = nbytes(type, ROW_BYTES) - nbytes(type)
-        if wasted and size(type.shape) > 1:
-            yield op, name, type, wasted
-
-
-def singleton_width(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type, wasted in padded_width(function):
-        if type.shape[-1] == 1:
-            what = f"{type.shape} takes {nbytes(type, ROW_BYTES):,} bytes for {nbytes(type):,}"
-            yield Violation(op, name, what, wasted)
-
-
-def unaligned_width(function: LintedFunction) -> Iterator[Violation]:
-    for op, name, type, wasted in padded_width(function):
-        if type.shape[-1] > 1:
-            factor = nbytes(type, ROW_BYTES) / nbytes(type)
-            yield Violation(op, name, f"last axis {type.shape[-1]}: {factor:.2f} times its memory", wasted)
 
 
 def integer_io(function: LintedFunction) -> Iterator[Violation]:
@@ -190,16 +159,6 @@ def upsampled(function: LintedFunction, op: ProgramOp) -> str | bool:
     return factor > MAX_UPSAMPLE and f"by {factor:g}"
 
 
-def moved_width(function: LintedFunction, op: ProgramOp) -> str | bool:
-    x = function.argument_type(op, "x").shape
-    if op.type == "reshape":
-        moves = x[-1:] != op.outputs[op.name].shape[-1:]
-    else:
-        order = function.constant(op, "perm")
-        moves = bool(order) and order[-1] % len(order) != len(order) - 1
-    return moves and f"moves the last axis of {x}"
-
-
 def many_rows(function: LintedFunction, op: ProgramOp) -> str | bool:
     rows = op.outputs[op.name].shape[-2]
     return 2 * rows > KERNEL_MEMORY and f"{rows} rows"
@@ -209,11 +168,6 @@ def many_branches(function: LintedFunction, op: ProgramOp) -> str | bool:
     taken = {binding for bindings in op.arguments.values() for binding in bindings
              if isinstance(binding, str) and binding in function.producers}
     return len(taken) > MAX_BRANCHES and f"takes {len(taken)} computed values"
-
-
-def uneven_groups(function: LintedFunction, op: ProgramOp) -> str | bool:
-    groups, = function.constant(op, "groups") or [1]
-    return CORES % groups != 0 and f"{groups} groups"
 
 
 def width_slice(function: LintedFunction, op: ProgramOp) -> str | bool:
@@ -243,11 +197,9 @@ def state_width(function: LintedFunction) -> Iterator[Violation]:
             yield Violation("state", name, f"last axis {type.shape[-1]}")
 
 
-def weight_bytes(breaks: Callable[[int], bool]) -> Check:
-    def check(function: LintedFunction) -> Iterator[Violation]:
-        if breaks(found := unique_bytes(function.function)):
-            yield Violation("weight", function.function.name, f"{found / 1e6:.1f} MB of weights")
-    return check
+def too_heavy(function: LintedFunction) -> Iterator[Violation]:
+    if (found := unique_bytes(function.function)) > MAX_BYTES:
+        yield Violation("weight", function.function.name, f"{found / 1e6:.1f} MB of weights")
 
 
 def weights_where(breaks: Callable[[Constant], bool]) -> Check:
@@ -325,7 +277,9 @@ RULES = (
              ANE_GUIDE, ops(where=many_branches), f"{OWN} concatenations"),
     LintRule("singleton-width", WARNING,
              "The last axis is padded to 64 bytes: one of size 1 costs 32 times its memory.", APPLE_RULES,
-             singleton_width, "inherently one column, such as a latent or a single lane: a few kB a call"),
+             values_where(lambda op, type: type.shape[-1:] == (1,) and size(type.shape) > 1 and nbytes(type) > 0,
+                          "a last axis of 1"),
+             "inherently one column, such as a latent or a single lane: a few kB a call"),
     LintRule("kernel-width", WARNING, "A kernel is at most 13 wide in fp16 (15 or 16 on later chips).", ANE_GUIDE,
              ops(*CONVOLUTIONS, where=wide_kernel), f"{OWN} kernels"),
     LintRule("dilation", WARNING,
@@ -350,7 +304,7 @@ RULES = (
     LintRule("states", WARNING, "More than two states fail on the engine.", VOXCPM, many_states),
     LintRule("too-heavy", WARNING,
              "A function has less than 950 MB of weights: above 1 GiB macOS 27 silently runs it on the CPU.", ANEMLL,
-             weight_bytes(lambda found: found > MAX_BYTES), "requested: larger buckets or more functions than usual"),
+             too_heavy, "requested: larger buckets or more functions than usual"),
     LintRule("blockwise", WARNING,
              "Blockwise weights are expanded to fp16 in memory before the M3: no faster than fp16.", ANE_GUIDE_WEIGHTS,
              weights_where(lambda weight: form(weight) == "blockwise"), until=2),
@@ -358,15 +312,4 @@ RULES = (
              "int8 weights are expanded to fp16 in memory on an M1 (on A chips too, according to CoreML-LLM).",
              ANE_GUIDE_WEIGHTS, weights_where(lambda weight: form(weight) == "int8"),
              "requested: --precision 8bit; on an M1 only the file is smaller", until=1),
-    LintRule("unaligned-width", NOTE, "The last axis is padded to 64 bytes, 32 values of fp16.", APPLE_RULES,
-             unaligned_width, "the length is the model's own; the engine pads it to 64 bytes"),
-    LintRule("large-value", NOTE, "A value above 2 MB is divided and streams from memory.", ANE_GUIDE,
-             large_value, "the bucket's own length; it is counted in the estimates of `ane plan`"),
-    LintRule("moved-width", NOTE, "A transpose or reshape that moves the last axis copies the value.", APPLE_RULES,
-             ops("reshape", "transpose", where=moved_width), f"{OWN} rearrangement"),
-    LintRule("groups", NOTE, f"Groups of a convolution that do not divide the engine's cores ({CORES}) are slower.",
-             ANE_GUIDE, ops(*CONVOLUTIONS, where=uneven_groups), f"{OWN} groups"),
-    LintRule("too-light", NOTE, "Below 50 MB of weights a function is often not worth a dispatch to the engine.",
-             FLUID_AUDIO, weight_bytes(lambda found: found < MIN_BYTES),
-             "a small network is called rarely, or also runs on the CPU"),
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ane.backends.mil import Package
-from ane.commands.placement import NEURAL_ENGINE, package_placements
+from ane.commands.placement import NEURAL_ENGINE, function_placement
 from converters.coreml.graph import Style
 from converters.coreml.merge import merge
 from converters.coreml.package import load_reference
@@ -34,7 +34,8 @@ def step(tmp_path_factory) -> Package:
                                                 ("CPU_AND_NE", {"CPU", NEURAL_ENGINE})])
 def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
-    for name, found in package_placements(step, units, list(step.functions)).items():
+    for name in step.functions:
+        found = function_placement(step, units, name)
         assert set(found.ops) <= devices
         assert sum(found.ops.values()) + found.unknown == len(step.function(name).ops)
         assert sum(found.ops.values()) > found.unknown

@@ -5,7 +5,7 @@
 import pytest
 
 from ane.backends.mil import Package
-from ane.commands.placement import NEURAL_ENGINE, package_placements
+from ane.commands.placement import NEURAL_ENGINE, function_placement
 from ane.system.errors import UserError
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
@@ -14,14 +14,14 @@ from tests.backends.coreml.packages import save_two_functions
 
 def test_every_function_of_a_package_has_a_plan(mac, tmp_path):
     package = Package(save_two_functions(tmp_path / "both.mlpackage"))
-    found = package_placements(package, "CPU_AND_NE", ["double", "triple"])
     for name in ("double", "triple"):
-        assert found[name].ops == {NEURAL_ENGINE: len(package.function(name).ops)}
-        assert found[name].unknown == 0
+        found = function_placement(package, "CPU_AND_NE", name)
+        assert found.ops == {NEURAL_ENGINE: len(package.function(name).ops)}
+        assert found.unknown == 0
 
 
 def test_a_plan_that_core_ml_refuses_is_one_line(mac, tmp_path):
     package = Package(save_two_functions(tmp_path / "both.mlpackage"))
     mac.order(Order("plan", message="no plan today"))
     with pytest.raises(UserError, match=r"no plan for double of .*: no plan today$"):
-        package_placements(package, "CPU_ONLY", ["double"])
+        function_placement(package, "CPU_ONLY", "double")

@@ -11,7 +11,6 @@ from converters.coreml.package import load_reference
 from converters.decoder_graphs import RECENT
 from converters.neural_engine import CHIPS, Chip
 from converters.proof import cost
-from converters.proof.cost import FunctionUse, WeightBytes
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -71,19 +70,8 @@ def test_weights_are_counted_as_stored_for_each_op_that_reads_them(tmp_path):
         return {"y": mb.conv(x=x, weight=scaled, pad_type="valid")}
 
     x = (1, 64, 1, 32)
-    assert cost.cost(saved(tmp_path, dense, x=x)).weights == {"dense": WeightBytes(2 * 8192, 2 * 8192)}
-    assert cost.cost(saved(tmp_path, dense, x=x)).unique == 2 * 4096
-    assert cost.cost(saved(tmp_path, palette, x=x)).weights == {"palette": WeightBytes(4096 // 2 + 16 * 2, 2 * 4096)}
-    assert cost.cost(saved(tmp_path, int8, x=x)).weights == {"int8": WeightBytes(4096 + 64 * 2, 2 * 4096)}
-
-
-@pytest.mark.parametrize(("form", "generations"), [("dense", (1, 2, 3)), ("palette", (1, 2, 3)), ("int8", (2, 3)),
-                                                   ("blockwise", (3,))])
-def test_a_chip_streams_the_forms_that_it_supports(form, generations):
-    counted = cost.FunctionCost(ops=1, weights={form: WeightBytes(stored=100, dense=400)}, unique=100, cache_read=20,
-                                cache_written=3, flops=0)
-    for generation in (1, 2, 3):
-        assert counted.streamed(Chip("chip", generation, 1, 1, "")) == (123 if generation in generations else 423)
+    bodies = {dense: 2 * 8192, palette: 4096 // 2 + 16 * 2, int8: 4096 + 64 * 2}
+    assert {body: cost.cost(saved(tmp_path, body, x=x)).weights for body in bodies} == bodies
 
 
 def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: int) -> tuple[int, int, int, int]:
@@ -104,15 +92,13 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
     counted = cost.cost(package)
     slots = 64 if cache == "io" else 64 + RECENT
     weights, read, written, flops = decoder(network.config, network.config.number_mel_codes, 16, slots)
-    assert counted.weights == {"dense": WeightBytes(weights, weights)}
-    assert (counted.unique, counted.cache_read) == (weights, read)
+    assert (counted.weights, counted.cache_read) == (weights, read)
     assert (counted.cache_written, counted.flops) == (written, flops)
     handed_over = sum(type.size for types in (package.function().inputs, package.function().outputs)
                       for type in types.values())
     assert counted.converted == 6 * handed_over
     assert counted.rewritten == 0
     assert counted.large == 0
-    assert cost.function_use(package.function(), 30) == FunctionUse("codes", 16, 22050 / 1024)
 
 
 def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
@@ -125,7 +111,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
     assert 3 * io.cache_read < io.converted < 4 * io.cache_read
     assert state.cache_read == io.cache_read // 4096 * (4096 + RECENT), "the slots in use, and recent columns"
     assert state.cache_written + state.rewritten + state.large < io.cache_read / 200
-    assert io.streamed(CHIPS["M1"]) > 3 * state.streamed(CHIPS["M1"])
+    assert io.moved > 3 * state.moved
 
 
 def test_storing_columns_in_a_state_costs_what_is_written(tmp_path):
@@ -156,16 +142,7 @@ def test_values_above_two_megabytes_count_twice(tmp_path):
     package = saved(tmp_path, body, x=(1, 8, 1, 64))
     counted = cost.cost(package)
     assert counted.large == 2 * (2 * 64 * 64 * 256)
-    assert counted.streamed(ONES) == counted.converted + 2 * counted.large
-
-
-def test_storing_and_transcribing_are_no_steps_of_speech(tmp_path):
-    network = load_reference(RandomModel(), "autoregressive")
-    gpt2.decoder_graphs(network, 1.0).store(128).build(Style()).save(str(tmp_path / "store.mlpackage"))
-    assert cost.function_use(Package(tmp_path / "store.mlpackage").function(), 30) == FunctionUse("positions", 32)
-    step = saved(tmp_path, lambda x, keys, memory_keys: {"new_keys": mb.add(x=x, y=mb.add(x=keys, y=memory_keys))},
-                 x=(1, 4, 1, 8), keys=(1, 4, 1, 8), memory_keys=(1, 4, 1, 8)).function()
-    assert cost.function_use(step, 30) == FunctionUse("tokens", 8)
+    assert counted.moved == counted.converted + 2 * counted.large
 
 
 # Tokens a second of all lanes at official sizes with 256 slots a lane, without dispatches, as calculated for the design
@@ -179,42 +156,15 @@ def test_the_roofline_gives_the_table_of_the_design(chip, precision):
     for lanes, tokens in TABLE[chip, precision].items():
         weights, read, _, flops = decoder(UnifiedVoiceConfig(), 8194, lanes, 256 * lanes)
         weights = 199e6 if precision == "4-bit" else weights            # bytes of the stored package
-        seconds, bound = cost.roofline(weights + read, flops, CHIPS[chip], dispatch=0)
+        seconds, bound = cost.estimate(weights + read, flops, CHIPS[chip], dispatch=0)
         assert lanes / seconds == pytest.approx(tokens, rel=0.02)
         assert bound == "bandwidth"
 
 
 def test_a_call_takes_the_longest_of_its_parts():
-    assert cost.roofline(bytes=3, flops=2, chip=ONES, dispatch=1) == (4, "bandwidth")
-    assert cost.roofline(bytes=2, flops=3, chip=ONES, dispatch=1) == (4, "compute")
-    assert cost.roofline(bytes=2, flops=3, chip=ONES, dispatch=5) == (8, "dispatch")
-
-
-def test_an_estimate_states_the_time_of_a_second_of_speech():
-    counted = cost.FunctionCost(ops=1, weights={"dense": WeightBytes(1, 1)}, unique=1, cache_read=1, cache_written=1,
-                                flops=1)
-    seconds = 3 + cost.DISPATCH
-    estimate = cost.estimate(counted, FunctionUse("codes", 16, 21.5), ONES)
-    assert estimate == cost.CostEstimate(seconds, "bandwidth", "codes", 16 / seconds, 21.5 * seconds, 21.5)
-    assert cost.estimate(counted, FunctionUse(), ONES) == cost.CostEstimate(seconds, "bandwidth")
-
-
-def function(tmp_path, body, **inputs):
-    return saved(tmp_path, body, **inputs).function()
-
-
-def test_use_is_inferred_from_names(tmp_path):
-    mel, lengths = (1, 4, 1, 320), {"x": (1, 4, 1, 320)}
-    denoise = function(tmp_path, lambda x: {"prediction": mb.exp(x=x)}, **lengths)
-    assert cost.function_use(denoise, 30) == FunctionUse(calls=30 * 93.75 / 320)
-    sample = function(tmp_path, lambda x, times: {"prediction": mb.add(x=x, y=mb.reduce_sum(x=times, axes=[0]))},
-                      times=(5, 4, 1, 1), x=mel)
-    assert cost.function_use(sample, 30) == FunctionUse(calls=30 / 5 * 93.75 / 320)
-    sound = function(tmp_path, lambda mel: {"sound": mb.reshape(x=mel, shape=(1, 1, 1, 1280))}, mel=mel)
-    assert cost.function_use(sound, 30) == FunctionUse(calls=24000 / 1280)
-    prefill = function(tmp_path, lambda x: {"new_keys": mb.exp(x=x)}, **lengths)
-    assert cost.function_use(prefill, 30) == FunctionUse("positions", 320)
-    assert cost.function_use(function(tmp_path, lambda x: {"y": mb.exp(x=x)}, **lengths), 30) == FunctionUse()
+    assert cost.estimate(bytes=3, flops=2, chip=ONES, dispatch=1) == (4, "bandwidth")
+    assert cost.estimate(bytes=2, flops=3, chip=ONES, dispatch=1) == (4, "compute")
+    assert cost.estimate(bytes=2, flops=3, chip=ONES, dispatch=5) == (8, "dispatch")
 
 
 def test_every_chip_has_its_source():

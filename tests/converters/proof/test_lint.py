@@ -108,7 +108,6 @@ GRAPHS = {
     "dimension": (lambda x: mb.concat(values=[mb.tile(x=x, reps=[1, 1, 1, 256]), mb.reduce_sum(
         x=x, axes=[3], keep_dims=True)], axis=3), {"concat"}),
     "singleton-width": (lambda x: mb.reduce_sum(x=x, axes=[3], keep_dims=True), {"reduce_sum"}),
-    "unaligned-width": (lambda x: mb.split(x=x, split_sizes=[33, 31], axis=3)[0], {"split"}),
     "kernel-width": (lambda x: conv(x, np.ones((8, 8, 1, 14), np.float16)), {"conv"}),
     "dilation": (lambda x: conv(x, dilations=[1, 2]), {"conv"}),
     "upsample": (upsampled, {"upsample_nearest_neighbor"}),
@@ -116,14 +115,9 @@ GRAPHS = {
     "sin-cos": (lambda x: mb.add(x=mb.sin(x=x), y=mb.cos(x=x)), {"sin", "cos"}),
     "reflection": (lambda x: mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 3, 3], mode="reflect"), {"pad"}),
     "width-slice": (lambda x: mb.slice_by_index(x=x, begin=(0, 0, 0, 1), end=(1, 8, 1, 33)), {"slice_by_index"}),
-    "large-value": (lambda x: mb.exp(x=mb.tile(x=x, reps=[1, 8, 1, 256])), {"tile", "exp"}),
-    "moved-width": (lambda x: mb.transpose(x=mb.reshape(x=x, shape=(1, 8, 4, 16)), perm=[0, 1, 3, 2]),
-                    {"reshape", "transpose"}),
-    "groups": (lambda x: conv(x, np.ones((8, 1, 1, 3), np.float16), groups=8), {"conv"}),
     "branches": (lambda x: mb.concat(values=[mb.add(x=x, y=np.float16(i)) for i in range(12)], axis=1), {"concat"}),
     "matmul-rows": (lambda x: mb.matmul(x=mb.tile(x=x, reps=[1, 1, 1, 513]), y=x, transpose_x=True), {"matmul"}),
     "4-bit-palette": (palette, {"constexpr_lut_to_dense"}),
-    "too-light": (conv, {"weight"}),
 }
 
 
@@ -136,13 +130,13 @@ def test_a_rule_reports_a_graph_that_violates_it(tmp_path, rule):
     assert found[rule].example.what
 
 
-def test_a_clean_graph_is_only_reported_as_small(tmp_path):
+def test_a_clean_graph_is_not_reported(tmp_path):
     def body(x):
         x = mb.conv(x=x, weight=KERNEL, pad_type="same", dilations=[1, 1])
         x = mb.upsample_nearest_neighbor(x=x, scale_factor_height=1, scale_factor_width=2)
         x = mb.slice_by_index(x=x, begin=(0, 4, 0, 0), end=(1, 8, 1, 96))
         return mb.pad(x=x, pad=[0, 0, 0, 0, 0, 0, 0, 32], mode="constant", constant_val=np.float16(0))
-    assert set(broken(saved(tmp_path, body))) == {"too-light"}
+    assert broken(saved(tmp_path, body)) == {}
 
 
 @pytest.mark.parametrize(("width", "reported"), [(64, False), (450, True)])
@@ -187,11 +181,6 @@ def test_an_fp32_package_is_reported_and_an_fp16_one_is_not(tmp_path):
     assert "fp32" not in broken(saved(tmp_path, conv))
 
 
-def test_a_last_axis_of_one_is_not_reported_as_unaligned_too(tmp_path):
-    found = broken(saved(tmp_path, GRAPHS["singleton-width"][0]))
-    assert "unaligned-width" not in found
-
-
 def test_a_third_state_is_one_too_many(tmp_path):
     def body(x, **states):
         for state in states.values():
@@ -200,7 +189,7 @@ def test_a_third_state_is_one_too_many(tmp_path):
         return x
     for count, rule in ((2, set()), (3, {"states"})):
         states = {f"s{number}": X for number in range(count)}
-        assert set(broken(saved(tmp_path, body, states, x=X))) - {"too-light"} == rule
+        assert set(broken(saved(tmp_path, body, states, x=X))) == rule
 
 
 def test_a_slice_at_a_computed_index_is_reported(tmp_path):
@@ -221,7 +210,7 @@ def test_rules_of_old_chips_are_left_out_for_newer_ones(tmp_path):
     package = saved(tmp_path, lambda x: mb.slice_by_index(x=mb.sin(x=x), begin=(0, 0, 0, 32), end=X))
     assert "width-slice" not in broken(package), "sines are small"
     package = saved(tmp_path, lambda x: mb.sin(x=mb.slice_by_index(x=x, begin=(0, 0, 0, 32), end=X)))
-    rules = {generation: set(broken(package, generation)) - {"too-light"} for generation in (1, 2, 3)}
+    rules = {generation: set(broken(package, generation)) for generation in (1, 2, 3)}
     assert rules == {1: {"sin-cos", "width-slice"}, 2: {"sin-cos"}, 3: set()}
 
 
@@ -232,7 +221,6 @@ INSIDE = {
     "rank-of-engine": lambda x: ranked(x, 1, 2, 4, 64),
     "dimension": lambda x: mb.tile(x=x, reps=[1, 1, 1, 256]),
     "singleton-width": lambda x: mb.split(x=x, num_splits=32, axis=3)[0],
-    "unaligned-width": lambda x: mb.split(x=x, num_splits=2, axis=3)[0],
     "kernel-width": lambda x: conv(x, np.ones((8, 8, 1, 13), np.float16)),
     "dilation": lambda x: conv(x, dilations=[1, 1]),
     "upsample": lambda x: upsampled(x, 2),
@@ -246,14 +234,11 @@ def test_a_rule_begins_at_its_limit(tmp_path, rule):
     assert rule not in broken(saved(tmp_path, INSIDE[rule]))
 
 
-@pytest.mark.parametrize(("limit", "rule", "values"), [
-    ("MAX_BYTES", "too-heavy", {-1: True, 0: False, 1: False}),
-    ("MIN_BYTES", "too-light", {-1: False, 0: False, 1: True})])
-def test_bytes_of_weights_have_an_upper_and_a_lower_limit(tmp_path, monkeypatch, limit, rule, values):
+def test_bytes_of_weights_have_a_limit(tmp_path, monkeypatch):
     package = saved(tmp_path, conv)
-    for difference, expected in values.items():
-        monkeypatch.setattr(lint_rules, limit, KERNEL.nbytes + difference)
-        assert (rule in broken(package)) is expected, difference
+    for difference, expected in ((-1, True), (0, False)):
+        monkeypatch.setattr(lint_rules, "MAX_BYTES", KERNEL.nbytes + difference)
+        assert ("too-heavy" in broken(package)) is expected, difference
 
 
 def test_compressed_weights_are_distinguished(tmp_path):
@@ -274,19 +259,16 @@ def test_compressed_weights_are_distinguished(tmp_path):
     assert [chip for chip in (1, 2, 3) if "blockwise" in broken(package, chip)] == [1, 2]
 
 
-def test_a_summary_counts_violations_and_shows_the_worst(tmp_path):
+def test_a_record_counts_violations_and_shows_the_first(tmp_path):
     def body(x):
         part = mb.slice_by_index(x=x, begin=(0, 0, 0, 0), end=(1, 2, 1, 64))
         eight, two = (mb.reduce_sum(x=values, axes=[3], keep_dims=True) for values in (x, part))
         return mb.add(x=eight, y=mb.reduce_sum(x=two, axes=[1], keep_dims=True))
-    summary = broken(saved(tmp_path, body))["singleton-width"]
-    assert summary.count == 3, "a single value is exempt"
-    assert summary.ops == {"reduce_sum": 2, "add": 1}
-    assert summary.example.wasted == 8 * 62
-    assert summary.wasted == (8 + 2 + 8) * 62
-    record = json.loads(json.dumps(summary.record()))
+    found = broken(saved(tmp_path, body))["singleton-width"]
+    assert found.ops == {"reduce_sum": 2, "add": 1}, "a single value is exempt"
+    record = json.loads(json.dumps(found.record()))
     assert (record["rule"], record["count"], record["functions"]) == ("singleton-width", 3, ["main"])
-    assert record["example"].endswith(f": {summary.example.what}")
+    assert record["example"].endswith(": a last axis of 1: (1, 8, 1, 1)")
 
 
 def test_the_decoder_has_no_refused_operation(tmp_path):
@@ -296,5 +278,4 @@ def test_the_decoder_has_no_refused_operation(tmp_path):
         path = tmp_path / f"{graph.name}.mlpackage"
         graph.build(Style()).save(str(path))
         found = broken(Package(path))
-        assert "refused" not in {summary.rule.severity for summary in found.values()}
-        assert set(found) <= {"too-light", "unaligned-width"}, "the width is 16 values of a head"
+        assert found == {}
