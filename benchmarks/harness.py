@@ -15,8 +15,7 @@ from typing import Any
 
 from ane.backends import load_backend
 from ane.backends.base import Backend
-from ane.bench.machine import describe_machine
-from ane.bench.records import BenchRow, document
+from ane.bench.records import BenchRow, describe_machine, document
 from ane.bundles import Model, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import comma_separated, positive

@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ane.bench.choosing import Tuning
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
-from ane.bench.worker import TimedRequest, WorkerModel
+from ane.bench.worker import TimedRequest, Tuning, WorkerModel
 from ane.bundles import Model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.models.tortoise.settings import PRESETS

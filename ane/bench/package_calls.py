@@ -3,8 +3,7 @@
 Inputs are random numbers in the declared shapes, which an engine copies only where it copies caches, too.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,23 +39,20 @@ class TimedToolkit(CoreMLTools):
         return seconds
 
 
-def package_functions(model: "Bundle", engine: Runtime, spec: str, units: str | None, work: SentenceSizes | None,
-                      selection: "FunctionSelection",
+def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None,
+                      work: SentenceSizes | None,
                       compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
-    """The selected functions of every package.
+    """Of these packages the functions that a sentence takes, and all of a decoder's steps and stores.
 
     Args:
         spec: the engine, as ``--backend`` takes it. units: compute units; None: the engine has none.
         work: None: of each kind the smallest function.
     """
-    for package in model.packages:
-        names = selection.functions(package, work)
-        if not names:
-            continue
+    for package in packages:
         check_hashes(model.path, package.files)
         path = model.path / package.path
         declared = Package(path).functions
-        for name in names:
+        for name in functions_of_a_sentence(package, work):
             record = package.functions[name]
             row = BenchRow(spec, name, settings={
                 "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
@@ -81,32 +77,17 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
     return lambda: loaded.predict({name: inputs[name] for name in inputs.keys() - large.keys()}, state, large)
 
 
-@dataclass(frozen=True)
-class FunctionSelection:
-    """Which functions are measured: of each kind the one that the sentence takes, and all of a decoder's steps, stores.
-
-    Attributes:
-        networks, precisions: only these; None: all.
-    """
-
-    networks: frozenset[str] | None = None
-    precisions: frozenset[str] | None = None
-
-    def functions(self, package: PackageRecord, work: SentenceSizes | None) -> list[str]:
-        if self.networks is not None and package.network not in self.networks:
-            return []
-        if self.precisions is not None and package.precision not in self.precisions:
-            return []
-        lengths = {} if work is None else {
-            "prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
-            **dict.fromkeys(("denoise", "sample", "univnet", "hifigan"), work.frames)}
-        alike: dict[Any, list[str]] = {}        # functions that differ in their length only
-        for name, record in package.functions.items():
-            key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),
-                                                                  record.bucket.get("steps"))
-            alike.setdefault(key, []).append(name)
-        return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
-                for names in alike.values()]
+def functions_of_a_sentence(package: PackageRecord, work: SentenceSizes | None) -> list[str]:
+    lengths = {} if work is None else {
+        "prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
+        **dict.fromkeys(("denoise", "sample", "univnet", "hifigan"), work.frames)}
+    of_a_kind: dict[Any, list[str]] = {}        # functions that differ in their length only
+    for name, record in package.functions.items():
+        key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),
+                                                              record.bucket.get("steps"))
+        of_a_kind.setdefault(key, []).append(name)
+    return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
+            for names in of_a_kind.values()]
 
 
 def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:

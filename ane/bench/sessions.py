@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from ane.bench.choosing import SpokenSentence
 from ane.bench.measure import timed
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
@@ -52,14 +51,15 @@ def read_row(content: dict[str, Any]) -> BenchRow:
     return read_record(BenchRow, content, "a measurement")
 
 
-def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str) -> SpokenSentence:
+def spoken_sentence(model: WorkerModel, request: TimedRequest) -> BenchRow:
     """The sentence spoken by two new processes; the figures are of the second, since the first compiles.
 
     The value is the time of a second of speech. Figures: first_audio_s (of a stream, networks loaded, from the text to
     the first sound), start_to_end_s and first_start_to_end_s (of the second and first process, from its start to the
     whole speech), audio_s, each stage in seconds.
     """
-    row = BenchRow(name, "sentence", "s a second", {"precision": model.tuning.precision, "preset": request.preset})
+    row = BenchRow(str(model.tuning), "sentence", "s a second",
+                   {"precision": model.tuning.precision, "preset": request.preset})
     try:
         with WorkerProcess(model.tuning.threads) as process:
             _, first = timed(lambda: open_and_speak(process, model, request))
@@ -69,12 +69,12 @@ def spoken_sentence(model: WorkerModel, request: TimedRequest, name: str) -> Spo
             readings = [process.ask({"speak": asdict(request)}) for _ in range(READINGS)]
             streamed = process.ask({"speak": asdict(replace(request, stream=True))})
     except UserError as error:
-        return SpokenSentence(model.tuning, replace(row, error=str(error)))
+        return replace(row, error=str(error))
     figures = {"first_audio_s": streamed["first_audio"], "start_to_end_s": process.cold_start + seconds,
                "first_start_to_end_s": first, "audio_s": reading["seconds"],
                **{f"{stage}_s": value for stage, value in readings[-1]["stages"].items()}}
     value = Spread.of([one["elapsed"] / one["seconds"] for one in readings])
-    return SpokenSentence(model.tuning, replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"]))
+    return replace(row, value=value, figures=figures, peak_bytes=reading["peak_bytes"])
 
 
 def open_and_speak(process: JsonProcess, model: WorkerModel, request: TimedRequest) -> dict[str, Any]:

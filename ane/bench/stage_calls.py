@@ -1,22 +1,18 @@
-"""Calls of every stage of a Tortoise model on a backend, with the sizes of a spoken sentence; accuracy of int8."""
+"""Calls of every stage of a Tortoise model on a backend, with the sizes of a spoken sentence."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.backends.torch.backend import TorchBackend
 from ane.bench.measure import MeasuredFunction
 from ane.bench.records import BenchRow
-from ane.bundles import Model
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.settings import Settings
-from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 
 CODES = 86          # 4 s of speech
 TOKENS = 40         # of the sentence's text
@@ -25,12 +21,6 @@ CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a clip, as ``ane.models
 RANKED = 8                                          # candidates that ``ane.models.tortoise.ranking`` ranks in one call
 TIMESTEP = 2000
 StageCall = Callable[[], object]
-# dB of latents and logits, below which int8 is not chosen. The embedded decoder reaches 31, random weights of official
-# size 30 to 31 (all but 2 dB of the loss come from the weights alone); a layer that int8 does not suit costs far more.
-# A call of the embedded denoiser reaches 57, of random weights of official size 32.
-INT8_DB = 25.0
-STEPS = 16          # codes that are decoded one by one and compared
-FRAMES = 100        # of the mel that is denoised and compared
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,6 @@ class StageCalls:
     def __init__(self, backend: Backend, work: SentenceSizes):
         self.backend, self.model, self.work = backend, backend.model, work
         self.rng = np.random.default_rng(0)
-        self._int8_checked = False
 
     def functions(self, spec: str, precision: str, threads: int | None,
                   lanes: Sequence[int]) -> Iterator[MeasuredFunction]:
@@ -71,7 +60,7 @@ class StageCalls:
                 row = BenchRow(spec, f"{kind}_{count}" if count else kind, settings={
                     "network": network, "kind": kind, "bucket": bucket, "precision": precision, "threads": threads,
                     "lanes": count if kind == "step" else None})
-                yield MeasuredFunction(row, lambda network=network: self._load(network, precision),
+                yield MeasuredFunction(row, lambda network=network: self.backend.load(network),
                                        lambda loaded, prepare=prepare: prepare(), self.backend.release)
 
     def prefill(self) -> StageCall:
@@ -130,13 +119,6 @@ class StageCalls:
             yield network, stage, {}, lambda stage=stage, index=index: self._stage(
                 stage, noise=self._normal(1, self.model.widths[index]))
 
-    def _load(self, network: str, precision: str) -> Any:
-        """Load a network. Raises UserError for int8 on torch where it is not accurate enough."""
-        if precision == "int8" and not self._int8_checked and self.backend.name.startswith("torch"):
-            check_int8(self.model)
-            self._int8_checked = True
-        return self.backend.load(network)
-
     def _stage(self, stage: str, **inputs: np.ndarray) -> StageCall:
         return lambda: self.backend.run(stage, **inputs)
 
@@ -159,45 +141,3 @@ class StageCalls:
         config = self.model.config("autoregressive")
         ids = self.rng.integers(1, config.number_text_tokens, self.work.prefix - 4)
         return Embeddings(**self.backend.embeddings()).prefix(self._normal(1, config.model_dim), ids.tolist(), config)
-
-
-def check_int8(model: Model) -> None:
-    """Raise UserError when the decoder or the denoiser of ``model`` loses too much in int8.
-
-    A network is loaded in each precision, one at a time.
-    """
-    for outputs in (decoded, *([denoised] if "diffusion" in model.networks else [])):
-        pairs = zip(outputs(model, "fp32"), outputs(model, "int8"), strict=True)
-        reached = min(snr_db(exact, rounded) for exact, rounded in pairs)
-        if not reached >= INT8_DB:
-            raise UserError(f"int8 reaches {reached:.1f} dB against float32, below the threshold of "
-                            f"{INT8_DB:g} dB")
-
-
-def decoded(model: Model, precision: str) -> tuple[np.ndarray, np.ndarray]:
-    """Latents (1 + STEPS, D) and logits (1 + STEPS, codes) of the same random text and codes at each call."""
-    backend, config = TorchBackend(model, "cpu", precision, keep=False), model.config("autoregressive")
-    rng, tables = np.random.default_rng(0), Embeddings(**backend.embeddings())
-    voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
-    prefix = tables.prefix(voice, rng.integers(1, config.number_text_tokens, TOKENS).tolist(), config)
-    codes = rng.integers(0, config.start_mel_token, STEPS)
-    decoder = backend.decoder(1, STEPS)
-    latents, logits = ([first] for first in decoder.prefill(prefix))
-    for position, column in enumerate(tables.codes(codes, np.arange(1, STEPS + 1))):
-        latent, scores = decoder.step(column[None, None], np.array([position]))
-        latents.append(latent[0, 0])
-        logits.append(scores[0])
-    return np.stack(latents), np.stack(logits)
-
-
-def denoised(model: Model, precision: str) -> np.ndarray:
-    """A prediction (1, 200, FRAMES) from the same random noise and latents.
-
-    Without guidance: with random weights, norms amplify rounding in the row without conditioning.
-    """
-    backend, config = TorchBackend(model, "cpu", precision, keep=False), model.config("diffusion")
-    rng = np.random.default_rng(0)
-    latents = rng.standard_normal((1, FRAMES // 4, config.in_latent_channels), dtype=np.float32)
-    voice = 0.6 * rng.standard_normal((1, 2 * config.model_channels), dtype=np.float32)
-    noisy = rng.standard_normal((1, 100, FRAMES), dtype=np.float32)
-    return backend.denoiser([latents], voice, [FRAMES])([noisy], TIMESTEP, False)[0]

@@ -12,22 +12,55 @@
 An answer {"error": message} is one that the user can act on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.bench.choosing import Tuning
 from ane.system.json_process import answer_requests
 from ane.system.records import read_record
 
 if TYPE_CHECKING:
     from ane.bench.measure import MeasuredFunction
+    from ane.bench.stage_calls import SentenceSizes
     from ane.bundles import Model
     from ane.voices import Voice
 
 SEED = 0
+LANES = 1, 4, 8, 16      # of a decoder that takes any number
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Settings of a backend.
+
+    Attributes:
+        backend: a name of ``ane.backends.NAMES`` except "auto". precision: see ``load_backend``.
+        compute_units: where Core ML runs all networks; None: where the bundle states for each.
+        threads: of the CPU; None: the default.
+    """
+
+    backend: str
+    precision: str = "auto"
+    compute_units: str | None = None
+    threads: int | None = None
+
+    @property
+    def engine(self) -> str:
+        return self.backend.partition(":")[0]
+
+    def __str__(self) -> str:
+        parts = [self.backend, *([] if self.precision == "auto" else [self.precision]), self.compute_units,
+                 self.threads and f"threads {self.threads}"]
+        return ", ".join(filter(None, parts))
+
+    @property
+    def flags(self) -> str:
+        """The flags of `ane say` for these settings."""
+        values = {"backend": self.backend, "precision": self.precision, "compute-units": self.compute_units,
+                  "threads": self.threads}
+        return " ".join(f"--{name} {value}" for name, value in values.items() if value not in (None, "auto"))
 
 
 @dataclass(frozen=True)
@@ -99,16 +132,13 @@ class FunctionRequest:
 
     Attributes:
         preset: the functions of a sentence in this preset are measured; None: the model's default.
-        lanes: of a decoder that takes any number. runs: calls of each function. networks, precisions: None: all.
-        compiled: folder for compiled Core ML models.
+        runs: calls of each function. networks: None: all. compiled: folder for compiled Core ML models.
     """
 
     tuning: Tuning
     preset: str | None = None
-    lanes: tuple[int, ...] = (1, 4, 8, 16)
     runs: int = 20
     networks: tuple[str, ...] | None = None
-    precisions: tuple[str, ...] | None = None
     compiled: str | None = None
 
 
@@ -174,45 +204,43 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    from ane.bench.package_calls import FunctionSelection, TimedToolkit, package_functions
     from ane.bench.stage_calls import SentenceSizes, StageCalls
 
     tuning = request.tuning
-    device = tuning.backend.partition(":")[2]
-    settings = TimedRequest(preset=request.preset).settings(model)
-    work = SentenceSizes.of(settings) if model.presets else None
-    networks = None if request.networks is None else frozenset(request.networks)
-    precisions = None if request.precisions is None else frozenset(request.precisions)
-    selection, timer = FunctionSelection(networks, precisions), lambda: None
-    if tuning.engine == "mil":
-        from ane.backends.mil import Arithmetic, MilRuntime
-
-        runtime: Any = MilRuntime(Arithmetic(fp16=device == "fp16"))
-    elif tuning.engine == "coreai":
-        from ane.backends.coreai.assets import AssetCache
-        from ane.backends.coreai.runtime import CoreAIRuntime
-
-        runtime = CoreAIRuntime(device == "fp16", AssetCache(Path(request.compiled)))
-    elif tuning.engine == "coreml":
-        from ane.backends.coreml.compiled import CompiledCache
-        from ane.backends.coreml.runtime import CoreMLRuntime
-
-        toolkit = TimedToolkit()
-        runtime, timer = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled))), toolkit.compile_seconds
-    elif work is None:
-        return          # stages of Tortoise only are called alone
-    else:
+    work = SentenceSizes.of(TimedRequest(preset=request.preset).settings(model)) if model.presets else None
+    if tuning.engine in ("mil", "coreai", "coreml"):
+        yield from packaged_functions(request, model, work)
+    elif work is not None:          # stages of Tortoise only are called alone
         from ane.backends import load_backend
 
         backend = load_backend(tuning.backend, model, tuning.precision, tuning.threads, keep=False)
         packages = getattr(backend, "packages", None)       # of ONNX Runtime: other networks would run on torch
-        for function in StageCalls(backend, work).functions(tuning.backend, tuning.precision, tuning.threads,
-                                                            request.lanes):
+        for function in StageCalls(backend, work).functions(tuning.backend, tuning.precision, tuning.threads, LANES):
             network = function.row.settings["network"]
-            if (networks is None or network in networks) and (packages is None or network in packages):
+            if network in (request.networks or (network,)) and (packages is None or network in packages):
                 yield function
-        return
-    yield from package_functions(model, runtime, tuning.backend, tuning.compute_units, work, selection, timer)
+
+
+def packaged_functions(request: FunctionRequest, model: "Any", work: "SentenceSizes | None",
+                       ) -> "Iterator[MeasuredFunction]":
+    from ane.backends.choosing import package_runtime
+    from ane.backends.packaged.selection import select_packages
+    from ane.bench.package_calls import TimedToolkit, package_functions
+
+    tuning = request.tuning
+    runtime: Any
+    timer: Callable[[], float | None] = lambda: None        # noqa: E731
+    if tuning.engine == "coreml":
+        from ane.backends.coreml.compiled import CompiledCache
+        from ane.backends.coreml.runtime import CoreMLRuntime
+
+        toolkit = TimedToolkit()
+        runtime, timer = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled or ""))), toolkit.compile_seconds
+    else:
+        runtime = package_runtime(*tuning.backend.partition(":")[::2])
+    packages = select_packages(model, tuning.precision)
+    chosen = [package for network, package in packages.items() if network in (request.networks or packages)]
+    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, work, timer)
 
 
 def random_voice(model: "Model") -> "Voice | None":

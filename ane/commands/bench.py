@@ -5,29 +5,29 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ane.bundles import Model, add_model_arguments, open_model
-from ane.commands.arguments import comma_separated, counts, path, positive
-from ane.commands.messages import output_console, plain_table, print_rows
+from ane.commands.arguments import comma_separated, counts, positive
+from ane.commands.messages import output_console, print_rows
 from ane.commands.packages import with_packages
 from ane.speech.settings import check_option
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.bench.choosing import Measured, RefusedSettings, SpokenSentence
     from ane.bench.records import BenchRow
-    from ane.bench.worker import FunctionRequest, WorkerModel
-    from ane.bundles.packages import PackageRecord
+    from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
 
 DESCRIPTION = """
 Measure the time of each function and of a sentence on the backends of this machine, side by side in one table. The
-settings that speak the sentence fastest, among packages whose parity reaches its threshold, are printed as flags of
-`ane say`. On a Mac, Core ML is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE.
+settings that speak the sentence fastest are printed as flags of `ane say`. On a Mac, Core ML is measured on CPU_ONLY,
+CPU_AND_GPU and CPU_AND_NE.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
+CHECKERS = ("mil", "coreai")        # engines that run packages to check them, and are never chosen
+INT8_NETWORKS = ("autoregressive", "diffusion")     # which alone differ in int8 on torch from the default precision
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -44,19 +44,13 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
         help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
-        help="precisions of Core ML packages, and int8 of torch on the CPU (default: all)")
+        help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)")
     add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these, and choose nothing")
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
-    add("--lanes", type=counts, default=(1, 4, 8, 16), metavar="N,…",
-        help="lanes to try, where packages do not fix them (default: 1,4,8,16)")
     add("--runs", type=positive, default=20, metavar="N", help="calls of each function (default: 20)")
-    add("--no-speech", action="store_true", help="measure functions only, and choose nothing")
-    add("--text", help="the sentence to speak")
+    add("--text", default=SENTENCE, help="the sentence to speak")
     add("--preset", choices=PRESETS, help="how to speak it (default: the model's)")
-    add("-v", "--voice", metavar="VOICE", help="voice to speak it with (default: the model's own)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write all figures as JSON; - is standard output")
-    parser.add_argument("--compare", metavar="FILE", nargs="+", type=path,
-                        help="print reports of `ane doctor --report` or `ane bench -o` side by side; measure nothing")
     parser.set_defaults(handler=bench, former={
         "--json": "use -o FILE", "--plot": "write the figures with -o FILE and plot them with a program of your choice",
         "--placement": "`ane plan` asks Core ML where it would run each function"})
@@ -67,9 +61,8 @@ class BenchRun:
     """What one run of `ane bench` measures.
 
     Attributes:
-        args: the flags. console: for progress.
         subject: the model as `ane say` opens it here. models: by backend, the model that it needs.
-        preset, text: how the sentence is spoken.
+        functions: rows by the settings that they were measured with. sentences: of those without an error.
     """
 
     args: argparse.Namespace
@@ -77,41 +70,41 @@ class BenchRun:
     subject: Model
     models: dict[str, Model]
     preset: str | None
-    text: str
-    spoken: "list[SpokenSentence]" = field(default_factory=list)
-    refused: "list[RefusedSettings]" = field(default_factory=list)
-    rows: "list[BenchRow]" = field(default_factory=list)
-
-    def measure(self) -> None:
-        """Measure the functions, and speak the sentence."""
-        self.spoken, self.refused = speak_sentence(self, measure_functions(self))
-
-    @property
-    def all_rows(self) -> "list[BenchRow]":
-        return [*self.rows, *(sentence.row for sentence in self.spoken)]
+    functions: "dict[Tuning, list[BenchRow]]" = field(default_factory=dict)
+    sentences: "dict[Tuning, BenchRow]" = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         from ane.bench.records import noise_note
 
-        noise = noise_note(self.all_rows)
-        return [*([noise] if noise else []), *(f"Not chosen: {each.what}: {each.why}" for each in self.refused)]
+        noise = noise_note(self.rows)
+        return [*([noise] if noise else []), *(f"Not chosen: {what}: {why}" for what, why in self.refused.items())]
+
+    @property
+    def rows(self) -> "list[BenchRow]":
+        return [*(row for rows in self.functions.values() for row in rows), *self.sentences.values()]
+
+    @property
+    def fastest(self) -> "Tuning | None":
+        spoken = {tuning: row.value.median for tuning, row in self.sentences.items() if row.value}
+        return min(spoken, key=spoken.__getitem__, default=None)
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Measure, choose and report; or compare earlier reports."""
+    """Measure, choose and report."""
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
     if args.output:
         check_output_file(args.output)
-    if args.compare:
-        return compare(args)
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
             raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
     run = prepare(args, Console(stderr=True, highlight=False, soft_wrap=True))
-    run.measure()
+    measure_functions(run)
+    if not args.networks:
+        speak_sentence(run)
     report(run)
     return 0
 
@@ -121,9 +114,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.models.tortoise.settings import default_preset
 
     model = open_model(args.bundle, args.checkpoints)
-    for name in ("preset", "voice"):
-        if getattr(args, name):
-            check_option(model, name)
+    if args.preset:
+        check_option(model, "preset")
     subject = with_packages(model, "auto", console)
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
@@ -132,8 +124,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
         if network not in subject.networks:
             raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
                             f"{', '.join(sorted(subject.networks))}")
-    preset = args.preset or (default_preset(subject.settings) if model.presets else None)
-    return BenchRun(args, console, subject, models, preset, args.text or SENTENCE)
+    return BenchRun(args, console, subject, models,
+                    args.preset or (default_preset(subject.settings) if model.presets else None))
 
 
 def model_for(spec: str, model: Model, subject: Model, console: Console) -> tuple[str, Model]:
@@ -159,55 +151,41 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
     return f"torch:{choose_device(device)}", subject
 
 
-def measure_functions(run: BenchRun) -> "list[Measured]":
-    """The rows of every function by the settings they were measured with, in processes of their own."""
+def measure_functions(run: BenchRun) -> None:
+    """Measure every function with each of the settings, in processes of their own."""
     from ane.bench.sessions import function_rows
 
-    measured = []
     # compiled models go to a temporary folder: cached ones would make the first load fast, and would be replaced
     with run.console.status("measuring") as status, tempfile.TemporaryDirectory(prefix="ane-bench.") as compiled:
         for model, request in requests(run, compiled):
             status.update(f"measuring {request.tuning}")
-            rows = []
+            rows = run.functions[request.tuning] = []
             for row in function_rows(model, request):
                 rows.append(row)
                 status.update(f"measuring {request.tuning}: {row.settings['network']}, {row.what} is done")
-            measured.append((request.tuning, rows))
-            run.rows += rows
-    return measured
 
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
-    from ane.bench.choosing import Tuning
-    from ane.bench.worker import FunctionRequest, WorkerModel
+    from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
 
     args = run.args
-    networks, precisions = args.networks and tuple(args.networks), args.precision and tuple(args.precision)
     for spec, model in run.models.items():
         tunings = [Tuning(spec)]
         if spec == "coreml":
-            tunings = [Tuning(spec, compute_units=units) for units in args.compute_units or COMPUTE_UNITS[:3]]
+            tunings = [Tuning(spec, precision, units) for precision in args.precision or ("auto",)
+                       for units in args.compute_units or COMPUTE_UNITS[:3]]
         elif spec in ("torch:cpu", "onnx:cpu"):
-            int8 = ["int8"] if spec == "torch:cpu" and int8_networks(run) else []
+            int8 = spec == "torch:cpu" and INT8_NETWORKS[0] in (args.networks or run.subject.networks) and \
+                "int8" in (args.precision or ("int8",))
             tunings = [Tuning(spec, precision, threads=threads)
-                       for threads in args.threads or thread_counts(usable_cores()) for precision in ("auto", *int8)]
+                       for threads in args.threads or thread_counts(usable_cores())
+                       for precision in ("auto", *["int8"] * int8)]
         for tuning in tunings:
-            own = int8_networks(run) if tuning.precision == "int8" else networks
-            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, run.preset, args.lanes, args.runs, own,
-                                                                 precisions, compiled)
-
-
-def int8_networks(run: BenchRun) -> tuple[str, ...]:
-    """The networks that are measured in int8 on torch, where only they differ from the default precision."""
-    from ane.bench.choosing import DECODER, DENOISER
-
-    precisions, networks = run.args.precision, run.args.networks or run.subject.networks
-    if DECODER not in networks or (precisions is not None and "int8" not in precisions):
-        return ()
-    return tuple(name for name in (DECODER, DENOISER) if name in networks)
+            networks = INT8_NETWORKS if tuning.precision == "int8" else args.networks and tuple(args.networks)
+            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, run.preset, args.runs, networks, compiled)
 
 
 def thread_counts(cores: int) -> list[int]:
@@ -215,65 +193,48 @@ def thread_counts(cores: int) -> list[int]:
     return sorted({*(2 ** power for power in range(cores.bit_length()) if 2 ** power <= cores), cores})
 
 
-def speak_sentence(run: BenchRun, measured: "list[Measured]") -> "tuple[list[SpokenSentence], list[RefusedSettings]]":
-    """The sentence spoken with each of the settings, and those that are refused."""
+def speak_sentence(run: BenchRun) -> None:
+    """Speak the sentence with what `ane say` uses by itself, and with all settings in which no function failed."""
     from ane.backends import resolve
-    from ane.bench.choosing import Tuning, candidates
     from ane.bench.sessions import spoken_sentence
-    from ane.bench.worker import TimedRequest, WorkerModel
+    from ane.bench.worker import TimedRequest, Tuning, WorkerModel
 
-    request = TimedRequest(run.text, run.preset, run.args.voice)
-    sampled = getattr(request.settings(run.subject), "candidates", 1)
-    tried, refused = candidates(run.subject, measured, sampled, has_parity)
-    if run.args.no_speech or run.args.networks or not tried:
-        return [], refused
-    engine, _ = resolve("auto", run.subject)         # what `ane say` uses when nothing is chosen, to compare with
+    tried = []
+    for tuning, rows in run.functions.items():
+        failed = next((row for row in rows if row.error), None)
+        if failed or tuning.engine in CHECKERS:
+            run.refused[str(tuning)] = f"{failed.what}: {failed.error}" if failed else \
+                "it runs packages to check them, and is never chosen"
+        else:
+            tried.append(tuning)
+    engine, _ = resolve("auto", run.subject)
     default = [Tuning(spec) for spec in run.models if spec.startswith(engine)][:1]
-    spoken = []
     with run.console.status("") as status:
-        for tuning in dict.fromkeys([*default, *tried]):
+        for tuning in dict.fromkeys([*default, *tried]) if tried else ():
             status.update(f"speaking the sentence: {tuning}")
-            spoken.append(spoken_sentence(WorkerModel.of(run.subject, tuning),
-                                          TimedRequest(run.text, run.preset, run.args.voice, lanes=tuning.lanes),
-                                          str(tuning)))
-    return spoken, refused
-
-
-def has_parity(package: "PackageRecord") -> bool:
-    """Whether every function of a Core ML package was compared at conversion and reached its threshold."""
-    from converters.proof.parity import check_threshold
-
-    try:
-        for name, record in package.functions.items():
-            if not record.parity:
-                return False
-            check_threshold(package, name, record)
-    except UserError:
-        return False
-    return True
+            run.sentences[tuning] = spoken_sentence(WorkerModel.of(run.subject, tuning),
+                                                    TimedRequest(run.args.text, run.preset))
 
 
 def report(run: BenchRun) -> None:
     """Write the JSON if asked for, and print the tables unless the JSON went to standard output."""
-    from ane.bench.choosing import fastest
-    from ane.bench.machine import describe_machine
-    from ane.bench.records import NOISY, document
+    from ane.bench.records import NOISY, describe_machine, document
     from ane.bench.worker import SEED
     from ane.system.files import write_json
 
-    machine, chosen = describe_machine(), fastest(run.spoken)
+    machine, chosen = describe_machine(), run.fastest
     if run.args.output:
-        settings = {"text": run.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
+        settings = {"text": run.args.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
         bundle = {"name": run.subject.name, "identity": run.subject.identity,
                   "packages": [package.path for package in getattr(run.subject, "packages", None) or ()]}
-        write_json(run.args.output, document(
-            "ane bench", settings, run.all_rows, run.notes, machine=machine, bundle=bundle,
-            refused=[asdict(each) for each in run.refused], chosen=chosen and asdict(chosen.tuning)))
+        write_json(run.args.output, document("ane bench", settings, run.rows, run.notes, machine=machine,
+                                             bundle=bundle, chosen=chosen and asdict(chosen)))
     if run.args.output == "-":
         return
     console = output_console()
     console.print(f"{run.subject.name} on {machine['chip']}, {machine['os']}, {machine['date']}")
-    for title, rows in (("Functions", run.rows), ("The sentence", [sentence.row for sentence in run.spoken])):
+    sentences = list(run.sentences.values())
+    for title, rows in (("Functions", run.rows[:len(run.rows) - len(sentences)]), ("The sentence", sentences)):
         if rows:
             print_rows(title, rows)
     for line in run.notes:
@@ -281,20 +242,8 @@ def report(run: BenchRun) -> None:
     if chosen is None:
         console.print("No settings can be chosen.")
         return
-    value: Any = chosen.row.value
-    doubt = f", but its times spread by {value.farthest:.0%}" if value.farthest > NOISY else ""
-    console.print(f"Fastest: {chosen.tuning}{doubt}.")
-    console.print(f"Use it with: ane say {chosen.tuning.flags}")
-
-
-def compare(args: argparse.Namespace) -> int:
-    """Print reports side by side. Raises UserError for another file."""
-    from ane.bench.reports import comparison, read_report
-    from ane.system.files import write_json
-
-    headings, cells = comparison([read_report(file) for file in args.compare])
-    if args.output:
-        write_json(args.output, {"headings": headings, "rows": cells})
-    if args.output != "-":
-        output_console().print(plain_table("Reports side by side", *headings, rows=cells))
-    return 0
+    spread = run.sentences[chosen].value.farthest
+    doubt = f", but its times spread by {spread:.0%}" if spread > NOISY else ""
+    doubt += ", which computes less exactly: listen to it" if chosen.precision == "int8" else ""
+    console.print(f"Fastest: {chosen}{doubt}.")
+    console.print(f"Use it with: ane say {chosen.flags}")

@@ -1,4 +1,4 @@
-"""``ane doctor``: what this machine can run, what is missing, and the command that adds it; and a report to send."""
+"""``ane doctor``: what this machine can run, what is missing, and the command that adds it."""
 
 import argparse
 import json
@@ -6,31 +6,18 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
-from ane.bench.reports import FORMAT, Finding, MachineReport, MeasuredParity, MeasuredPlacement
-from ane.bundles.packages import COMPUTE_UNITS
-from ane.commands.messages import message_console, output_console
-from ane.commands.packages import with_packages
-from ane.commands.progress import status_display
+from ane.commands.messages import output_console
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, write_json
 from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
 from ane.system.version import version as ane_version
 
-if TYPE_CHECKING:
-    from ane.bundles.bundle import Bundle
-
-UNITS = COMPUTE_UNITS[:3]
-BENCH_FLAGS = ("--runs", "10")
 MIN_DISK = 1e9          # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
 OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
@@ -42,29 +29,32 @@ OPTIONAL = (            # package, extra of tortoise-ane (None: the package itse
 )
 
 
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the machine.
+
+    Attributes:
+        state: "ok"; "missing": something optional is not there; "broken": it stops `ane say`.
+        fix: the command or the step that adds or repairs it; "" when there is nothing to do.
+    """
+
+    subject: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
 def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser("doctor", help="show what this machine can run and what is missing",
                                  description="Show what this machine can run, what is missing, and the command that "
                                              "adds it. The exit status is 1 only when `ane say` cannot work.")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--report", metavar="FILE.json",
-                        help="also measure placement, parity and speed of every Core ML function, and write a report "
-                             "without paths and user names, which you can send (on a Mac, many minutes)")
-    parser.add_argument("--bundle", metavar="NAME|PATH", help="bundle to measure for --report (default: the embedded "
-                                                              "demo)")
     parser.set_defaults(handler=doctor)
 
 
 def doctor(args: argparse.Namespace) -> int:
-    if args.report:
-        check_output_file(args.report)
-    elif args.bundle:
-        raise UserError("--bundle chooses what --report measures: add --report FILE.json")
     findings = [finding for check in CHECKS for finding in check()]
     broken = any(finding.state == "broken" for finding in findings)
-    if args.report:
-        report = measure_report(args.bundle, findings, message_console(args))
-        write_json(args.report, report.as_json())
     if args.json:
         print(json.dumps({"works": not broken, "findings": [asdict(finding) for finding in findings]}))
         return int(broken)
@@ -114,8 +104,7 @@ def check_onnx() -> list[Finding]:
     except (ImportError, OSError) as error:
         return [Finding("backend onnx", "missing", str(error), "pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
                                                                "'tortoise-ane[cuda]'")]
-    from ane.backends.onnx.gpu_libraries import installed_versions
-    from ane.backends.onnx.providers import DEVICES, load_error
+    from ane.backends.onnx.providers import DEVICES, installed_versions, load_error
 
     available = onnxruntime.get_available_providers()
     names = ", ".join(name.removesuffix("ExecutionProvider") for name in available)
@@ -192,72 +181,6 @@ def check_bundles() -> list[Finding]:
         weights = "" if model.trained else ", random weights: noise, not speech"
         findings.append(Finding(f"bundle {name}", "ok", f"{', '.join(content)}{weights}"))
     return findings
-
-
-def measure_report(bundle: str | None, findings: list[Finding], console: Console) -> MachineReport:
-    """Measure everything; what fails is a problem or a note of the report. Raises UserError for an unknown bundle."""
-    from ane.bench.machine import describe_machine
-    from ane.bundles.opening import DEMO, open_model
-
-    model: Any = with_packages(open_model(bundle or DEMO), "coreml" if sys.platform == "darwin" else "mil", console)
-    notes: list[str] = []
-    placement: list[MeasuredPlacement] = []
-    if sys.platform == "darwin":
-        with status_display(console, "asking for the placement") as show:
-            placement = list(placements(model, show))
-    else:
-        notes.append("placement is known on a Mac only")
-    with status_display(console, "comparing with the reference") as show:
-        parity = list(parities(model, show))
-    rows, bench_notes = measurements(model.path, console)
-    return MachineReport(describe_machine(), findings, {"name": model.name, "identity": model.identity},
-                         placement, parity, rows, [*notes, *bench_notes], format=FORMAT)
-
-
-def placements(model: "Bundle", show: Callable[[str], None]) -> Iterator[MeasuredPlacement]:
-    from ane.backends.mil.package import Package
-    from ane.commands.placement import package_placements
-
-    for package in model.packages:
-        for name in package.functions:
-            show(f"placement of {Path(package.path).stem} {name}")
-            try:
-                placed = package_placements(Package(model.path / package.path), package.compute_units, [name])[name]
-                found = {"problem": "Core ML has no plan"} if placed is None else asdict(placed)
-            except UserError as error:
-                found = {"problem": str(error)}
-            yield MeasuredPlacement(package.network, name, package.compute_units, package.precision, **found)
-
-
-def parities(model: "Bundle", show: Callable[[str], None]) -> Iterator[MeasuredParity]:
-    """On a Mac, Core ML on each choice of compute units; elsewhere the interpreter with the rounding of fp16."""
-    from converters.proof.verify import choose_packages, runner_named, verify
-
-    on_mac = sys.platform == "darwin"
-    for units in UNITS if on_mac else ("interpreter",):
-        try:
-            runner = runner_named("coreml", compute_units=units) if on_mac else runner_named(
-                "mil:fp16")
-            for one in verify(model, choose_packages(model), runner, progress=lambda what: show(f"parity of {what}")):
-                yield MeasuredParity(one.network, one.function, units, one.package.rpartition("-")[2], one.snr,
-                                     one.threshold, one.problem or "")
-        except UserError as error:
-            yield MeasuredParity("", "", units, problem=str(error))
-
-
-def measurements(bundle: Path, console: Console) -> tuple[list[Any], list[str]]:
-    """The rows and notes of `ane bench`."""
-    from ane.commands import bench
-
-    parser = argparse.ArgumentParser()
-    bench.register(parser.add_subparsers())
-    args = parser.parse_args(["bench", *BENCH_FLAGS, "--bundle", str(bundle)])
-    try:
-        run = bench.prepare(args, console)
-        run.measure()
-    except UserError as error:
-        return [], [f"`ane bench` failed: {error}"]
-    return run.all_rows, run.notes
 
 
 CHECKS: tuple[Callable[[], list[Finding]], ...] = (

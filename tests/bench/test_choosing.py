@@ -1,57 +1,21 @@
 """What `ane bench` measures of a package, and what it chooses from that."""
 
-import dataclasses
-import re
-from pathlib import Path
+import argparse
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
-from ane.backends.torch.backend import TorchBackend
-from ane.bench import stage_calls
-from ane.bench.choosing import SpokenSentence, Tuning, best_lanes, candidates, fastest
-from ane.bench.measure import measure_function
-from ane.bench.package_calls import FunctionSelection
+from ane.bench import sessions
+from ane.bench.package_calls import functions_of_a_sentence
 from ane.bench.records import BenchRow, Spread
-from ane.bench.stage_calls import SentenceSizes, StageCalls
-from ane.bundles.family import find_family
+from ane.bench.stage_calls import SentenceSizes
+from ane.bench.worker import Tuning
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands import bench
 from tests.random_model import RandomModel
 
 SIZES = SentenceSizes(capacity=100, frames=374)
-
-
-def bench_row(milliseconds: float | str, **settings) -> BenchRow:
-    """A row of a median, or of an error."""
-    row = BenchRow("torch:cpu", "clvp_text", settings={"network": "clvp", "precision": "auto", **settings})
-    if isinstance(milliseconds, str):
-        return dataclasses.replace(row, error=milliseconds)
-    return dataclasses.replace(row, value=Spread.of([milliseconds]))
-
-
-def a_package(network: str, precision: str = "fp16", parity: float | None = 70.0, **functions) -> PackageRecord:
-    stated = {} if parity is None else {"fp32 maths": parity} | (
-        {"fp16 rounding": parity} if precision != "fp32" else {})
-    records = {name: FunctionRecord(kind, bucket, stated) for name, (kind, bucket) in functions.items()}
-    return PackageRecord(network, precision, f"packages/{network}-{precision}.mlpackage", [], records)
-
-
-DECODER = {"step_4": ("step", {"columns": 4, "slots": 444}), "state_8": ("state", {"columns": 8, "slots": 844})}
-CORE_ML = Tuning("coreml", compute_units="CPU_AND_NE")
-
-
-class PackagesModel:
-    """A model of package records without files."""
-
-    name, path, family = "paper", Path("paper"), find_family()
-
-    def __init__(self, *packages: PackageRecord):
-        self.packages = list(packages)
-
-
-def package_rows(package: PackageRecord, milliseconds: float | str = 1.0) -> list[BenchRow]:
-    return [dataclasses.replace(bench_row(milliseconds, network=package.network, precision=package.precision),
-                                competitor="coreml", what=name) for name in package.functions]
 
 
 def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
@@ -60,70 +24,69 @@ def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
                "univnet_14": ("univnet", {"frames": 14}), "univnet_62": ("univnet", {"frames": 62}),
                **{f"denoise_{batch}_{frames}": ("denoise", {"batch": batch, "frames": frames})
                   for batch in (1, 2) for frames in (320, 576, 1152)}}
-    package = a_package("autoregressive", **buckets)
-    assert FunctionSelection().functions(package, SIZES) == ["prefill_64", "step_1_64", "state_1_64", "univnet_62",
-                                                             "denoise_1_576", "denoise_2_576"]
-    assert FunctionSelection(frozenset(["clvp"])).functions(package, SIZES) == []
-    assert FunctionSelection(precisions=frozenset(["8bit"])).functions(package, SIZES) == []
+    records = {name: FunctionRecord(kind, bucket, {}) for name, (kind, bucket) in buckets.items()}
+    package = PackageRecord("autoregressive", "fp16", "packages/x.mlpackage", [], records)
+    assert functions_of_a_sentence(package, SIZES) == ["prefill_64", "step_1_64", "state_1_64", "univnet_62",
+                                                       "denoise_1_576", "denoise_2_576"]
 
 
-def test_compute_units_on_which_a_function_fails_are_not_chosen():
-    decoder = a_package("autoregressive", **DECODER)
-    on_cpu = Tuning("coreml", compute_units="CPU_ONLY")
-    rows = package_rows(decoder)
-    rows[1] = dataclasses.replace(rows[1], value=None, error="the Neural Engine's compiler refuses it")
-    (found,), (refused,) = candidates(PackagesModel(decoder), [(CORE_ML, rows), (on_cpu, package_rows(decoder))], 16,
-                                      bench.has_parity)
-    assert found == Tuning("coreml", "fp16", "CPU_ONLY")
-    assert "compiler refuses" in refused.why
+@pytest.fixture
+def run(monkeypatch) -> bench.BenchRun:
+    """A run whose sentence takes a time of its own with each of the settings."""
+    seconds = {"torch:cpu": 2.0, "coreml, CPU_ONLY": 0.5}
+
+    def spoken(model, request) -> BenchRow:
+        name = str(model.tuning)
+        if name not in seconds:
+            return BenchRow(name, "sentence", error="the process was ended by SIGKILL")
+        return BenchRow(name, "sentence", value=Spread.of([seconds[name]]))
+
+    monkeypatch.setattr(sessions, "spoken_sentence", spoken)
+    model = RandomModel()
+    model.path = "here"
+    args = argparse.Namespace(text="Hi.", networks=None)
+    return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)
 
 
-@pytest.mark.parametrize(("parity", "chosen"), [(30.0, ["fp16"]), (None, ["fp16"]), (36.0, ["fp16", "8bit"])])
-def test_a_precision_without_parity_is_not_chosen(parity, chosen):
-    """35 dB are wanted of 8 bits."""
-    packages = a_package("autoregressive", **DECODER), a_package("autoregressive", "8bit", parity, **DECODER)
-    rows = [row for package in packages for row in package_rows(package)]
-    found, refused = candidates(PackagesModel(*packages), [(CORE_ML, rows)], 16, bench.has_parity)
-    assert [tuning.precision for tuning in found] == chosen
-    assert all("parity" in each.why for each in refused)
+def bench_row(error: str | None = None) -> BenchRow:
+    return BenchRow("coreml", "step_1_64", value=None if error else Spread.of([1.0]), error=error)
 
 
-def test_the_precision_of_one_network_alone_is_no_candidate():
-    decoder = a_package("autoregressive", **DECODER)
-    univnet = a_package("univnet", "fp32", 100.0, univnet_62=("univnet", {"frames": 62}))
-    rows = [*package_rows(decoder), *package_rows(univnet)]
-    found, refused = candidates(PackagesModel(decoder, univnet), [(CORE_ML, rows)], 16, bench.has_parity)
-    assert ([tuning.precision for tuning in found], refused) == (["fp16"], [])
+def test_the_fastest_spoken_sentence_decides_and_what_fails_is_not_chosen(run):
+    refused = Tuning("coreml", compute_units="CPU_AND_NE")
+    ended = Tuning("coreml", compute_units="CPU_AND_GPU")
+    chosen = Tuning("coreml", compute_units="CPU_ONLY")
+    run.functions = {refused: [bench_row(), bench_row("the Neural Engine's compiler refuses it")], ended: [bench_row()],
+                     chosen: [bench_row()], Tuning("mil:fp16"): [bench_row()]}
+    bench.speak_sentence(run)
+    assert list(run.sentences) == [Tuning("torch:cpu"), ended, chosen], "what `ane say` uses by itself comes first"
+    assert run.fastest == chosen
+    assert set(run.refused) == {"coreml, CPU_AND_NE", "mil:fp16"}
+    assert "compiler refuses" in run.refused["coreml, CPU_AND_NE"]
 
 
-def test_lanes_are_those_that_decode_all_candidates_fastest():
-    steps = [bench_row(10, lanes=1), bench_row(20, lanes=8), bench_row(50, lanes=16), bench_row("fails", lanes=32)]
-    assert [best_lanes(steps, count) for count in (1, 16, 24)] == [None, 8, 8]
-    assert best_lanes([bench_row(1)], 16) is None           # packages fix their own
+def test_without_any_settings_nothing_is_spoken_or_chosen(run):
+    run.functions = {Tuning("mil"): [bench_row()]}
+    bench.speak_sentence(run)
+    assert (run.sentences, run.fastest) == ({}, None)
 
 
-def test_settings_in_which_a_function_fails_and_engines_that_check_are_refused():
-    int8 = Tuning("torch:cpu", "int8", threads=1)
-    found, refused = candidates(PackagesModel(), [(Tuning("torch:cpu", threads=1), [bench_row(1)]),
-                                                  (int8, [bench_row("int8 reaches 12.0 dB")]),
-                                                  (Tuning("mil:fp16"), [bench_row(0.1)])], 1, bench.has_parity)
-    assert found == [Tuning("torch:cpu", threads=1)]
-    assert [each.what for each in refused] == ["torch:cpu, int8, threads 1", "mil:fp16"]
+def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
+    model = SimpleNamespace(networks={"autoregressive", "diffusion", "univnet"})
+    args = argparse.Namespace(precision=None, compute_units=None, threads=(1, 2), networks=None, runs=3)
+    run = bench.BenchRun(args, Console(stderr=True), model, {}, None)
 
+    def measured(spec: str) -> list[str]:
+        run.models = {spec: SimpleNamespace(path="here")}
+        return [f"{request.tuning}{request.networks or ''}" for _, request in bench.requests(run, "folder")]
 
-def test_a_decoder_that_loses_too_much_in_int8_is_not_measured_in_it(monkeypatch):
-    monkeypatch.setattr(stage_calls, "INT8_DB", 60.0)
-    backend = TorchBackend(RandomModel(), "cpu", "int8")
-    first = next(StageCalls(backend, SIZES).functions("torch:cpu", "int8", 1, (1,)))
-    error = measure_function(first, 1).error
-    assert re.search(r"int8 reaches [\d.]+ dB against float32, below the threshold of 60", error)
-
-
-def test_the_fastest_spoken_sentence_decides_and_one_that_fails_is_not_chosen():
-    sentences = [SpokenSentence(Tuning("torch:cpu"), bench_row(2.0)), SpokenSentence(Tuning("coreml"), bench_row(0.5)),
-                 SpokenSentence(Tuning("coreml", "8bit"), bench_row("the process was ended by SIGKILL"))]
-    assert fastest(sentences).tuning.backend == "coreml"
-    assert fastest(sentences[2:]) is fastest([]) is None
+    assert measured("torch:cpu") == [
+        "torch:cpu, threads 1", "torch:cpu, int8, threads 1('autoregressive', 'diffusion')",
+        "torch:cpu, threads 2", "torch:cpu, int8, threads 2('autoregressive', 'diffusion')"]
+    assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
+    args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
+    assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]
+    assert measured("torch:cpu") == ["torch:cpu, threads 1", "torch:cpu, threads 2"]
 
 
 def test_threads_to_try_are_powers_of_two_and_all():

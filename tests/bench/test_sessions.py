@@ -7,15 +7,14 @@ from typing import ClassVar
 import pytest
 
 from ane.bench import sessions
-from ane.bench.choosing import Tuning
 from ane.bench.records import BenchRow, Spread
 from ane.bench.sessions import function_rows, spoken_sentence
-from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, WorkerModel
+from ane.bench.worker import BenchWorker, FunctionRequest, TimedRequest, Tuning, WorkerModel
 from ane.system.errors import UserError
 from ane.system.json_process import ProcessEndedError
 
 ROWS = [BenchRow("coreml", name) for name in "abc"]
-REQUEST = FunctionRequest(Tuning("coreml", compute_units="ALL"), networks=("clvp",), lanes=(1, 2))
+REQUEST = FunctionRequest(Tuning("coreml", compute_units="ALL"), networks=("clvp",))
 READING = {"elapsed": 1.0, "seconds": 2.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 0.5},
            "peak_bytes": 10}
 
@@ -76,12 +75,12 @@ def test_a_process_that_fails_at_once_ends_the_measurement(answers):
 def test_the_sentence_is_spoken_by_two_processes_and_the_second_counts(answers):
     answers["open"] = {}
     answers["speak"] = lambda stated: {**READING, "elapsed": 9.0} if ScriptedProcess.started == 1 else READING
-    sentence = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"), "coreml")
-    assert (sentence.row.value.median, sentence.row.peak_bytes, sentence.row.error) == (0.5, 10, None)
-    assert (sentence.row.figures["first_audio_s"], sentence.row.figures["decode_s"]) == (0.25, 0.5)
+    row = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"))
+    assert (row.value.median, row.peak_bytes, row.error) == (0.5, 10, None)
+    assert (row.figures["first_audio_s"], row.figures["decode_s"]) == (0.25, 0.5)
     answers["speak"] = ProcessEndedError("the process was ended by SIGSEGV")
-    failed = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"), "coreml")
-    assert (failed.row.value, failed.row.error) == (None, "the process was ended by SIGSEGV")
+    failed = spoken_sentence(WorkerModel(tuning=Tuning("coreml")), TimedRequest("hello"))
+    assert (failed.value, failed.error) == (None, "the process was ended by SIGSEGV")
 
 
 def test_a_worker_speaks_with_the_settings_of_the_request(random_bundle):

@@ -56,18 +56,17 @@ def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
 def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatch, capsys):
     import onnxruntime
 
-    from ane.backends.onnx import gpu_libraries, providers
-    from ane.backends.onnx.gpu_libraries import GpuVersions
+    from ane.backends.onnx import providers
+    from ane.backends.onnx.providers import GpuVersions
 
     versions = GpuVersions("1.31.1", "13.0", "2.10.0+cu128", "12.8")
     names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
-    for module in (gpu_libraries, providers):
-        monkeypatch.setattr(module, "installed_versions", lambda ort: versions)
+    monkeypatch.setattr(providers, "installed_versions", lambda ort: versions)
     found = findings(capsys)
     assert found["backend onnx"]["detail"] == ("onnxruntime 1.31.1 for CUDA 13.0, torch 2.10.0+cu128 for CUDA 12.8, "
                                                "with the providers CUDA, CPU")
     assert found["backend onnx:cuda"]["state"] == "missing"
-    assert "one process can load one cuDNN only" in found["backend onnx:cuda"]["detail"]
+    assert "install both for the same CUDA" in found["backend onnx:cuda"]["detail"]
     assert "pip install" in found["backend onnx:cuda"]["fix"]
     assert "backend onnx:tensorrt" not in found

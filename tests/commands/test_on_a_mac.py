@@ -2,9 +2,7 @@
 
 # ruff: noqa: F811  fixtures are imported
 
-import getpass
 import json
-import platform
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,6 @@ import soundfile
 from ane.audio import playback
 from ane.backends.choosing import warn_of_palettes
 from ane.backends.packaged.selection import fits_in_memory
-from ane.bench import sessions
-from ane.bench.reports import read_report
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import PackageRecord
@@ -23,7 +19,6 @@ from ane.commands.placement import NEURAL_ENGINE
 from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
-from tests.bench.in_process import InProcessWorker
 from tests.small_bundle import write_small_bundle
 
 SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2")
@@ -90,28 +85,6 @@ def test_verification_announces_first_loads_and_tries_each_before(mac, small, ca
     assert mac.count("load clvp_text_32") == 1              # then what it was is remembered
     assert mac.count("load clvp_speech_32") == 2 + 1        # tried and loaded, then loaded
     assert mac.count("compile") == 1
-
-
-def test_the_report_states_everything_but_paths_and_names(mac, small, tmp_path, monkeypatch):
-    monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
-    monkeypatch.setattr(getpass, "getuser", lambda: "jane.doe")
-    monkeypatch.setattr(platform, "node", lambda: "janes-mac.local")
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home of jane.doe"))
-    flags = ("--runs", "1", "--backend", "coreml", "--networks", "clvp", "--compute-units", "CPU_ONLY")
-    monkeypatch.setattr("ane.commands.doctor.BENCH_FLAGS", flags)
-    mac.order(Order("load", function="clvp_text_32", message="Error at /Users/jane.doe/x"))
-    assert main(["doctor", "--report", str(tmp_path / "report.json"), "--bundle", str(small)]) == 0
-    report = read_report(tmp_path / "report.json")
-    assert report.machine["chip"] == "Apple M2"
-    assert {entry.function for entry in report.placement} == {entry.function for entry in report.parity}
-    assert {entry.compute_units for entry in report.parity} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
-    assert any(entry.problem for entry in report.parity)
-    assert any(entry.snr and entry.snr > entry.threshold for entry in report.parity)
-    assert any(row.value for row in report.rows if row.competitor == "coreml")
-    text = (tmp_path / "report.json").read_text()
-    for personal in ("jane", str(tmp_path), str(Path.home()) + "/", "/tmp"):
-        assert personal not in text
-    assert main(["bench", "--compare", str(tmp_path / "report.json")]) == 0
 
 
 def record(precision: str, size: int) -> PackageRecord:
