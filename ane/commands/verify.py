@@ -21,7 +21,6 @@ from ane.system.files import check_output_file, replacing, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
-    from ane.bundles.packages import PackageRecord
     from converters.proof.comparison import LayerComparison
     from converters.proof.package_run import PackageRun
     from converters.proof.verify import FunctionCheck
@@ -100,12 +99,12 @@ def verify_command(args: argparse.Namespace) -> int:
 
 
 def verify_bundle(args: argparse.Namespace) -> int:
-    from converters.proof.verify import runner_named, verify
+    from converters.proof.verify import choose_packages, runner_named, verify
 
     runner = runner_named(args.against, args.narrow_norms, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
-    chosen = chosen_functions(model, args)
+    chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
     with status_display(console, "verifying") as show, layer_comparison(args) as layers:
         results = verify(model, chosen, runner, layers, show)
     if args.against == "coreml":
@@ -127,13 +126,6 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
     if is_embedded(found) and args.against in CORE_ML_RUNNERS:
         found = with_packages(open_model(args.bundle or DEMO), "mil", console).path
     return UnverifiedBundle(found)
-
-
-def chosen_functions(model: "Bundle", args: argparse.Namespace) -> "list[tuple[PackageRecord, list[str]]]":
-    """The packages that the flags select, each with its selected functions. Raises UserError when there are none."""
-    from converters.proof.verify import choose_packages
-
-    return choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
 
 
 @contextmanager

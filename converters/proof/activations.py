@@ -62,62 +62,48 @@ class ReadableState(Protocol):
     def copied(self) -> InterpreterState: ...
 
 
-class ActivationSource(Protocol):
-    """Runs a function and yields its values.
+# runs a function of a package and yields its values; raises UserError when it cannot
+ActivationSource = Callable[[Path, str, FunctionCall], Activations]
+
+
+def interpreted(engine: MilRuntime) -> ActivationSource:
+    return lambda package, function, call: engine.load(package, function, "").activations(
+        call.inputs, call.state and call.state.copied())
+
+
+class CallRecorder(Runtime):
+    """An engine that records calls.
 
     Attributes:
-        stateful: it supports functions that have a state. cheap: all values cost little more than a few.
+        calls: the last call of each function, by name. on_state: the names and inputs of all calls, by state.
     """
-
-    stateful: bool
-    cheap: bool
-
-    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations: ...
-
-    def unload(self, package: Path) -> None:
-        """Free what was loaded from a package."""
-
-
-class InterpretedActivations:
-    """The interpreter as an ``ActivationSource``."""
-
-    stateful, cheap = True, True
-
-    def __init__(self, engine: MilRuntime):
-        self.engine = engine
-
-    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        return self.engine.load(package, function, "").activations(call.inputs, call.state and call.state.copied())
-
-    def unload(self, package: Path) -> None:
-        self.engine.unload(package)
-
-
-class RecordingEngine(Runtime):
-    """An engine that records the last call of each function, by name."""
 
     def __init__(self, engine: Runtime):
         self.engine, self.name = engine, engine.name
         self.calls: dict[str, FunctionCall] = {}
+        self.on_state: dict[int, list[tuple[str, Mapping[str, np.ndarray]]]] = {}
+        self.states: list[Any] = []         # kept, so that no other state gets the id of one
 
     def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
-        loaded = self.engine.load(package, function, compute_units)
-        return RecordedFunction(loaded, function, compute_units, self.calls)
+        return RecordedFunction(self, self.engine.load(package, function, compute_units), function, compute_units)
 
     def unload(self, package: Path) -> None:
         self.engine.unload(package)
 
 
 class RecordedFunction:
-    """A loaded function that records its last call in ``calls``."""
+    """A loaded function whose calls a ``CallRecorder`` records."""
 
-    def __init__(self, loaded: LoadedFunction, name: str, compute_units: str, calls: dict[str, FunctionCall]):
-        self.loaded, self.name, self.compute_units, self.calls = loaded, name, compute_units, calls
+    def __init__(self, recorder: CallRecorder, loaded: LoadedFunction, name: str, compute_units: str):
+        self.recorder, self.loaded, self.name, self.compute_units = recorder, loaded, name, compute_units
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: Any = None) -> dict[str, np.ndarray]:
         copies = {key: np.array(array) for key, array in inputs.items()}        # the host writes to pools in place
         before = state.copied() if isinstance(state, ReadableState) else None
-        self.calls[self.name] = FunctionCall(copies, before, self.compute_units)
+        self.recorder.calls[self.name] = FunctionCall(copies, before, self.compute_units)
+        if state is not None:
+            self.recorder.states.append(state)
+            self.recorder.on_state.setdefault(id(state), []).append((self.name, copies))
         return self.loaded.predict(inputs, state)
 
     def make_state(self) -> Any:
@@ -248,8 +234,8 @@ def compare_with_run(program: Program, call: FunctionCall, reference: Activation
     call, length = _with_padding_filled(call), _length(call)
     producers = {name: op for op in program.ops for name in (*op.outputs, op.written_state)}
     found: dict[str, ComparedValue] = {}
-    runs = (reference.activations(reference_package or package, program.name, call),
-            (item for item in candidate.activations(package, program.name, call) if item[0] in producers))
+    runs = (reference(reference_package or package, program.name, call),
+            (item for item in candidate(package, program.name, call) if item[0] in producers))
     for (name, op, expected), actual in _pairs(*runs):
         if length and expected.ndim and expected.shape[-1] == call.inputs["inside"].shape[-1]:
             expected, actual = expected[..., :length], actual[..., :length]
@@ -287,4 +273,3 @@ def _pairs(reference: Activations, candidate: Activations) -> Iterator[tuple[tup
         if actual is not None and expected[0] == actual[0]:
             yield expected, actual[2]
             actual = next(candidate, None)
-

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,12 @@ from ane.backends.coreml.compiled import extract_function
 from ane.backends.mil import Arithmetic, MilRuntime, Package
 from ane.backends.mil.package import ProgramFunction
 from ane.system.errors import UserError
-from ane.system.streams import silent_c_libraries
 from converters.coreml.graph import quiet
-from converters.proof.activations import Activations, FunctionCall, InterpretedActivations, compare_with_run
+from converters.proof.activations import Activations, ActivationSource, FunctionCall, compare_with_run, interpreted
 from converters.proof.comparison import MAX_DROP, ComparedValue
 
 if TYPE_CHECKING:
-    from ane.backends.coreai.runtime import CoreAIFunction, CoreAIRuntime
+    from ane.backends.coreai.runtime import CoreAIRuntime
 
 BATCH = 40                  # values that one compiled model returns
 
@@ -44,8 +43,9 @@ class CoreMLInspector:
             self.inspector.clear_cached_models()
 
 
-class CoreMLActivations:
-    """Core ML as an ``ActivationSource``, on a Mac.
+def core_ml_activations(package: Path, function: str, call: FunctionCall, chosen: Sequence[str] | None = None,
+                        inspector: Callable[[Path, str], Any] = CoreMLInspector) -> Activations:
+    """An ``ActivationSource`` on a Mac: the values of these names, or all. Raises UserError when Core ML fails.
 
     The inspector adds values to a model's outputs and compiles it again: a minute or more for a large function. It
     (coremltools 9.0) supports models of one function without a state. So a function is first extracted from its
@@ -54,68 +54,41 @@ class CoreMLActivations:
     coremltools' MLModelComparator compares Core ML models only, and its ``compute_snr_and_psnr`` adds 1e-5 to the
     signal, which exceeds the signal of some scaled streams. So values are compared by ``converters.proof.activations``.
     """
-
-    stateful, cheap = False, False
-
-    def __init__(self, inspector: Callable[[Path, str], Any] = CoreMLInspector):
-        self.inspector = inspector
-
-    def activations(self, package: Path, function: str, call: FunctionCall,
-                    chosen: Sequence[str] | None = None) -> Activations:
-        """The values of these names, or all. Raises UserError when Core ML fails."""
-        program = Package(package).function(function)
-        types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
-        # the binding does not accept float16 (ane.backends.coreml.runtime)
-        inputs = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
-                  for name, array in call.inputs.items()}
-        names = list(types if chosen is None else chosen)
-        with TemporaryDirectory() as folder:
-            extract_function(package, function, Path(folder) / "function.mlpackage")
-            try:
-                inspector = self.inspector(Path(folder) / "function.mlpackage", call.compute_units)
-                for start in range(0, len(names), BATCH):
-                    batch = names[start:start + BATCH]
-                    values = inspector.values(inputs, batch)
-                    for name in batch:
-                        if values.get(name) is not None:
-                            op, type = types[name]
-                            yield name, op, np.asarray(values[name], np.float32).reshape(type.shape)
-            except RuntimeError as error:
-                raise UserError(f"Core ML cannot show the values inside function {function} of {package} on "
-                                f"{call.compute_units}: {error}") from error
-
-    def unload(self, package: Path) -> None:
-        pass
+    program = Package(package).function(function)
+    types = {name: (op.type, type) for op in program.ops for name, type in op.outputs.items()}
+    # the binding does not accept float16 (ane.backends.coreml.runtime)
+    inputs = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
+              for name, array in call.inputs.items()}
+    names = list(types if chosen is None else chosen)
+    with TemporaryDirectory() as folder:
+        extract_function(package, function, Path(folder) / "function.mlpackage")
+        try:
+            inspected = inspector(Path(folder) / "function.mlpackage", call.compute_units)
+            for start in range(0, len(names), BATCH):
+                batch = names[start:start + BATCH]
+                values = inspected.values(inputs, batch)
+                for name in batch:
+                    if values.get(name) is not None:
+                        op, type = types[name]
+                        yield name, op, np.asarray(values[name], np.float32).reshape(type.shape)
+        except RuntimeError as error:
+            raise UserError(f"Core ML cannot show the values inside function {function} of {package} on "
+                            f"{call.compute_units}: {error}") from error
 
 
-@dataclass(frozen=True)
-class ChosenActivations:
-    """Some values of a function on Core ML as an ``ActivationSource``."""
-
-    source: CoreMLActivations
-    names: Sequence[str]
-    stateful, cheap = False, False
-
-    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        return self.source.activations(package, function, call, self.names)
-
-    def unload(self, package: Path) -> None:
-        self.source.unload(package)
-
-
-def first_loss(program: ProgramFunction, call: FunctionCall, source: CoreMLActivations,
+def first_loss(program: ProgramFunction, call: FunctionCall, source: Callable[..., Activations],
                package: Path) -> ComparedValue | None:
     """The first value of a function that loses more on Core ML than rounding to fp16 explains; None if none does.
 
     ``BATCH`` values, evenly apart, are compared, then those between the last right one and the first wrong one, and so
     on: two or three compilations for a large function. Raises UserError when Core ML fails.
     """
-    exact, rounded = (InterpretedActivations(MilRuntime(Arithmetic(fp16=fp16))) for fp16 in (False, True))
+    exact, rounded = (interpreted(MilRuntime(Arithmetic(fp16=fp16))) for fp16 in (False, True))
     usual = {value.name: value.snr for value in compare_with_run(program, call, exact, rounded, package)}
     names, first = list(usual), None
     while names:
         step = -(-len(names) // BATCH)
-        chosen = ChosenActivations(source, [*names[step - 1:-1:step], names[-1]])
+        chosen = partial(source, chosen=[*names[step - 1:-1:step], names[-1]])
         values = compare_with_run(program, call, exact, chosen, package)
         wrong = next((index for index, value in enumerate(values) if value.snr < usual[value.name] - MAX_DROP), None)
         if wrong is None:
@@ -126,25 +99,12 @@ def first_loss(program: ProgramFunction, call: FunctionCall, source: CoreMLActiv
     return first
 
 
-class CoreAIActivations:
-    """Core AI as an ``ActivationSource``, in the precision of ``runtime``.
-
-    The function is written again as an asset that returns all values.
-    """
-
-    stateful, cheap = True, True
-
-    def __init__(self, runtime: "CoreAIRuntime"):
-        self.runtime = runtime
-        self._loaded: dict[tuple[Path, str], tuple[CoreAIFunction, TemporaryDirectory]] = {}
-
-    def activations(self, package: Path, function: str, call: FunctionCall) -> Activations:
-        """Raises UserError when an op is not supported or Core AI fails."""
+def core_ai_activations(runtime: "CoreAIRuntime") -> ActivationSource:
+    """Core AI as an ``ActivationSource``, in the precision of ``runtime``, which returns all values."""
+    def activations(package: Path, function: str, call: FunctionCall) -> Activations:
         from ane.backends.coreai.runtime import CoreAIState
 
-        if (package, function) not in self._loaded:
-            self._loaded[package, function] = self._load(package, function)
-        loaded, _ = self._loaded[package, function]
+        loaded = runtime.load(package, function, "")
         state = CoreAIState(call.state) if call.state else None
         values = loaded.run(call.inputs, state)
         states = state.copied() if state else {}
@@ -154,18 +114,4 @@ class CoreAIActivations:
             if op.written_state:        # its last value, as programs write each state once
                 yield op.written_state, op.type, states[op.written_state].astype("float32")
 
-    def unload(self, package: Path) -> None:
-        for key in [key for key in self._loaded if key[0] == package]:
-            self._loaded.pop(key)[1].cleanup()
-
-    def _load(self, package: Path, function: str) -> tuple["CoreAIFunction", TemporaryDirectory]:
-        """The function that returns all values, and the folder of its asset."""
-        from ane.backends.coreai.runtime import COMPILED, CoreAIFunction, open_asset, write_model
-
-        opened, runtime, folder = Package(package), self.runtime, TemporaryDirectory()
-        path = Path(folder.name) / f"values.{COMPILED}"
-        write_model(opened, [function], path, runtime.fp16, values=True)
-        with silent_c_libraries():
-            model = open_asset(path, runtime.loop)
-            return CoreAIFunction(model.load_function(function), opened.function(function), runtime.loop, runtime.fp16,
-                                  f"function {function!r} of {package}"), folder
+    return activations

@@ -11,7 +11,7 @@ from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
-from converters.proof.activations import FunctionCall, InterpretedActivations, ReadableState, compare_with_run
+from converters.proof.activations import FunctionCall, ReadableState, compare_with_run, interpreted
 from converters.proof.comparison import ComparedValue, TensorDump, TensorSummary, compare
 from converters.proof.verify import PackageRunner
 
@@ -86,17 +86,17 @@ def run_package(path: Path, function: str | None, runner: PackageRunner, calls: 
     values = [_value(name, "", array, expected) for name, array in outputs.items()]
     if not layers:
         return PackageRun(program.name, outputs, values)
-    if program.states and not runner.source.stateful:
+    if program.states and not runner.stateful:
         raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
     found = list(_layers(runner, path, program.name, call, expected, dump))
-    operations = () if runner.exact else compare_with_run(program, call, InterpretedActivations(MilRuntime()),
+    operations = () if runner.exact else compare_with_run(program, call, interpreted(MilRuntime()),
                                                           runner.source, path)
     return PackageRun(program.name, outputs, values, found, operations)
 
 
 def _layers(runner: PackageRunner, path: Path, function: str, call: FunctionCall, expected: Mapping[str, np.ndarray],
             dump: TensorDump | None) -> Iterator[RunValue]:
-    for name, op, array in runner.source.activations(path, function, call):
+    for name, op, array in runner.source(path, function, call):
         if dump is not None:
             dump.add(name, array)
         yield _value(name, op, array, expected)

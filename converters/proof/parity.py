@@ -1,26 +1,32 @@
 """Parity of packages: every function against the float32 networks, both driven by the probe of its row
-(``converters.functions``). Core ML's functions are interpreted, ONNX graphs run on the CPU."""
+(``converters.functions``). Core ML's functions are interpreted, ONNX graphs run on the CPU.
 
-from collections.abc import Callable, Sequence
+A Core ML package gets the golden probes of its functions (``ane.backends.packaged.probes``). Their inputs are those
+with which the row's probe last called a function, so that they are typical; what they must return is computed by the
+interpreter in float32.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ane.backends.base import Backend
+from ane.backends.base import MASKED, Backend
 from ane.backends.mil import Arithmetic, MilRuntime
+from ane.backends.mil.package import Package
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
-from ane.backends.packaged.probes import FunctionProbe, write_probes
+from ane.backends.packaged.probes import FunctionProbe, narrowed, samples, widened, write_probes
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
-from converters.proof.golden import CallRecorder, golden_probe
+from converters.proof.activations import CallRecorder
 
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
@@ -28,6 +34,8 @@ ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Ar
 FLUSHED_THRESHOLD = 45.0    # dB, or that for rounding if it is lower
 ON_CPU, ERROR = "cpu", "error"
 MAX_SNR = 200.0         # dB recorded for equal arrays
+SLACK = 6.0             # dB of a golden probe below what fp16 reaches in the interpreter, subnormals kept or flushed
+MOST = 60.0             # dB of a golden probe; any machine that computes a function right reaches it in fp32
 
 
 def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
@@ -173,3 +181,68 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     """The largest absolute error."""
     return max(float(np.abs(reference.astype(np.float64) - output).max())
                for reference, output in zip(references, outputs, strict=True))
+
+
+# Golden probes
+
+def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float, fp16: bool) -> FunctionProbe | None:
+    """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
+
+    Args:
+        threshold: dB that `ane verify` demands. fp16: whether it computes in fp16.
+    """
+    package = Package(path)
+    calls = _calls(recorder, package, name)
+    if not calls:
+        return None
+    rounded = []
+    for called, inputs in calls:
+        declared = package.function(called).inputs
+        arrays = {key: array.astype({"fp16": np.float16, "int32": np.int32}.get(declared[key].dtype, np.float32))
+                  for key, array in inputs.items()}
+        arrays = {key: widened(narrowed(array), array.shape) for key, array in arrays.items()}
+        rounded.append((called, used_columns(arrays)))
+
+    def last(arithmetic: Arithmetic) -> Mapping[str, np.ndarray]:
+        engine = MilRuntime(arithmetic, {path: package})
+        functions = {called: engine.load(path, called, "CPU_ONLY") for called, _ in rounded}
+        state = functions[rounded[0][0]].make_state()
+        for called, inputs in rounded:
+            outputs = functions[called].predict(inputs, state)
+        return outputs
+
+    probe = FunctionProbe(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
+    reached = [probe.decibels(last(ARITHMETICS[name])) for name in ((ROUNDING, FLUSHED) if fp16 else ())]
+    return FunctionProbe(rounded, probe.expected, round(min(MOST, threshold, *(dB - SLACK for dB in reached)), 1))
+
+
+def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The inputs of a decoder's function, with its first column in place of those that were not used.
+
+    A column that sees nothing has scores of -10,000 and a little, which fp16 cannot tell apart; its values are dropped.
+    """
+    if "mask" not in inputs or "x" not in inputs:
+        return dict(inputs)
+    x, mask = inputs["x"].copy(), inputs["mask"].copy()
+    unused = (mask[0, 0] <= MASKED).all(axis=-1) | ~x[0, :, 0].any(axis=0)
+    x[..., unused], mask[:, :, unused] = x[..., :1], mask[:, :, :1]
+    return {**inputs, "x": x, "mask": mask}
+
+
+def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[str, Mapping[str, np.ndarray]]]:
+    """The last call of a function, after what was stored before it; of a store, all until the first that reads them."""
+    if name in recorder.calls and not package.function(name).states:
+        return [(name, recorder.calls[name].inputs)]
+    for calls in reversed(recorder.on_state.values()):
+        names = [called for called, _ in calls]
+        if name in names:
+            writes = [_writes(package, called) for called in names]
+            last = len(names) - 1 - names[::-1].index(name)
+            if writes[last]:
+                last = next((index for index in range(last, len(names)) if not writes[index]), last)
+            return [call for index, call in enumerate(calls) if index == last or (writes[index] and index < last)]
+    return []
+
+
+def _writes(package: Package, function: str) -> bool:
+    return any(op.written_state for op in package.function(function).ops)

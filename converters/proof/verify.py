@@ -28,12 +28,12 @@ from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import family_of, models
 from converters.proof.activations import (
     ActivationSource,
+    CallRecorder,
     CapturedOutputs,
     FunctionCall,
-    InterpretedActivations,
-    RecordingEngine,
     compare_with_modules,
     compare_with_run,
+    interpreted,
 )
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, first_drift
 from converters.proof.onnx_values import capture_outputs, compare_values, instrument
@@ -52,7 +52,6 @@ from converters.proof.parity import (
     threshold_of,
 )
 
-RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai", "coreai:fp16")
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a published activation has no value
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
@@ -171,7 +170,8 @@ class PackageRunner(Runner):
     """Runs Core ML packages.
 
     Attributes:
-        engine: runs functions. source: returns the values inside a function.
+        engine: runs functions. source: returns the values inside a function, on ``values_engine`` (None: on none that
+            is kept loaded). stateful: also of functions with a state. cheap: all values cost little more than a few.
         compute_units: where Core ML may run every network; None: as the bundle states for each.
         exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
         interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
@@ -180,6 +180,9 @@ class PackageRunner(Runner):
 
     engine: Runtime
     source: ActivationSource
+    values_engine: Runtime | None = None
+    stateful: bool = True
+    cheap: bool = True
     compute_units: str | None = None
     exact: bool = False
     interpreter: MilRuntime | None = None
@@ -188,32 +191,33 @@ class PackageRunner(Runner):
                  layers: LayerComparison | None) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
-        layers = layers if self.source.stateful or not program.states else None
+        layers = layers if self.stateful or not program.states else None
         names = [value for op in program.ops for value in op.outputs] if layers else []
         captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
         with captured.capture():
             expected = run_probe(reference, model, package, name)
-        engine = RecordingEngine(self.engine)
+        engine = CallRecorder(self.engine)
         units = {package.network: self.compute_units} if self.compute_units else None
         backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
-        if layers and not self.source.cheap:
+        if layers and not self.cheap:
             from converters.proof.apple_activations import first_loss
 
             if not check.passed:
                 check.difference = first_loss(program, engine.calls[name], self.source, path)
         elif layers:
             call = engine.calls[name]
-            check.values = compare_with_modules(captured, self.source.activations(path, name, call), call, layers)
+            check.values = compare_with_modules(captured, self.source(path, name, call), call, layers)
             if not self.exact:
-                check.operations = compare_with_run(program, call, InterpretedActivations(MilRuntime()), self.source,
+                check.operations = compare_with_run(program, call, interpreted(MilRuntime()), self.source,
                                                     path)
             if self.interpreter:
                 check.difference = first_difference(model.model, package, name, call, self.source, self.interpreter)
 
     def unload(self, package: Path) -> None:
-        self.source.unload(package)
-        self.engine.unload(package)
+        for engine in (self.engine, self.values_engine):
+            if engine:
+                engine.unload(package)
 
 
 @dataclass(frozen=True)
@@ -228,8 +232,7 @@ class OnnxRunner(Runner):
         with instrument(file) if layers else nullcontext() as graph:
             with capture_outputs(reference.network(package.network)) as captured:
                 expected = run_probe(reference, model, package, check.function)
-            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
-                                    record=not layers)
+            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load)
             check.compare(expected, run_probe(candidate, model, package, check.function))
             if graph and layers:
                 check.values = compare_values(captured, graph, layers)
@@ -241,7 +244,7 @@ def onnx_runner(device: OnnxDevice) -> OnnxRunner:
 
 
 def runner_named(name: str, narrow: bool = False, compute_units: str | None = None) -> Runner:
-    """One of ``RUNNERS``, or one of ONNX packages for the name of a backend, such as onnx:cuda.
+    """The runner that --against of `ane verify` names.
 
     Raises UserError for an option without effect on it, Core ML outside macOS, or a provider of ONNX Runtime that does
     not load.
@@ -257,21 +260,21 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
                             "against=coreai runs them on Apple's Core AI")
         from ane.backends.coreml.runtime import CoreMLRuntime
         from ane.backends.coreml.trial import CoreMLTrial
-        from converters.proof.apple_activations import CoreMLActivations
+        from converters.proof.apple_activations import core_ml_activations
 
-        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), CoreMLActivations(),
-                             compute_units)
+        return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
+                             stateful=False, cheap=False, compute_units=compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
-        from converters.proof.apple_activations import CoreAIActivations
+        from converters.proof.apple_activations import core_ai_activations
 
-        runtime = CoreAIRuntime(fp16=name == "coreai:fp16", separate=True)
+        runtime, values = (CoreAIRuntime(name == "coreai:fp16", values) for values in (False, True))
         arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
-        return PackageRunner(name, runtime, CoreAIActivations(runtime), arithmetic=arithmetic, slack=CORE_AI_SLACK,
-                             limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
+        return PackageRunner(name, runtime, core_ai_activations(values), values, arithmetic=arithmetic,
+                             slack=CORE_AI_SLACK, limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
     recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
     engine = MilRuntime(replace(ARITHMETICS[recorded], narrow_norms=narrow))
-    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, InterpretedActivations(engine),
+    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, interpreted(engine),
                          exact=name == "mil", interpreter=engine, arithmetic=None if narrow else recorded)
 
 
@@ -355,7 +358,7 @@ def first_difference(model: Model, package: PackageRecord, name: str, call: Func
         for value, (op, type) in _declared(expected).items():
             if declared.get(value, ("", type))[1] != type:
                 return ComparedValue(value, op, float("inf"), -MAX_SNR)
-        values = compare_with_run(expected, call, InterpretedActivations(interpreter), candidate, path, fresh, EXACT)
+        values = compare_with_run(expected, call, interpreted(interpreter), candidate, path, fresh, EXACT)
     found = {value.name: value for value in values}
     for value, (op, _) in _declared(expected).items():
         if value not in found:

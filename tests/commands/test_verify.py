@@ -11,7 +11,6 @@ import pytest
 
 from ane.cli import main
 from ane.commands import packages, progress
-from ane.commands import verify as command
 from tests.small_bundle import spoil, write_small_bundle
 
 DECODER, RANDOM_LATENTS = (f"packages/{network}-fp16.mlpackage" for network in ("autoregressive", "rlg_auto"))
@@ -172,11 +171,3 @@ def test_core_ml_off_macos_is_refused_before_the_embedded_bundle_is_converted(ru
     status, _, err = run("--against", "coreml")
     assert status == 1
     assert "Core ML runs on macOS only" in err
-
-
-def test_the_choices_are_all_runners_and_compute_units():
-    from ane.backends.coreml.runtime import COMPUTE_UNITS
-    from converters.proof.verify import RUNNERS
-
-    assert command.CORE_ML_RUNNERS == RUNNERS
-    assert sorted(command.COMPUTE_UNITS) == sorted(COMPUTE_UNITS)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from ane.backends.mil import Interpreter, MilRuntime, Package
-from converters.proof.activations import FunctionCall, InterpretedActivations, RecordingEngine
+from converters.proof.activations import CallRecorder, FunctionCall, interpreted
 from tests.backends.coreml.packages import X, save_scale_package
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
 
 from ane.backends.coreai.runtime import CoreAIRuntime
-from converters.proof.apple_activations import CoreAIActivations
+from converters.proof.apple_activations import core_ai_activations
 
 
 def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tmp_path):
@@ -18,20 +18,21 @@ def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tm
     state = Interpreter(Package(path)).make_state()
     state["total"][:] = 5
     call = FunctionCall({"x": X}, state, "ALL")
-    source = CoreAIActivations(CoreAIRuntime(separate=True))
+    runtime = CoreAIRuntime(values=True)
+    source = core_ai_activations(runtime)
     for _ in range(2):          # the call's state is not changed
-        expected = list(InterpretedActivations(MilRuntime()).activations(path, "main", call))
-        actual = list(source.activations(path, "main", call))
+        expected = list(interpreted(MilRuntime())(path, "main", call))
+        actual = list(source(path, "main", call))
         assert [part[:2] for part in actual] == [part[:2] for part in expected]
         assert ("total", "write_state") in [part[:2] for part in actual]
         for (*_, one), (*_, other) in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(one, other)
-    source.unload(path)
+    runtime.unload(path)
 
 
 def test_the_state_before_a_call_is_recorded(tmp_path):
     path = save_scale_package(tmp_path / "scale.mlpackage")
-    engine = RecordingEngine(CoreAIRuntime(separate=True))
+    engine = CallRecorder(CoreAIRuntime())
     function = engine.load(path, "main", "ALL")
     state = function.make_state()
     for total in range(3):

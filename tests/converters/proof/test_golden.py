@@ -9,7 +9,7 @@ from safetensors import safe_open
 from ane.backends.base import MASKED
 from ane.backends.packaged.probes import FILE
 from ane.bundles.bundle import Bundle
-from converters.proof.golden import used_columns
+from converters.proof.parity import used_columns
 from tests.small_bundle import write_small_bundle
 
 

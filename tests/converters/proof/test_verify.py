@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,12 @@ from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.package import CoreMLOptions
 from converters.proof.activations import (
+    CallRecorder,
     CapturedOutputs,
-    InterpretedActivations,
-    RecordingEngine,
     compare_with_modules,
+    interpreted,
 )
-from converters.proof.apple_activations import CoreMLActivations, CoreMLInspector
+from converters.proof.apple_activations import CoreMLInspector, core_ml_activations
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
 from converters.proof.verify import (
     FunctionCheck,
@@ -97,7 +98,7 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     network, length = reference_network("diffusion"), 57
     graphs = [diffusion.condition(network, 16), diffusion.denoise(network, rows, 64)]
     graphs += [diffusion.sample(network, steps, rows, 64)] if steps > 1 else []
-    engine, paths = RecordingEngine(InterpretingRuntime()), saved(graphs, FP32, folder)
+    engine, paths = CallRecorder(InterpretingRuntime()), saved(graphs, FP32, folder)
     functions = [[PackageFunction(engine, paths[graph.name], graph.name, graph.bucket, "CPU_ONLY", graph.kind)]
                  for graph in graphs]
 
@@ -116,8 +117,8 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
         reference = TorchDenoiser(network, [torch.from_numpy(latents)], torch.from_numpy(voice), [length])
         sample(reference, length, run, np.random.default_rng(1))
     sample(packaged, length, run, np.random.default_rng(1))
-    source = InterpretedActivations(MilRuntime())
-    return [compare_with_modules(one, source.activations(paths[name], "main", engine.calls[name]),
+    source = interpreted(MilRuntime())
+    return [compare_with_modules(one, source(paths[name], "main", engine.calls[name]),
                          engine.calls[name], LayerComparison()) for name, one in found.items()]
 
 
@@ -246,7 +247,8 @@ class Inspecting:
 def core_ml(mac):  # noqa: F811
     """Core ML with a stand-in for its inspector."""
     engine = CoreMLRuntime()
-    return lambda inspector: PackageRunner("coreml", engine, CoreMLActivations(inspector), None)
+    return lambda inspector, cheap=False: PackageRunner(
+        "coreml", engine, partial(core_ml_activations, inspector=inspector), stateful=False, cheap=cheap)
 
 
 class Wrong(Inspecting):
@@ -279,11 +281,11 @@ def test_a_function_that_passes_on_core_ml_is_not_compiled_again(small, core_ml)
     assert (one.passed, one.problem, one.values) == (True, "", ())
 
 
-def test_values_inside_core_ml_are_compared(small, core_ml, monkeypatch):
+def test_values_inside_core_ml_are_compared(small, core_ml):
     """As of a package that `ane verify --package` runs."""
-    monkeypatch.setattr(CoreMLActivations, "cheap", True)
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting, True),
+                  layers=LayerComparison())
     assert one.passed, one.problem
     assert one.drift is None
     assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not return is left out"
