@@ -13,7 +13,7 @@ functions for, and crops the result.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,14 +31,17 @@ class TensorSpec:
     dtype: str = "float32"
 
 
-class FunctionSet(Protocol):
-    """Fixed-shape functions of one network's package, as a stage with a ``packaged`` call uses them."""
+@dataclass(frozen=True)
+class FunctionSet:
+    """Fixed-shape functions of one network's package, as a stage with a ``packaged`` call uses them.
 
-    def functions(self, kind: str) -> Sequence[Any]:
-        """The functions of a kind, one per bucket; none when the package was converted without that kind."""
+    Attributes:
+        functions: kind → the functions of that kind, one per bucket; none when the package was converted without it.
+        table: key → the parameter with this key in the state dict, float32, for computations in NumPy.
+    """
 
-    def table(self, key: str) -> np.ndarray:
-        """The parameter with this key in the state dict, float32, for computations in NumPy."""
+    functions: Callable[[str], Sequence[Any]]
+    table: Callable[[str], np.ndarray]
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def load_graph(spec: str, model: "Model", options: EngineOptions) -> "Backend":
         if name != "threads":
             raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it "
                             "out", name)
-    options.check(spec, "onnx", "cpu")
+    options.check(spec, "onnx")
     return GraphEngine(model, options.threads)
 
 

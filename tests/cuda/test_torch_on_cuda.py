@@ -210,7 +210,7 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
 
 
 def test_each_sentence_has_the_codes_of_the_cpu():
-    """The second sentence replays CUDA graphs that the first one recorded, and uses networks that were kept."""
+    """The second sentence uses networks that were kept."""
     model = open_model("demo")
     settings = Settings.of("fastest", model.settings)
     on_cpu, on_cuda = (Synthesizer(model, TorchBackend(model, device, "fp32")) for device in ("cpu", DEVICE))

@@ -10,7 +10,6 @@ Engine, the slowest part of a first load, under the path of the compiled model.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -21,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from ane.backends.coreml.tools import MacMachine, error_summary
 from ane.backends.coreml.trial import UnansweredError
@@ -177,19 +178,21 @@ class CompiledCache:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock under which one process at a time compiles or deletes. It is released when a process dies."""
+        lock = FileLock(self.folder / LOCK)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = (self.folder / LOCK).open("w")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                LOGGER.info("Waiting for another process that is compiling models")
+                lock.acquire()
         except OSError as error:
             raise UserError(f"cannot write {self.folder}: {error.strerror or error}; set ANE_HOME to a folder that "
                             "can be written") from error
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                LOGGER.info("Waiting for another process that is compiling models")
-                fcntl.flock(file, fcntl.LOCK_EX)
+        try:
             yield
+        finally:
+            lock.release()
 
 
 def read_tried(compiled: Path) -> dict[str, str]:

@@ -27,6 +27,14 @@ UNARY = {
 }
 
 
+REDUCTIONS = {
+    "reduce_sum": torch.sum, "reduce_mean": lambda x, *how: x.float().mean(*how), "reduce_max": torch.amax,
+    "reduce_min": torch.amin, "reduce_sum_square": lambda x, *how: x.square().sum(*how),
+    "reduce_l1_norm": lambda x, *how: x.abs().sum(*how), "reduce_l2_norm": lambda x, *how: x.square().sum(*how).sqrt(),
+    "reduce_log_sum": lambda x, *how: x.sum(*how).log(), "reduce_log_sum_exp": torch.logsumexp,
+}
+
+
 def _binary(function):
     def compute(x: Tensor, y: Tensor) -> Tensor:
         return function(x, y)
@@ -39,10 +47,15 @@ def _unary(function):
     return compute
 
 
-for _name, _function in BINARY.items():
-    op(_binary(_function), name=_name)
-for _name, _function in UNARY.items():
-    op(_unary(_function), name=_name)
+def _reduction(function):
+    def compute(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
+        return function(x, tuple(range(x.ndim)) if axes is None else axes, keep_dims)
+    return compute
+
+
+for _table, _kernel in ((BINARY, _binary), (UNARY, _unary), (REDUCTIONS, _reduction)):
+    for _name, _function in _table.items():
+        op(_kernel(_function), name=_name)
 
 
 @op
@@ -90,8 +103,6 @@ def elu(x: Tensor, alpha: float) -> Tensor:
     return F.elu(x, alpha)
 
 
-
-
 @op
 def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
     return (x * alpha + beta).clamp(0, 1)
@@ -123,7 +134,6 @@ def identity(x: Tensor) -> Tensor:
 @op
 def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
     return torch.zeros(shape) if value is None else value.expand(shape).clone()
-
 
 
 @op
@@ -204,60 +214,11 @@ def _affine(x: Tensor, gamma: Tensor | None, beta: Tensor | None, shape: list[in
     return x if beta is None else x + beta.reshape(shape)
 
 
-def _axes(x: Tensor, axes: Ints | None) -> Ints:
-    return tuple(range(x.ndim)) if axes is None else axes
-
-
-@op
-def reduce_sum(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.sum(_axes(x, axes), keepdim=keep_dims)
-
-
-@op
-def reduce_mean(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.float().mean(_axes(x, axes), keepdim=keep_dims)
-
-
-@op
-def reduce_max(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.amax(_axes(x, axes), keepdim=keep_dims)
-
-
-@op
-def reduce_min(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.amin(_axes(x, axes), keepdim=keep_dims)
-
-
 @op
 def reduce_prod(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    for axis in sorted((axis % x.ndim for axis in _axes(x, axes)), reverse=True):
+    for axis in sorted((axis % x.ndim for axis in axes or range(x.ndim)), reverse=True):
         x = x.prod(axis, keepdim=keep_dims)
     return x
-
-
-@op
-def reduce_sum_square(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.square().sum(_axes(x, axes), keepdim=keep_dims)
-
-
-@op
-def reduce_l1_norm(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.abs().sum(_axes(x, axes), keepdim=keep_dims)
-
-
-@op
-def reduce_l2_norm(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.square().sum(_axes(x, axes), keepdim=keep_dims).sqrt()
-
-
-@op
-def reduce_log_sum(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.sum(_axes(x, axes), keepdim=keep_dims).log()
-
-
-@op
-def reduce_log_sum_exp(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-    return x.logsumexp(_axes(x, axes), keepdim=keep_dims)
 
 
 @op

@@ -192,7 +192,6 @@ def avg_pool(x: Tensor, kernel_sizes: Ints, pad_type: str, strides: Ints | None 
     return total / count
 
 
-
 def _pool_padding(x: Tensor, kernel: Ints, pad_type: str, strides: Ints, pad: Ints | None,
                   ceil_mode: bool) -> tuple[Ints, Ints, Ints]:
     """Sizes to add before and after each spatial axis, and beyond them for the last window of ``ceil_mode``."""

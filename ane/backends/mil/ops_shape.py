@@ -51,7 +51,6 @@ def expand_dims(x: Tensor, axes: Ints) -> Tensor:
     return x
 
 
-
 @op(exact=True)
 def reverse(x: Tensor, axes: Ints | None = None) -> Tensor:
     return x.flip(tuple(range(x.ndim)) if axes is None else axes)

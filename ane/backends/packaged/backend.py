@@ -2,21 +2,19 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, Decoder, Stage
+from ane.backends.base import Backend, Decoder, FunctionSet, Stage
 from ane.backends.denoising import Denoiser
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.engine import PackagedEngine
-from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, attempt
+from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits, attempt
 from ane.backends.packaged.functions import PackageFunction, Runtime
 from ane.backends.packaged.probes import FILE as PROBES
 from ane.backends.packaged.selection import select_packages
-from ane.backends.packaged.units import FunctionUnits
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -62,7 +60,10 @@ class PackagedBackend(PackagedEngine):
         return attempt(work, partial(self._move_on, network))
 
     def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return declared.packaged(NetworkFunctions(self, declared.network), stage, inputs)
+        return declared.packaged(self._function_set(declared.network), stage, inputs)
+
+    def _function_set(self, network: str) -> FunctionSet:
+        return FunctionSet(partial(self.functions, network), partial(self.table, network))
 
     def longest(self, stage: str, length: str) -> int | None:
         """The largest bucket of a stage; None for a network that has no package."""
@@ -84,20 +85,16 @@ class PackagedBackend(PackagedEngine):
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> PackagedDecoder:
         network = self.stages.decoder.network
-        return self._bind(network, self._step_functions(network), lanes, capacity, prefixes, max_prefix_length,
-                          not self.keep)
+        package, shape = self.packages[network], self.model.config(network).decoder_shape
+        dtype = np.float32 if self.runtime.in_place or package.precision == "fp32" else np.float16
+        return PackagedDecoder(self.functions(network, "prefill"), self._step_functions(network),
+                               self.functions(network, "store"), lanes, capacity,
+                               (shape.layers, shape.heads, shape.head_width), package.scale, dtype, prefixes,
+                               max_prefix_length, self.functions(network, "memory"), not self.keep)
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         stage = self.stages.denoiser
-        return stage.packaged(NetworkFunctions(self, stage.network), latents, conditioning, frames)
-
-    def _bind(self, network: str, steps: Sequence[PackageFunction], lanes: int, capacity: int, prefixes: int = 1,
-              max_prefix_length: int | None = None, release_prefill: bool = False) -> PackagedDecoder:
-        package, shape = self.packages[network], self.model.config(network).decoder_shape
-        dtype = np.float32 if self.runtime.in_place or package.precision == "fp32" else np.float16
-        return PackagedDecoder(self.functions(network, "prefill"), steps, self.functions(network, "store"), lanes,
-                               capacity, (shape.layers, shape.heads, shape.head_width), package.scale, dtype, prefixes,
-                               max_prefix_length, self.functions(network, "memory"), release_prefill)
+        return stage.packaged(self._function_set(stage.network), latents, conditioning, frames)
 
     def _move_on(self, network: str, error: UserError) -> None:
         """After an error of a network's package: choose what replaces the function, or the network; or raise it."""
@@ -145,18 +142,3 @@ class PackagedBackend(PackagedEngine):
             return found[-1 if proven else 0]
         raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
                         f"the cache {self.cache}, or use cache=auto")
-
-
-@dataclass(frozen=True)
-class NetworkFunctions:
-    """``ane.backends.base.FunctionSet`` of one network."""
-
-    backend: PackagedBackend
-    network: str
-
-    def functions(self, kind: str) -> list[PackageFunction]:
-        return self.backend.functions(self.network, kind)
-
-    def table(self, key: str) -> np.ndarray:
-        return self.backend.table(self.network, key)
-

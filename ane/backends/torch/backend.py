@@ -23,7 +23,7 @@ from ane.backends.torch.device import (
 )
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
-from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, StaticDecoders
+from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, governed
 from ane.bundles import Model
 from ane.bundles.weights import skeleton
@@ -125,7 +125,6 @@ class TorchBackend(Backend):
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
-        self._static_decoders = StaticDecoders()
 
     @governed
     @torch.inference_mode()
@@ -152,18 +151,12 @@ class TorchBackend(Backend):
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
                 max_prefix_length: int | None = None) -> TorchDecoder:
         name = self.stages.decoder.network
-        cuda = self.device.type == "cuda"
-
-        def make(lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> TorchDecoder:
-            kind: Any = TorchDecoder
-            if cuda:
-                kind = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
-            return kind(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
-                        max_prefix_length)
-
+        make: Any = TorchDecoder
+        if self.device.type == "cuda":
+            make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
         with torch_memory_errors():
-            chosen = partial(self._static_decoders, make) if cuda else make
-            decoder = chosen(lanes, capacity, prefixes, max_prefix_length)
+            decoder = make(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
+                           max_prefix_length)
         decoder.governor = self.governor
         return decoder
 
@@ -202,7 +195,6 @@ class TorchBackend(Backend):
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
-        self._static_decoders.forget()
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:

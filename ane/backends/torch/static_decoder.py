@@ -4,11 +4,9 @@ For one column per lane a GPU computes faster than the host can launch kernels. 
 tensors on the device, and a step is a function from buffers to buffers. CUDA records it once and replays it.
 """
 
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -86,7 +84,6 @@ class HostDeviceTensor:
         self.host.copy_(self.device, non_blocking=True)
 
 
-PREFIX_MULTIPLE = 64    # longest prefixes are rounded up to one, so that sentences have the same
 SMALLEST_BUCKET = 64    # own positions; each next bucket is twice as long, the last one is the capacity
 
 
@@ -116,16 +113,6 @@ class StaticDecoder(TorchDecoder):
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         return False
-
-    @torch.inference_mode()
-    def clear(self) -> None:
-        """Zero all caches, in place: even where a mask hides it, a NaN of an earlier text would reach the sums."""
-        caches = [self.keys, self.values, self.prefix_keys, self.prefix_values]
-        if self.shape.memory_length:
-            caches += [self.memory_keys, self.memory_values]
-        for cache in caches:
-            if cache is not None:
-                cache.zero_()
 
     @torch.inference_mode()
     def prefill(self, prefix: np.ndarray, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -189,40 +176,6 @@ class StaticDecoder(TorchDecoder):
         """q (lanes, heads, 1, w) attends to the memory of its lane's prefix."""
         scores = static.times_prefix(q * q.shape[-1] ** -0.5, self.memory_keys[layer].transpose(2, 3))
         return static.times_prefix(F.softmax(scores.float(), dim=-1).to(q.dtype), self.memory_values[layer])
-
-
-class StaticDecoders:
-    """Makes static decoders. A new one takes the caches and graphs of the last, if that is no longer referenced and has
-    the same shape: the sentences of a text capture each step once.
-    """
-
-    def __init__(self):
-        self._lock = RLock()
-        self.forget()
-
-    def __call__(self, make: Callable[..., StaticDecoder], lanes: int, capacity: int, prefixes: int,
-                 max_prefix_length: int | None) -> StaticDecoder:
-        """A decoder, made by ``make(lanes, capacity, prefixes, max_prefix_length)`` if the last one cannot be reused.
-        """
-        rounded = max_prefix_length and -(-max_prefix_length // PREFIX_MULTIPLE) * PREFIX_MULTIPLE
-        shape = lanes, capacity, prefixes, rounded
-        with self._lock:
-            if shape == self.shape and self.last() is None:
-                decoder = StaticDecoder.__new__(StaticDecoder)
-                decoder.__dict__.update(self.state)
-                decoder.clear()
-            else:
-                self.forget()
-                decoder = make(*shape)
-            self.shape, self.state, self.last = shape, vars(decoder), weakref.ref(decoder)
-            return decoder
-
-    def forget(self) -> None:
-        """Free the last decoder's memory, unless it is still referenced."""
-        with self._lock:
-            self.shape: tuple[int | None, ...] | None = None
-            self.state: dict[str, Any] = {}
-            self.last: Callable[[], StaticDecoder | None] = lambda: None
 
 
 @dataclass

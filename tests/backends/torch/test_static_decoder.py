@@ -11,7 +11,7 @@ import torch
 from ane.backends.torch import backend as pytorch
 from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.static_decoder import StaticDecoder, StaticDecoders, StepRunner
+from ane.backends.torch.static_decoder import StaticDecoder, StepRunner
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Candidate, Prompt, decode
@@ -86,63 +86,6 @@ def test_an_unreferenced_decoder_is_freed_at_once(network, fake_graphs):
         assert [each() for each in references] == [None] * 3
     finally:
         gc.enable()
-
-
-def test_the_next_decoder_of_a_shape_replays_the_recordings_of_the_last_on_a_fake_of_cuda(network, fake_graphs):
-    """As the sentences of a text have: their longest prefixes differ by less than what lengths are rounded to."""
-    def make(*shape: int | None) -> StaticDecoder:
-        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:], run=fake_graphs())
-
-    reused, runs = StaticDecoders(), []
-    for sentence, longest in enumerate((9, 12, 5)):
-        both = plain(network), reused(make, LANES, CAPACITY, PREFIXES, longest)
-        runs.append(both[1].run)
-        for index in range(PREFIXES):
-            assert_close(*(decoder.prefill(columns(sentence, 2 + index), index) for decoder in both))
-        for turn in range(5):
-            x = columns(10 * sentence + turn, LANES, 1)
-            assert_close(*(decoder.step(x, np.full(LANES, turn), 0, np.array([0, 1, 2, 1])) for decoder in both))
-        del both
-    assert runs[0] is runs[1] is runs[2]
-    assert [graph.replays for graph in runs[0].graphs.values()] == [14]
-
-
-def test_nothing_of_an_earlier_text_reaches_the_next(network):
-    """A mask hides its positions; but minus infinity and a NaN are NaN."""
-    def make(*shape: int | None) -> StaticDecoder:
-        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:])
-
-    reused, outputs = StaticDecoders(), []
-    for poison in (0.0, float("nan")):
-        decoder = reused(make, 2, 10, 1, 8)
-        decoder.prefill(columns(1, 3))
-        outputs.append(decoder.step(columns(2, 2, 1), np.zeros(2, dtype=np.int64))[1])
-        keys = decoder.keys
-        with torch.inference_mode():
-            for cache in (decoder.keys, decoder.values, decoder.prefix_keys, decoder.prefix_values):
-                cache.fill_(float("nan"))
-        del decoder, poison
-    assert reused(make, 2, 10, 1, 8).keys is keys
-    np.testing.assert_array_equal(*outputs)
-
-
-def test_decoders_in_use_at_the_same_time_and_other_shapes_share_nothing(network):
-    def make(*shape: int | None) -> StaticDecoder:
-        return StaticDecoder(network, *shape[:2], CPU, torch.float32, *shape[2:])
-
-    reused = StaticDecoders()
-    first = reused(make, 2, 10, 1, 8)
-    second = reused(make, 2, 10, 1, 8)
-    assert first.keys is not second.keys
-    keys = second.keys
-    del second
-    assert reused(make, 2, 10, 1, 100).keys is not keys
-    again = reused(make, 2, 10, 1, 8)
-    assert again.keys is not keys
-    reused.forget()
-    references = [weakref.ref(again), weakref.ref(again.keys)]
-    del again
-    assert [each() for each in references] == [None, None]
 
 
 def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, fake_graphs):
