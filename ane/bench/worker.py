@@ -22,8 +22,8 @@ from ane.system.json_process import answer_requests
 from ane.system.records import read_record
 
 if TYPE_CHECKING:
+    from ane.bench.calls import SentenceSizes
     from ane.bench.measure import MeasuredFunction
-    from ane.bench.stage_calls import SentenceSizes
     from ane.bundles import Model
     from ane.voices import Voice
 
@@ -204,7 +204,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    from ane.bench.stage_calls import SentenceSizes, StageCalls
+    from ane.bench.calls import SentenceSizes, StageCalls
 
     tuning = request.tuning
     work = SentenceSizes.of(TimedRequest(preset=request.preset).settings(model)) if model.presets else None
@@ -225,7 +225,7 @@ def packaged_functions(request: FunctionRequest, model: "Any", work: "SentenceSi
                        ) -> "Iterator[MeasuredFunction]":
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
-    from ane.bench.package_calls import TimedToolkit, package_functions
+    from ane.bench.calls import TimedToolkit, package_functions
 
     tuning = request.tuning
     runtime: Any

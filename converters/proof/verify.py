@@ -36,7 +36,14 @@ from converters.proof.activations import (
     interpreted,
 )
 from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, first_drift
-from converters.proof.onnx_values import capture_outputs, compare_values, instrument
+from converters.proof.engine_values import (
+    capture_outputs,
+    compare_values,
+    core_ai_activations,
+    core_ml_activations,
+    first_loss,
+    instrument,
+)
 from converters.proof.parity import (
     ARITHMETICS,
     FLUSHED,
@@ -201,8 +208,6 @@ class PackageRunner(Runner):
         backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
         if layers and not self.cheap:
-            from converters.proof.apple_activations import first_loss
-
             if not check.passed:
                 check.difference = first_loss(program, engine.calls[name], self.source, path)
         elif layers:
@@ -260,13 +265,11 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
                             "against=coreai runs them on Apple's Core AI")
         from ane.backends.coreml.runtime import CoreMLRuntime
         from ane.backends.coreml.trial import CoreMLTrial
-        from converters.proof.apple_activations import core_ml_activations
 
         return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
                              stateful=False, cheap=False, compute_units=compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
-        from converters.proof.apple_activations import core_ai_activations
 
         runtime, values = (CoreAIRuntime(name == "coreai:fp16", values) for values in (False, True))
         arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)

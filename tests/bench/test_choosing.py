@@ -7,9 +7,8 @@ import pytest
 from rich.console import Console
 
 from ane.bench import sessions
-from ane.bench.package_calls import functions_of_a_sentence
+from ane.bench.calls import SentenceSizes, functions_of_a_sentence
 from ane.bench.records import BenchRow, Spread
-from ane.bench.stage_calls import SentenceSizes
 from ane.bench.worker import Tuning
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands import bench

@@ -17,7 +17,7 @@ from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from converters.fastspeech import published_names
-from converters.proof.onnx_values import capture_outputs
+from converters.proof.engine_values import capture_outputs
 from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4        # stated by the golden set, for float32

@@ -10,7 +10,7 @@ from tests.backends.coreml.packages import X, save_scale_package
 pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
 
 from ane.backends.coreai.runtime import CoreAIRuntime
-from converters.proof.apple_activations import core_ai_activations
+from converters.proof.engine_values import core_ai_activations
 
 
 def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tmp_path):

@@ -1,18 +1,32 @@
-"""Calls of every stage of a Tortoise model on a backend, with the sizes of a spoken sentence."""
+"""The calls that are measured: every stage of a Tortoise model on a backend, with the sizes of a spoken sentence, and
+the functions of Core ML packages one by one, without the host's part of a stage.
 
-from collections.abc import Callable, Iterator, Sequence
+Inputs are random numbers in the declared shapes, which an engine copies only where it copies caches, too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.bench.measure import MeasuredFunction
+from ane.backends.coreml.tools import CoreMLTools
+from ane.backends.mil import Package
+from ane.backends.mil.package import ProgramFunction
+from ane.backends.packaged.functions import Runtime
+from ane.bench.measure import MeasuredFunction, timed
 from ane.bench.records import BenchRow
+from ane.bundles.hashes import check_hashes
+from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from ane.models.tortoise.settings import Settings
+
+if TYPE_CHECKING:
+    from ane.bundles.bundle import Bundle
 
 CODES = 86          # 4 s of speech
 TOKENS = 40         # of the sentence's text
@@ -21,6 +35,7 @@ CLIP_FRAMES, DIFFUSION_CLIP_FRAMES = 517, 401       # of a clip, as ``ane.models
 RANKED = 8                                          # candidates that ``ane.models.tortoise.ranking`` ranks in one call
 TIMESTEP = 2000
 StageCall = Callable[[], object]
+CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
 
 
 @dataclass(frozen=True)
@@ -77,12 +92,10 @@ class StageCalls:
         columns, lengths = self._normal(lanes, 1, self.model.widths[0]), np.full(lanes, length)
         return lambda: decoder.step(columns, lengths)
 
-    def denoise(self, guided: bool, utterances: int = 1) -> StageCall:
-        """A denoising step of utterances of ``work.frames`` each: in one call where the backend batches them."""
-        frames = self.work.frames
-        noisy = [self._normal(1, 100, frames) for _ in range(utterances)]
-        denoiser = self.backend.denoiser([self._latents() for _ in noisy], self._voice(), [frames] * utterances)
-        return lambda: denoiser(noisy, TIMESTEP, guided)
+    def denoise(self, guided: bool) -> StageCall:
+        noisy = self._normal(1, 100, self.work.frames)
+        denoiser = self.backend.denoiser([self._latents()], self._voice(), [self.work.frames])
+        return lambda: denoiser([noisy], TIMESTEP, guided)
 
     def vocoder(self, network: str) -> StageCall:
         frames = self.work.frames
@@ -141,3 +154,80 @@ class StageCalls:
         config = self.model.config("autoregressive")
         ids = self.rng.integers(1, config.number_text_tokens, self.work.prefix - 4)
         return Embeddings(**self.backend.embeddings()).prefix(self._normal(1, config.model_dim), ids.tolist(), config)
+
+
+# Functions of packages
+
+class TimedToolkit(CoreMLTools):
+    """Measures the time of compiling."""
+
+    _seconds: float | None = None
+
+    def compile(self, package: Path, destination: Path) -> None:
+        _, self._seconds = timed(lambda: CoreMLTools.compile(self, package, destination))
+
+    def compile_seconds(self) -> float | None:
+        """Seconds of the last compilation; None if there was none since the previous call."""
+        seconds, self._seconds = self._seconds, None
+        return seconds
+
+
+def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None,
+                      work: SentenceSizes | None,
+                      compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
+    """Of these packages the functions that a sentence takes, and all of a decoder's steps and stores.
+
+    Args:
+        spec: the engine, as ``--backend`` takes it. units: compute units; None: the engine has none.
+        work: None: of each kind the smallest function.
+    """
+    for package in packages:
+        check_hashes(model.path, package.files)
+        path = model.path / package.path
+        declared = Package(path).functions
+        for name in functions_of_a_sentence(package, work):
+            record = package.functions[name]
+            row = BenchRow(spec, name, settings={
+                "network": package.network, "kind": record.kind, "bucket": dict(record.bucket),
+                "precision": package.precision, "compute_units": units,
+                "cache": CACHES.get(record.kind)})
+            yield MeasuredFunction(
+                row, lambda path=path, name=name, package=package: engine.load(
+                    path, name, units or package.compute_units),
+                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place),
+                compile_seconds=compile_seconds)
+
+
+def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:
+    """A call of a loaded function, on small normal numbers and with its own state. ``in_place``: see ``Runtime``."""
+    rng = np.random.default_rng(0)
+    inputs = {name: np.zeros(type.shape, np.int32) if type.dtype == "int32" else
+              0.1 * rng.standard_normal(type.shape, dtype=np.float32) for name, type in function.inputs.items()}
+    state = loaded.make_state() if function.states else None
+    if not in_place:
+        return lambda: loaded.predict(inputs, state)
+    large = {name: array for name, array in inputs.items() if array.dtype == np.float32}
+    return lambda: loaded.predict({name: inputs[name] for name in inputs.keys() - large.keys()}, state, large)
+
+
+def functions_of_a_sentence(package: PackageRecord, work: SentenceSizes | None) -> list[str]:
+    lengths = {} if work is None else {
+        "prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
+        **dict.fromkeys(("denoise", "sample", "univnet", "hifigan"), work.frames)}
+    of_a_kind: dict[Any, list[str]] = {}        # functions that differ in their length only
+    for name, record in package.functions.items():
+        key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),
+                                                              record.bucket.get("steps"))
+        of_a_kind.setdefault(key, []).append(name)
+    return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
+            for names in of_a_kind.values()]
+
+
+def smallest_fitting(names: list[str], functions: Mapping[str, FunctionRecord], length: int) -> str:
+    """The function with the smallest bucket that takes ``length`` columns, latents or frames, else the largest."""
+    def size(name: str) -> int:
+        bucket = functions[name].bucket
+        return max((bucket[key] for key in ("columns", "latents", "frames", "positions") if key in bucket), default=0)
+
+    fitting = [name for name in names if size(name) >= length]
+    return min(fitting, key=size) if fitting else max(names, key=size)
