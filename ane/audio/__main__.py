@@ -1,9 +1,10 @@
-"""``python -m ane.audio RATE [EXPECTED]``: play what arrives on standard input (``playback.PlayerProcess``).
+"""``python -m ane.audio ARGUMENTS``: play what arrives on standard input (``playback.PlayerProcess``).
 
-Each piece is a number of samples (4 bytes, little-endian) and the samples (float32). It prints why it failed, and exits
-with 1.
+The arguments are those of ``playback.playing``, a list in JSON. Each piece is a number of samples (4 bytes,
+little-endian) and the samples (float32). It prints why it failed, and exits with 1.
 """
 
+import json
 import sys
 
 import numpy as np
@@ -13,10 +14,9 @@ from ane.system.errors import UserError
 
 
 def main() -> None:
-    rate, expected = int(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else None
     pieces = sys.stdin.buffer
     try:
-        with playing(rate, expected, own_process=True) as play:
+        with playing(*json.loads(sys.argv[1]), own_process=True) as play:
             while header := pieces.read(4):
                 play(np.frombuffer(pieces.read(4 * int.from_bytes(header, "little")), "<f4"))
     except UserError as error:

@@ -9,12 +9,12 @@ error at either end, or Ctrl-C, ends both: the device is closed, the next ``play
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from threading import Condition
 from typing import Any
 
@@ -29,40 +29,15 @@ PLAYER = "ane.audio"     # the module of the child that plays
 PERIOD_MS = 100         # milliseconds of sound that the device takes at a time
 PERIODS = 3             # number of them that the device buffers
 STALLED_SECONDS = 10.0  # a device that takes no samples for so long has failed
+MAX_QUEUED = 60.0       # seconds of sound above which the producer waits, and with which playing begins at the latest
+ASSUMED_REMAINING = 10.0        # seconds of sound that are still to come, where the total is not known
+SAFETY = 1.25           # the sound that is queued first is multiplied by it, because the rate varies
 
 _ADVICE = "check the device, or write a file instead: -o speech.wav"
 
 
 class PlayerError(UserError):
     """The sound device failed; the producer of the sound did not."""
-
-
-@dataclass(frozen=True)
-class Buffering:
-    """When playing begins, and how far the producer may be ahead of it. All in seconds of sound.
-
-    Attributes:
-        max_queued: length above which the producer waits. Playing begins at the latest when it is reached.
-        assumed_remaining: sound assumed to be still to come when the total is not known.
-        safety_factor: ``required`` is multiplied by it, because the rate varies.
-    """
-
-    max_queued: float = 60.0
-    assumed_remaining: float = 10.0
-    safety_factor: float = 1.25
-
-    def required(self, rate: float, longest_wait: float, remaining: float) -> float:
-        """Seconds of sound to be queued before playing begins, so that the queue does not run empty.
-
-        Args:
-            rate: seconds of sound produced per second.
-            longest_wait: longest wait for a piece so far, in seconds.
-            remaining: seconds of sound still to come.
-
-        Producing them takes remaining / rate seconds, in which that much is played; and a piece can only be played
-        when it is complete: safety_factor · (longest_wait + max(0, 1/rate − 1) · remaining).
-        """
-        return self.safety_factor * (longest_wait + max(0.0, 1 / rate - 1) * remaining)
 
 
 class ProductionRate:
@@ -91,6 +66,14 @@ class ProductionRate:
     def rate(self) -> float:
         """Seconds of sound per second; infinite when it took no time."""
         return self._counted / self._waited if self._waited else float("inf")
+
+    def required(self, remaining: float) -> float:
+        """Seconds of sound to be queued before playing begins, so that the queue does not run empty.
+
+        Producing the ``remaining`` seconds of sound takes remaining / rate, in which that much is played; and a piece
+        can only be played when it is complete: SAFETY · (longest_wait + max(0, 1/rate − 1) · remaining).
+        """
+        return SAFETY * (self.longest_wait + max(0.0, 1 / self.rate - 1) * remaining)
 
 
 class DefaultSoundDevice:
@@ -132,10 +115,10 @@ class DefaultSoundDevice:
 
 
 class Player:
-    """A queue of sound that a device empties once playing has begun."""
+    """A queue of sound that a device empties once playing has begun. ``at_once``: with the first piece."""
 
-    def __init__(self, device: DefaultSoundDevice, sample_rate: int, expected: float | None, buffering: Buffering):
-        self.device, self.sample_rate, self.expected, self.buffering = device, sample_rate, expected, buffering
+    def __init__(self, device: DefaultSoundDevice, sample_rate: int, expected: float | None, at_once: bool):
+        self.device, self.sample_rate, self.expected, self.at_once = device, sample_rate, expected, at_once
         self.production = ProductionRate(time.monotonic())
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0
@@ -161,7 +144,7 @@ class Player:
         if begin:
             self._start()
         with self._changed:
-            while self._started is not None and self.queued_seconds > self.buffering.max_queued:
+            while self._started is not None and self.queued_seconds > MAX_QUEUED:
                 self._wait()
             self._check()
 
@@ -181,10 +164,8 @@ class Player:
 
     def _has_enough(self) -> bool:
         known = self.production
-        remaining = (self.buffering.assumed_remaining if self.expected is None
-                     else max(self.expected - known.produced, 0.0))
-        required = self.buffering.required(known.rate, known.longest_wait, remaining)
-        return self.queued_seconds >= min(required, self.buffering.max_queued)
+        remaining = ASSUMED_REMAINING if self.expected is None else max(self.expected - known.produced, 0.0)
+        return self.at_once or self.queued_seconds >= min(known.required(remaining), MAX_QUEUED)
 
     def _start(self) -> None:
         """Start the device. The lock is not held: the device may ask for samples before it returns."""
@@ -233,13 +214,14 @@ class PlayerProcess:
     device is Python code, which then waits: each prediction that is longer than what the device buffers is a gap.
 
     Args:
-        expected: estimate of the seconds of sound in all, or None.
-        program: of the child (``ChildProcess``), which gets the rate and ``expected`` as arguments.
+        expected, at_once: as in ``playing``.
+        program: of the child (``ChildProcess``), which gets the rate, ``expected`` and ``at_once`` as JSON.
     """
 
-    def __init__(self, sample_rate: int, expected: float | None, program: str | Sequence[str] = PLAYER):
-        arguments = [str(sample_rate), *([] if expected is None else [str(expected)])]
-        self._process = ChildProcess(program, arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, sample_rate: int, expected: float | None, at_once: bool = False,
+                 program: str | Sequence[str] = PLAYER):
+        arguments = json.dumps([sample_rate, expected, at_once])
+        self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
         """Append audio (n,) float32; returns when the child has room for it. PlayerError when the device failed."""
@@ -276,16 +258,16 @@ class PlayerProcess:
 
 
 @contextlib.contextmanager
-def playing(sample_rate: int, expected: float | None = None,
-            buffering: Buffering | None = None,
+def playing(sample_rate: int, expected: float | None = None, at_once: bool = False,
             own_process: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
-    Playing begins when the rest is likely to follow without a gap (``Buffering``). The end of the block waits until
-    everything has been played; an error in the block stops the sound at once.
+    Playing begins when the rest is likely to follow without a gap (``ProductionRate``). The end of the block waits
+    until everything has been played; an error in the block stops the sound at once.
 
     Args:
         expected: estimate of the seconds of sound in all.
+        at_once: whether playing begins with the first piece.
         own_process: this process does nothing else, so a device that needs such a process plays in it.
 
     Raises:
@@ -296,9 +278,9 @@ def playing(sample_rate: int, expected: float | None = None,
     player: Player | PlayerProcess
     if device.needs_own_process and not own_process:
         device.close()
-        player = PlayerProcess(sample_rate, expected)
+        player = PlayerProcess(sample_rate, expected, at_once)
     else:
-        player = Player(device, sample_rate, expected, buffering or Buffering())
+        player = Player(device, sample_rate, expected, at_once)
     try:
         yield player.feed
         player.finish()

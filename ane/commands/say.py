@@ -248,7 +248,7 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
 
     When playback fails, the file is completed before the error is raised.
     """
-    from ane.audio.playback import Buffering, PlayerError, playing
+    from ane.audio.playback import PlayerError, playing
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
@@ -258,8 +258,7 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
                     # of text that arrives, the first clause is played at once: the next one may be long in coming
-                    buffering = Buffering(safety_factor=0.0) if args.follow else None
-                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, buffering)))
+                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, args.follow)))
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)

@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.audio import playback
-from ane.audio.playback import Buffering, DefaultSoundDevice, PlayerError, ProductionRate, check_sound_device, playing
+from ane.audio.playback import DefaultSoundDevice, PlayerError, ProductionRate, check_sound_device, playing
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 from tests.audio.recording_device import RecordingDevice
 
 RATE = 24000
-AT_ONCE = Buffering(max_queued=0.0)
 
 
 def tone(seconds: float) -> np.ndarray:
@@ -78,18 +77,19 @@ def test_without_sound_nothing_is_played(device, audio):
 
 
 def test_playing_begins_before_the_last_piece_arrives(device):
-    with playing(RATE, buffering=AT_ONCE) as play:
+    with playing(RATE, at_once=True) as play:
         play(tone(0.2))
         until(lambda: len(device.played) >= 4800)
         play(tone(0.2))
 
 
-def test_the_producer_waits_while_the_queue_is_full(device):
+def test_the_producer_waits_while_the_queue_is_full(device, monkeypatch):
+    monkeypatch.setattr(playback, "MAX_QUEUED", 1.0)
     device.paused.set()
     done = []
 
     def produce() -> None:
-        with playing(RATE, buffering=Buffering(max_queued=1.0)) as play:
+        with playing(RATE) as play:
             for _ in range(100):
                 play(tone(0.5))
                 done.append(True)
@@ -108,11 +108,12 @@ def test_the_producer_waits_while_the_queue_is_full(device):
 @pytest.mark.parametrize("fails_after", [0, 5000])
 def test_a_device_that_stops_taking_samples_ends_the_producer_with_one_line(device, monkeypatch, fails_after):
     monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
+    monkeypatch.setattr(playback, "MAX_QUEUED", 0.5)
     device.fails_after = fails_after
     made = []
 
     def produce() -> None:
-        with playing(RATE, buffering=Buffering(max_queued=0.5)) as play:
+        with playing(RATE) as play:
             for _ in range(1000):
                 play(tone(0.1))
                 made.append(True)
@@ -144,9 +145,11 @@ def test_a_device_that_cannot_be_started_is_reported(device, monkeypatch):
 
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_error_of_the_producer_stops_the_sound_at_once(device, error, begun):
+def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, error, begun):
+    monkeypatch.setattr(playback, "MAX_QUEUED", 0.5 if begun else 60.0)
+
     def produce() -> None:
-        with playing(RATE, expected=1e6, buffering=Buffering(0.5 if begun else 60.0)) as play:
+        with playing(RATE, expected=1e6) as play:
             time.sleep(0.2)     # production slower than real time, so that the sound is held back
             play(tone(0.1))
             assert not device.started
@@ -217,7 +220,7 @@ def test_a_device_that_plays_to_nowhere_is_never_chosen(monkeypatch):
 
 def simulate(piece: float, rate: float, pieces: int, known: bool) -> tuple[float, float]:
     """Produce pieces at a steady rate: the time at which playing begins, and the seconds for which it then pauses."""
-    buffering, made, began = Buffering(max_queued=1e9, safety_factor=1.001), ProductionRate(0.0), None
+    made, began = ProductionRate(0.0), None
     total, played_until, paused = pieces * piece, None, 0.0
     for index in range(1, pieces + 1):
         now = index * piece / rate
@@ -225,8 +228,8 @@ def simulate(piece: float, rate: float, pieces: int, known: bool) -> tuple[float
         if began is not None and played_until < now:
             paused, played_until = paused + now - played_until, now
         if began is None:
-            left = total - made.produced if known else buffering.assumed_remaining
-            if made.produced >= buffering.required(made.rate, made.longest_wait, left) or index == pieces:
+            left = total - made.produced if known else playback.ASSUMED_REMAINING
+            if made.produced >= made.required(left) or index == pieces:
                 began = played_until = now
                 played_until += made.produced
         else:
@@ -248,9 +251,13 @@ def test_sound_produced_faster_than_real_time_is_played_at_once(piece, rate, pie
 
 @given(rate=st.floats(0.1, 0.9), left=st.floats(1, 100), longest=st.floats(0.01, 5))
 def test_the_slower_the_production_the_more_is_queued_first(rate, left, longest):
-    required = Buffering().required
-    assert required(rate, longest, left) > required(rate + 0.1, longest, left) >= required(2.0, longest, left)
-    assert required(rate, longest, left) > required(rate, longest / 2, left)
+    def required(rate: float, longest: float) -> float:
+        made = ProductionRate(0.0)
+        made.longest_wait, made._counted, made._waited = longest, rate, 1.0
+        return made.required(left)
+
+    assert required(rate, longest) > required(rate + 0.1, longest) >= required(2.0, longest)
+    assert required(rate, longest) > required(rate, longest / 2)
 
 
 def test_the_wait_for_the_first_piece_does_not_count_as_slow_production():
@@ -261,8 +268,9 @@ def test_the_wait_for_the_first_piece_does_not_count_as_slow_production():
     assert (made.rate, made.longest_wait, made.produced) == (2.0, 0.25, 1.0)
 
 
-def test_a_full_queue_begins_whatever_the_rate(device):
-    with playing(RATE, expected=1e6, buffering=Buffering(max_queued=0.3)) as play:
+def test_a_full_queue_begins_whatever_the_rate(device, monkeypatch):
+    monkeypatch.setattr(playback, "MAX_QUEUED", 0.3)
+    with playing(RATE, expected=1e6) as play:
         time.sleep(0.1)
         play(tone(0.1))
         time.sleep(0.1)

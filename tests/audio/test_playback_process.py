@@ -38,7 +38,7 @@ child.main()
 
 def player(tmp_path, fails_after=None) -> PlayerProcess:
     code = CHILD.replace("FAILS", str(fails_after))
-    return PlayerProcess(RATE, 1.0, (sys.executable, "-c", code, str(tmp_path)))
+    return PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", code, str(tmp_path)))
 
 
 def tone(seconds: float) -> np.ndarray:
@@ -68,23 +68,23 @@ def test_a_device_that_needs_it_plays_in_a_process_of_its_own(monkeypatch):
     started = []
 
     class Process(PlayerProcess):
-        def __init__(self, sample_rate, expected):
-            started.append((sample_rate, expected))
-            super().__init__(sample_rate, expected, (sys.executable, "-c", "import sys; sys.stdin.buffer.read()"))
+        def __init__(self, *arguments):
+            started.append(arguments)
+            super().__init__(*arguments, program=(sys.executable, "-c", "import sys; sys.stdin.buffer.read()"))
 
     monkeypatch.setattr(playback, "PlayerProcess", Process)
     device = RecordingDevice()
     device.needs_own_process = True
     monkeypatch.setattr(playback, "open_device", device)
-    with playback.playing(RATE, 2.0) as play:
+    with playback.playing(RATE, 2.0, at_once=True) as play:
         play(tone(0.1))
-    assert started == [(RATE, 2.0)]
+    assert started == [(RATE, 2.0, True)]
     assert not device.open
 
 
 def test_a_failure_of_the_device_is_one_line_in_this_process(tmp_path):
     command = (sys.executable, "-c", "print('the sound device stopped'); raise SystemExit(1)")
-    playing = PlayerProcess(RATE, None, command)
+    playing = PlayerProcess(RATE, None, program=command)
     playing._process.wait()
     with pytest.raises(PlayerError, match=r"^the sound device stopped$"):
         playing.feed(tone(10.0))
@@ -92,6 +92,6 @@ def test_a_failure_of_the_device_is_one_line_in_this_process(tmp_path):
 
 
 def test_closing_stops_the_child_at_once(tmp_path):
-    playing = PlayerProcess(RATE, None, (sys.executable, "-c", "import time; time.sleep(60)"))
+    playing = PlayerProcess(RATE, None, program=(sys.executable, "-c", "import time; time.sleep(60)"))
     playing.close()
     assert playing._process.returncode
