@@ -15,7 +15,7 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 
 from ane.books.assembly import BookTimeline, TimedChunk
-from ane.books.captions import WordsOf
+from ane.books.captions import WordsOf, speaker_of
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, CoverImage
 from ane.books.media_writer import cover_size, has_pyav
 from ane.books.plan import PlannedBlock, PlannedChunk
@@ -122,10 +122,11 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts, words_of: 
     marked: dict[int, str] = {}         # number of a chunk → its text as XHTML
     starts: list[tuple[str, float]] = []
     for timed in timed_chapter.chunks:
-        spans = []
+        spans, voice = [], speaker_of(timed)
+        title = f' title="{xml_text(voice)}"' if voice else ""
         for text, start in marked_parts(part, timed, words_of, facts.by_word):
             identifier = f"t{len(starts) + 1}"
-            spans.append(f'<span id="{identifier}">{xml_text(text)}</span>' if timed.end > timed.start else
+            spans.append(f'<span id="{identifier}"{title}>{xml_text(text)}</span>' if timed.end > timed.start else
                          xml_text(text))
             starts += [(identifier, round(start, 3))] * (timed.end > timed.start)
         marked[timed.chunk.number] = " ".join(spans)

@@ -59,7 +59,7 @@ def document() -> Document:
         TextBlock(PARAGRAPH, "It was late. Nobody came\x01, he said, to the pond. Then they all did, [pause:1s] at "
                              "once, and stayed until the morning came."),
         TextBlock(SCENE_BREAK), TextBlock(ITEM, "One thing."), TextBlock(ITEM, "Another thing."),
-        TextBlock(QUOTATION, "To be, or not.", "en-GB"), TextBlock(PARAGRAPH, "Silent as a stone."),
+        TextBlock(QUOTATION, "[voice:anna]To be, or not.", "en-GB"), TextBlock(PARAGRAPH, "Silent as a stone."),
         TextBlock(PARAGRAPH, "Guten Tag.", "de"), TextBlock(SCENE_BREAK)]
     return Document([BookChapter("Chapter 1 & <more>", blocks),
                      BookChapter("", [TextBlock(PARAGRAPH, "The end. It is.", "a bad tag")]),
@@ -127,6 +127,8 @@ def test_the_page_has_the_structure_of_the_text(spoken):
     assert [element.tag.rpartition("}")[2] for element in body] == ["h1", "p", "hr", "ul", "blockquote", "p", "p"]
     assert "".join(body.itertext()).split()[-6:] == ["Silent", "as", "a", "stone.", "Guten", "Tag."]
     assert [one.get("{http://www.w3.org/XML/1998/namespace}lang") for one in body][-1] == "de"
+    assert {one.get("title") for one in body[4].iter(f"{{{XML['x']}}}span")} == {"anna"}
+    assert {one.get("title") for one in body[1].iter(f"{{{XML['x']}}}span")} == {None}
     seconds = [float(one.text[:-1]) for one in package.iterfind(".//o:meta[@property='media:duration']", XML)]
     assert seconds[0] == pytest.approx(sum(seconds[1:]), abs=0.002)
     assert len(seconds) == 3            # nothing is heard in the third chapter

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.node_packages import node_modules
 from tests.server.server_process import PATIENCE, ServerProcess
 from tests.server.speech_requests import LONG, TEXT, TOKEN, guarded_server, post, sound_of
 
@@ -95,16 +96,8 @@ const request = {model: 'demo-fast', voice: 'default', input: text, response_for
 
 @pytest.fixture(scope="module")
 def node_path(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """NODE_PATH with OpenAI's client for Node, which npm installs into pytest's cache unless it is there."""
-    if shutil.which("npm") is None:
-        pytest.skip("needs Node: apt-get install nodejs npm")
-    cache = getattr(pytestconfig, "cache", None)        # None: pytest was told to have no cache
-    folder = cache.mkdir(NODE_CLIENT) if cache else tmp_path_factory.mktemp("node")
-    if not (folder / "node_modules" / "openai").exists():
-        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", NODE_CLIENT]
-        if subprocess.run(command, capture_output=True, timeout=240, check=False).returncode:
-            pytest.skip(f"needs OpenAI's client for Node, once, from the registry of npm: {' '.join(command)}")
-    return str(folder / "node_modules")
+    """NODE_PATH with OpenAI's client for Node."""
+    return str(node_modules(pytestconfig, tmp_path_factory, NODE_CLIENT))
 
 
 def test_the_node_client_streams(server, node_path):

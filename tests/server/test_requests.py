@@ -73,6 +73,21 @@ def test_extensions_change_the_sound(server):
     assert sound(voice={"id": "default"}) == sound()
 
 
+def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
+    text = '"Come in," said Anna. It was late.'
+    request = {"model": "demo", "voice": "rms", "preset": "fastest", "input": text, "seed": 3}
+
+    def sound(**fields: Any) -> bytes:
+        status, data = post(server, **{**request, **fields})
+        assert status == 200, data
+        return data
+
+    cast = sound(cast={"speakers": {"Anna": "slt"}})
+    assert cast == sound(input='[voice:slt]"Come in,"[voice] said Anna. It was late.')
+    assert cast != sound()
+    assert sound(cast={"speakers": {"Bella": "slt"}}) != cast
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000,
                                   b"x" * 3_000_000])
 def test_malformed_and_huge_bodies_are_refused(server, body):

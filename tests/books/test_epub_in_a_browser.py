@@ -1,0 +1,87 @@
+"""A spoken EPUB in a reading system, foliate-js in Chromium: what it marks, and when, while it plays the sound."""
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.books.test_epub_output import clips, spoken  # noqa: F401  the fixture
+from tests.node_packages import node_modules
+from tests.server.browser import open_browser
+
+READER = "foliate-js@1.0.1"     # MIT, of npm's registry
+REPORTED = 0.4                  # seconds at most between two reports of a playing sound's position, with a margin
+PAGE = """<!doctype html><meta charset="utf-8"><button>play</button><script type="module">
+import "./foliate-js/view.js";
+const Sound = window.Audio, marked = window.marked = [], view = document.createElement("foliate-view");
+let sound;
+window.Audio = function (...given) {
+  sound = new Sound(...given);
+  sound.addEventListener("ended", () => window.ended = true);
+  return sound;
+};
+view.style.cssText = "display: block; height: 600px";
+document.body.append(view);
+const answer = await fetch("book.epub");
+await view.open(new File([await answer.blob()], "book.epub"));
+await view.goTo(1);
+view.mediaOverlay.addEventListener("highlight", async ({detail}) => {
+  const at = sound.currentTime;
+  await new Promise((done) => setTimeout(done, 150));
+  const {doc} = view.renderer.getContents()[0];
+  marked.push([at, ...Array.from(doc.querySelectorAll(".spoken"), (one) => one.textContent)]);
+});
+view.mediaOverlay.addEventListener("error", ({detail}) => window.fault = String(detail));
+document.querySelector("button").onclick = () => view.startMediaOverlay();
+window.opened = true;
+</script>"""
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *parts: object) -> None:
+        """Nothing of each request is printed."""
+
+
+@pytest.fixture
+def address(spoken, pytestconfig, tmp_path_factory) -> Iterator[str]:  # noqa: F811
+    folder = tmp_path_factory.mktemp("reader")
+    shutil.copytree(node_modules(pytestconfig, tmp_path_factory, READER) / "foliate-js", folder / "foliate-js")
+    shutil.copy(spoken[0], folder / "book.epub")
+    (folder / "index.html").write_text(PAGE)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=folder))
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_reading_system_marks_what_it_plays(spoken, address, tmp_path: Path):  # noqa: F811
+    expected = clips(spoken[0], 2)
+    browser = open_browser(tmp_path)
+    try:
+        browser.get(address)
+        wait_until(browser, "return window.opened")
+        browser.find_element("css selector", "button").click()
+        wait_until(browser, "return window.fault || window.ended")
+        fault, marked = browser.execute_script("return [window.fault, window.marked]")
+    finally:
+        browser.quit()
+    assert fault is None
+    starts = {text: begin for text, begin, _ in expected}
+    for position, text in marked:           # a word that is shorter than the reports are apart may be passed over
+        assert starts[text] - 0.05 <= position <= starts[text] + REPORTED
+    assert [marked[0][1], marked[-1][1]] == [expected[0][0], expected[-1][0]]
+
+
+def wait_until(browser, script: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not browser.execute_script(script):
+        assert time.monotonic() < end, browser.get_log("browser")
+        time.sleep(0.1)
