@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--tests", default="tests", metavar="A,B", help="folders or files whose tests may notice them (%(default)s)")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=200, metavar="K", help="mutants to draw (%(default)s)")
+    add("--seconds", type=float, default=60.0, metavar="S", help="of tests for each, the quickest first (%(default)g)")
     add("--jobs", type=int, default=2, metavar="N", help="trials at once (%(default)s)")
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="the tree (%(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
@@ -50,7 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
                and (result["verdict"] != "survived" or result["equivalent"]))}
     try:
         mutants = draw(root, modules, options.seed, options.sample)
-        recording = ExecutedLines(root, options.output.with_suffix(".lines.json"), options.tests.split(","))
+        recording = ExecutedLines(root, options.output.with_suffix(".lines.json"), options.tests.split(","),
+                                  options.seconds)
         with workspaces(root, options.jobs) as pool:
             for name, tests in pool(Workspace.record, recording.missing):
                 recording.add(name, tests)

@@ -126,7 +126,7 @@ class Workspace:
 
 def _run_pytest(root: Path, arguments: list[str], plugin: type, note: Path) -> None:
     """Run pytest in ``root`` as if it were started there, in a process group of its own, and exit with its status."""
-    os.setsid()
+    os.setpgid(0, 0)
     os.chdir(root)
     os.environ["PYTHONPATH"] = str(root)
     sys.path.insert(0, str(root))
