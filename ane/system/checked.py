@@ -51,7 +51,7 @@ def first_fault(error: ValidationError, cls: type) -> str:
 
 def choices_text(fault: Any) -> str:
     """"one of even, logsnr"; "" for a fault of another kind."""
-    expected = fault.get("ctx", {}).get("expected", "") if fault["type"] == "literal_error" else ""
+    expected = fault.get("ctx", {}).get("expected", "")
     return f"one of {expected.replace(' or ', ', ').replace(chr(39), '')}" if expected else ""
 
 
