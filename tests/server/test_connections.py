@@ -6,6 +6,7 @@ import functools
 import socket
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -70,6 +71,16 @@ def test_connections_that_are_answered_are_kept_and_make_a_crowd():
     connections.waits("c", lambda: closed.append("c"))
     connections.add("j", lambda: None)
     assert (closed, connections.crowded) == (["i", "c"], False)
+
+
+def test_an_address_of_ipv6_is_listened_on():
+    try:
+        with closing(socket.socket(socket.AF_INET6)) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        pytest.skip("needs IPv6 on the loopback interface")
+    with closing(open_port("::1", 0)) as opened:
+        assert opened.getsockname()[0] == "::1"
 
 
 def test_pings_of_a_client_that_reads_nothing_are_not_answered():

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import json
 import logging
+import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +15,12 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 
 from starlette.exceptions import HTTPException
 
+from ane.server.app import make_app
+from ane.server.errors import RefusedError
 from ane.server.guard import SLOWEST, Guard, LimitedBody
-from ane.server.lifecycle import REPEATS, JsonHandler
+from ane.server.lifecycle import REPEATS, JsonHandler, json_log
 from ane.server.settings import Limits, ServerSettings
+from ane.server.speech_service import Service
 from ane.server.websocket import websocket_routes
 
 
@@ -61,6 +66,16 @@ def test_a_client_of_another_machine_needs_a_token_and_the_name_of_the_server(se
     assert answer(settings, ("host", host), client=client)[0] == status
 
 
+def test_the_page_states_the_limits():
+    """In the rows of its table: one or two options, and as many numbers."""
+    page = (Path(__file__).parents[2] / "docs" / "server.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`--.*?) \| ([\d, ]+)( MB)?[ s]* \|", page.partition("## Limits")[2], re.MULTILINE)
+    stated = {name.replace("-", "_"): int(number) << (20 if unit else 0) for names, numbers, unit in rows
+              for name, number in zip(re.findall(r"`--(.*?)`", names), numbers.split(","), strict=True)}
+    assert len(stated) > 10
+    assert stated == {name: getattr(Limits(), name) for name in stated}
+
+
 def file_request(length: int, kind: str = "multipart/form-data; boundary=x",
                  path: str = "/v1/audio/voices") -> dict[str, Any]:
     return {"type": "http", "method": "POST", "path": path, "headers": [
@@ -79,7 +94,7 @@ async def statuses(guard: Guard, *scopes: dict[str, Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("scope", [
-    file_request(26 << 20, "multipart/x"), file_request(26 << 20, "multipart/form-data", "/v1/audio/speech"),
+    file_request(2 << 20, "multipart/x"), file_request(2 << 20, "multipart/form-data", "/v1/audio/speech"),
     file_request(27 << 20)])
 def test_a_body_is_large_only_where_files_are_taken(scope):
     assert asyncio.run(statuses(Guard(None, ServerSettings()), scope)) == [413]
@@ -125,18 +140,34 @@ def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
     testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
     fastapi = pytest.importorskip("fastapi")
 
-    def broken(name: str) -> str:
-        raise RuntimeError("the model is broken")
+    def model(name: str) -> str:
+        raise RefusedError("é" * 100) if name == "unknown" else RuntimeError("the model is broken")
 
     app = fastapi.FastAPI()
     app.include_router(websocket_routes(SimpleNamespace(
-        settings=ServerSettings(), catalogue=SimpleNamespace(model=broken))))
-    with testclient.TestClient(app).websocket_connect("/v1/audio/stream") as socket:
-        socket.send_json({"type": "start", "model": "demo"})
-        assert socket.receive_json()["error"]["type"] == "server_error"
-        closed = socket.receive()
-    assert (closed["code"], "its log says why" in closed["reason"]) == (1011, True)
+        settings=ServerSettings(), catalogue=SimpleNamespace(model=model))))
+    closed = []
+    for name, kind in (("demo", "server_error"), ("unknown", "invalid_request_error")):
+        with testclient.TestClient(app).websocket_connect("/v1/audio/stream") as socket:
+            socket.send_json({"type": "start", "model": name})
+            assert socket.receive_json()["error"]["type"] == kind
+            closed.append(socket.receive())
+    assert (closed[0]["code"], "its log says why" in closed[0]["reason"]) == (1011, True)
+    assert (closed[1]["code"], closed[1]["reason"]) == (1008, "é" * 61), "RFC 6455: at most 123 bytes"
     assert "the model is broken" in caplog.text
+
+
+def test_an_application_that_counts_no_connections_answers():
+    testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
+    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="x"))
+    try:
+        client = testclient.TestClient(make_app(service), headers={"Authorization": "Bearer x"})
+        assert client.get("/v1/models").json()["data"][0]["id"] == "demo-fast"
+        assert client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
+        stated = client.get("/openapi.json").json()["paths"]["/v1/audio/speech"]["post"]["responses"]
+        assert stated.keys() == {"200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504))}
+    finally:
+        service.engine.stop()
 
 
 def test_the_log_counts_what_it_repeats(capsys):
@@ -150,3 +181,13 @@ def test_the_log_counts_what_it_repeats(capsys):
     lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
     assert len(lines) == REPEATS + 2
     assert f"{1000 - REPEATS} more of: no descriptor is free" in lines
+
+
+def test_the_log_has_what_backends_report_and_only_warnings_of_libraries(capsys):
+    with json_log():
+        for name in ("ane.server", "ane.backends", "uvicorn.error", "asyncio"):
+            logging.getLogger(name).info(name)
+            logging.getLogger(name).warning(f"{name} warns")
+    lines = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["ane.server", "ane.server warns", "ane.backends", "ane.backends warns", "uvicorn.error warns",
+                     "asyncio warns"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ane.books.media_writer import FORMATS as BOOKS
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 from tests.server.speech_requests import (
     LONGEST,
@@ -28,6 +29,8 @@ from tests.server.speech_requests import (
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
+from ane.server.encoders import FORMATS
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
@@ -35,11 +38,17 @@ def server() -> Iterator[ServerProcess]:
         yield running.wait_until_ready()
 
 
+def test_a_sound_has_the_bit_rate_of_a_file_of_a_book():
+    assert [(FORMATS[name].encoder, FORMATS[name].bit_rate) for name in ("mp3", "opus", "aac")] == [
+        (BOOKS[name].encoder, BOOKS[name].bit_rate) for name in (".mp3", ".opus", ".aac")]
+
+
 @pytest.mark.parametrize(("fields", "message"), [
     ({"input": "x" * 4097}, "input must have at most 4096 characters, got 4097"),
     ({"instructions": "whisper"}, "no model here follows instructions"),
     ({"preset": "fastest"}, "preset has no effect on hibari models"),
     ({"speed": 9}, "speed: Input should be less than or equal to 4"),
+    ({"speed": 0.2}, "speed: Input should be greater than or equal to 0.25"),
     ({"voice": "../../etc/passwd"}, "has no voice '../../etc/passwd'"),
     ({"model": "/etc"}, "no model is named '/etc' here"),
     ({"input": "\ud800"}, "input: Input should be a valid string"),

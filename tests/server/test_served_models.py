@@ -10,6 +10,7 @@ import pytest
 
 import ane
 from ane.bundles import open_model
+from ane.bundles.opening import find_bundle
 from ane.server import served_models
 from ane.server.errors import RefusedError
 from ane.server.served_models import ServedModel, ServedModels
@@ -47,7 +48,8 @@ def test_the_least_recently_used_model_is_released_for_another_that_does_not_fit
     models = serve(memory=20_000_000)
     use(models, *used)
     assert models.loaded == [kept]
-    roomy = serve(memory=sum(SIZES.values()) + 2_000_000)
+    roomy = serve(memory=sum(file.stat().st_size for name in SIZES for file in find_bundle(name).rglob("*")
+                             if file.is_file()))
     use(roomy, *used)
     assert sorted(roomy.loaded) == sorted(used)
 
@@ -67,6 +69,10 @@ def test_a_model_that_nobody_has_used_for_long_is_released(monkeypatch):
     assert models.loaded == ["demo-fast"]
     now = served_models.time.monotonic()
     monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 101)
+    use(models, "demo-fast")
+    models.release_unused()
+    assert models.loaded == ["demo-fast"]
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 202)
     models.release_unused()
     assert models.loaded == []
     use(models, "demo-fast")        # it can be loaded again
@@ -128,11 +134,13 @@ def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
         catalogue.voice("demo-fast", "nova")
 
 
-def test_a_seed_is_refused_where_nothing_is_random(tmp_path):
+def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     write_fastspeech(tmp_path / "fastspeech.pt")
     model = open_model(checkpoints=tmp_path / "fastspeech.pt")
     served = ServedModel("fast", ane.load(tmp_path / "fastspeech.pt", "torch"), 0)
     assert not model.is_random
     with pytest.raises(RefusedError, match="seed has no effect on fast"):
         arguments(served, ServedRequest("fast", "default", TEXT, seed=1))
+    with pytest.raises(RefusedError, match="preset has no effect on FastSpeech"):
+        arguments(served, ServedRequest("fast", "default", TEXT, preset="fastest"))
     assert arguments(served, ServedRequest("fast", "default", TEXT))["seed"] is None

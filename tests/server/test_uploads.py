@@ -214,8 +214,8 @@ def test_a_respelled_text_counts_as_long_as_it_is_spoken():
     service = SimpleNamespace(settings=SimpleNamespace(limits=SimpleNamespace(characters=4096)))
     lexicon = read_client_lexicon({"a": "b" * 100})
     assert Service.check_text(service, "a " * 20, lexicon) == 20 * 101
-    with pytest.raises(RefusedError, match="at most 4096 characters, got 202"):
-        Service.check_text(service, "a " * 2000, lexicon)
+    with pytest.raises(RefusedError, match="at most 4096 characters, got 206"):
+        Service.check_text(service, "a " * 2048, lexicon)
 
 
 def test_a_clip_becomes_a_voice_with_consent_only(server, client, home):

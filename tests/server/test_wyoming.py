@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("wyoming", reason="needs the extra server")
 
+from wyoming.audio import AudioStop
+from wyoming.event import read_event
+
 from ane.server.wyoming_protocol import LimitedReader
 from tests.server.server_process import PATIENCE, ServerProcess
 
@@ -64,6 +67,18 @@ def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, event)
     with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
         connection.sendall(event)
         receive_until(connection, b"text must be a string")
+
+
+def test_the_sound_has_the_form_that_its_events_state(small_server):
+    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(b'{"type": "synthesize", "data": {"text": "It rained."}}\n')
+        with connection.makefile("rb") as stream:
+            events = list(iter(lambda: read_event(stream) or pytest.fail("no answer"), AudioStop().event()))
+    start, *chunks = events
+    assert (start.data["width"], start.data["channels"]) == (2, 1)
+    assert all({key: chunk.data[key] for key in ("rate", "width", "channels")} == {
+        key: start.data[key] for key in ("rate", "width", "channels")} for chunk in chunks)
+    assert 0.3 < sum(len(chunk.payload) for chunk in chunks) / 2 / start.data["rate"] < 3
 
 
 @pytest.fixture(scope="module")
