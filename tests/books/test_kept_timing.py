@@ -55,6 +55,11 @@ Two.
 SECONDS = {"One": 1.0, "Two": 2.0, "Four": 4.0, "Late.": 0.5}
 
 
+def test_times_have_hours():
+    document = read_subtitles("1\n01:02:03,500 --> 10:00:00,040\nOne.\n", keep_timing=True)
+    assert document.chapters[0].blocks[0].cue == (3723.5, 36000.04)
+
+
 class TimingSpeaker(StandInSpeaker):
     """Speaks as long as the first word says, and times that word."""
 

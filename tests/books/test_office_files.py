@@ -81,6 +81,17 @@ def test_notes_pictures_formulas_and_deleted_text_of_word_are_left_out_and_count
     assert kinds(read_document(path, ["footnotes"]))[1] == (PARAGRAPH, "A note.", 0)
 
 
+def test_a_table_of_contents_of_word_is_left_out_and_titles_are_known_by_their_level(tmp_path):
+    styles = '<w:styles><w:style w:styleId="V1"><w:name w:val="toc 1"/></w:style></w:styles>'
+    title, text = ('<w:p><w:pPr><w:outlineLvl w:val="{}"/></w:pPr>' + run("{}") + "</w:p>" for _ in range(2))
+    body = paragraph(run("One 7"), "V1") + title.format(0, "One") + text.format(9, "It was late.")
+    path = write_docx(tmp_path / "a.docx", body, styles=styles)
+    document = read_document(path)
+    assert kinds(document) == [(HEADING, "One", 2), (PARAGRAPH, "It was late.", 0)]
+    assert document.omitted == {"front-matter": 1}
+    assert kinds(read_document(path, ["navigation"]))[0] == (PARAGRAPH, "One 7", 0)
+
+
 def test_a_sheet_is_no_text_of_word(tmp_path):
     relation = f'<Relationship Type="{OFFICE}" Target="xl/workbook.xml"/>'
     path = write_archive(tmp_path / "a.docx", {"[Content_Types].xml": "", "_rels/.rels": relation})
@@ -138,6 +149,14 @@ def test_a_pdf_of_one_size_has_the_headings_of_plain_text(tmp_path):
              for number, word in enumerate(("here", "there", "gone"), 1)]
     assert [chapter.title for chapter in read_document(write_pdf(tmp_path / "a.pdf", pages)).chapters] == [
         "CHAPTER 1", "CHAPTER 2", "CHAPTER 3"]
+
+
+def test_half_an_empty_line_divides_paragraphs_of_a_pdf(tmp_path):
+    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    lines = ["The turtle went slowly down the long road", "and", "Nobody saw it, or so it thought at the time", "of"]
+    page = [(50, bottom, BODY, text) for bottom, text in zip((500, 486, 465, 451), lines, strict=True)]
+    assert [text for _, text, _ in kinds(read_document(write_pdf(tmp_path / "a.pdf", [page])))] == [
+        f"{lines[0]} {lines[1]}", f"{lines[2]} {lines[3]}"]
 
 
 def test_a_pdf_is_read_from_standard_input(book, monkeypatch):

@@ -19,7 +19,7 @@ from ane.audio.reader import read_recording
 from ane.books import job_database, output
 from ane.books import store as store_module
 from ane.books.document import PARAGRAPH, BookChapter, CoverImage, Document, TextBlock
-from ane.books.media_writer import INSTALL, SUFFIXES
+from ane.books.media_writer import FORMATS, INSTALL, SUFFIXES
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions, WrittenBook, check_replaced, write_book_files
 from ane.books.speakers import SpokenChunk
@@ -71,6 +71,14 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
         assert bool(file.streams.video) == (suffix in WITH_COVER)
         tags = {**stream.metadata, **file.metadata}
         assert suffix in (".aac", ".ogg") or tags.get("title", tags.get("TITLE")) == "The Book"
+
+
+def test_the_page_states_the_bit_rate_of_each_format():
+    page = (Path(__file__).parents[2] / "docs" / "narrate.md").read_text(encoding="utf-8")
+    stated = {suffix: 1000 * int(rate) for names, rate in re.findall(r"\| (`\..*?`) \| \w+, (\d+) kbit/s", page)
+              for suffix in re.findall(r"`(.*?)`", names) if suffix != ".epub"}
+    assert stated == {suffix: FORMATS[suffix].bit_rate for suffix in stated}
+    assert stated.keys() > {".m4b", ".mp3", ".opus"}
 
 
 def test_a_png_is_a_cover_and_a_damaged_cover_is_left_out(job, tmp_path):
@@ -286,6 +294,15 @@ def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_
     assert str(tmp_path / "book.srt") in again.files
     chapters = write(job, tmp_path / "book.wav", per_chapter=True)
     assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
+
+
+def test_a_disk_that_is_full_before_the_output_is_begun_is_named(job, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(UserError, match=r"book\.wav: No space left on device; what was spoken is kept"):
+        write(job, tmp_path / "book.wav")
 
 
 def test_what_a_linked_output_refers_to_is_replaced(job, tmp_path):

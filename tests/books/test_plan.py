@@ -83,6 +83,16 @@ def test_a_paragraph_without_an_end_is_divided_in_bounded_memory():
     assert max(len(chunk.text) for chunk in planned.chunks) <= 60_000
 
 
+def test_chapters_are_chosen_by_their_numbers_from_1():
+    planned = plan_for(StandInSpeaker(), book(chapters=3))
+    chosen = planned.chosen([1, 3]).chunks
+    assert {chunk.chapter for chunk in chosen} == {0, 2}
+    assert [chunk.number for chunk in chosen] == [*range(1, len(chosen) + 1)]
+    for number in (0, 4):
+        with pytest.raises(UserError, match=f"chapters must name chapters from 1 to 3, got {number}"):
+            planned.chosen([1, number])
+
+
 def test_without_lengths_a_paragraph_is_one_chunk():
     document = Document([BookChapter("", [TextBlock(PARAGRAPH, "One line.\nAnother line. " * 50)])], "The Book")
     planned = plan_book(document, IDENTITY, Silences(), None)

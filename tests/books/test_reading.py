@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ane.books import reading
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, Document
 from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
@@ -68,7 +69,7 @@ def test_markdown_has_headings_quotations_lists_and_no_code_or_notes(tmp_path):
 
 def test_subtitles_are_joined_to_paragraphs(tmp_path):
     text = ("1\n00:00:01,000 --> 00:00:02,000\n<i>It was</i>\n\n2\n00:00:02,100 --> 00:00:03,000\nfirst.\n\n"
-            "3\n00:01:00,000 --> 00:01:01,000\n{\\an8}Later.\n")
+            "3\n00:00:05,500 --> 00:01:01,000\n{\\an8}Later.\n")
     assert texts(read(tmp_path, "a.srt", text)) == ["It was first.", "Later."]
 
 
@@ -142,6 +143,8 @@ def test_sloppy_html_is_read(tmp_path):
     document = read(tmp_path, "a.html", "<title>T</title><h1>H<p>One & two <b>bold<p>a < b</i><ul><li>x<li>y</ul>tail")
     assert texts(document) == ["H", "One & two bold", "a < b", "x", "y", "tail"]
     assert document.title == "T"
+    items = read(tmp_path, "b.html", "<ul><li>x<li><p>y</p></ul><p>z</p>").chapters[0].blocks
+    assert [(block.text, block.kind) for block in items] == [("x", ITEM), ("y", ITEM), ("z", PARAGRAPH)]
 
 
 def test_utf_16_with_its_mark_and_windows_line_ends_are_read(tmp_path):
@@ -153,6 +156,10 @@ def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
     for content, expected in ((b"Piped text.", "Piped text."), (book.read_bytes(), "From an EPUB.")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         assert texts(read_document("-")) == [expected]
+    monkeypatch.setattr(reading, "MAX_TEXT", 1 << 20)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Long. " * 300_000)))
+    with pytest.raises(UserError, match="it has more than 1 MB, more than any book"):
+        read_document("-")
 
 
 def test_an_unknown_rule_is_refused():

@@ -1,17 +1,19 @@
 """A job on disk: what it keeps, what it speaks again, and how processes share it."""
 
+import functools
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ane.books import job_database
 from ane.books.assembly import time_book
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.job_database import FILE
@@ -31,6 +33,25 @@ CHUNKS = 42
 def test_a_finished_job_speaks_nothing_again(tmp_path):
     assert run_job(tmp_path / "job", book()) == CHUNKS
     assert run_job(tmp_path / "job", book()) == 0
+
+
+@pytest.mark.parametrize(("message", "times", "opens"), [
+    ("database is locked", 39, True), ("database is locked", 40, False), ("disk I/O error", 1, False)])
+def test_a_process_that_opens_the_same_job_is_waited_for(tmp_path, monkeypatch, message, times, opens):
+    """Four seconds at most."""
+    left, slept = [message] * times, []
+
+    class Connection(sqlite3.Connection):
+        def execute(self, statement, *values):
+            if "journal_mode" in statement and left:
+                raise sqlite3.OperationalError(left.pop())
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Connection))
+    monkeypatch.setattr(job_database.time, "sleep", slept.append)
+    with pytest.raises(UserError, match=message) if not opens else nullcontext():
+        JobStore(tmp_path / "job").close()
+    assert sum(slept) == pytest.approx(3.9 if times > 1 else 0)
 
 
 def test_the_time_of_loading_does_not_count_in_the_time_left(tmp_path):
@@ -106,9 +127,9 @@ def test_the_order_of_work_does_not_change_a_sound(tmp_path):
 def test_redo_speaks_the_named_chunks_with_another_seed(tmp_path):
     run_job(tmp_path / "job", book())
     before = sounds(tmp_path / "job")
-    assert run_job(tmp_path / "job", book(), redo=(3, 5)) == 2
+    assert run_job(tmp_path / "job", book(), redo=(1, 5)) == 2
     after = sounds(tmp_path / "job")
-    assert [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new] == [3, 5]
+    assert [number for number, (old, new) in enumerate(zip(before, after, strict=True), 1) if old != new] == [1, 5]
     assert run_job(tmp_path / "job", book()) == 0
     with pytest.raises(UserError, match="redo must name chunks from 1 to 42, got 43"):
         run_job(tmp_path / "job", book(), redo=(43,))

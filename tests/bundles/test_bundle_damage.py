@@ -138,6 +138,8 @@ def test_weights_that_do_not_fit_the_network_are_refused(path, change, message):
     save_file(tensors, path / "weights" / "cvvp.safetensors")
     record_again(path, "weights/cvvp.safetensors")
     assert message in refusal(path)
+    with pytest.raises(UserError, match=message):
+        Bundle(path).verify()
 
 
 def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
@@ -185,6 +187,7 @@ def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_
     ("autoregressive", {"layers": 0}, "layers must be like 30, not 0"),
     ("autoregressive", {"max_text_tokens": "134"}, "max_text_tokens must be like 402, not '134'"),
     ("autoregressive", {"tail_tokens": 5}, "tail_tokens must be like [45, 45, 248], not 5"),
+    ("autoregressive", {"tail_tokens": []}, "tail_tokens must be like [45, 45, 248], not []"),
     ("autoregressive", {"tail_tokens": [45, 9999]}, "tail_tokens [45, 9999] is beyond the decoder's table: 0 to"),
     ("autoregressive", {"start_mel_token": 9999}, "start_mel_token 9999 is beyond the decoder's table: 0 to"),
     ("autoregressive", {"stop_mel_token": -1}, "stop_mel_token -1 is beyond"),
@@ -218,7 +221,7 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     (path / "bundle.json").write_bytes(b"\xff\xfe")
     assert "bundle.json is not JSON" in refusal(path)
     (path / "bundle.json").unlink()
-    assert "it has no bundle.json" in refusal(path)
+    assert refusal(path).endswith("it has no bundle.json")
     assert "use checkpoints=DIR" in refusal(checkpoints.path)
     assert "no such directory" in refusal(path / "nowhere")
 

@@ -16,7 +16,7 @@ from ane.cli import main
 from ane.commands import voices
 from ane.system import files
 from ane.system.errors import UserError
-from ane.system.interruption import interruptions, uninterrupted
+from ane.system.interruption import Stopped, check_interrupted, interruptions, uninterrupted
 
 STOPS = [signal.SIGINT, signal.SIGTERM]
 
@@ -63,6 +63,14 @@ def test_the_first_of_two_signals_decides_the_status(monkeypatch):
 
     command(monkeypatch, work)
     assert main(["voices"]) == 128 + signal.SIGTERM
+
+
+def test_a_signal_that_ended_a_block_stops_nothing_after_it():
+    with suppress(Stopped), interruptions():
+        signal.raise_signal(signal.SIGTERM)
+    check_interrupted()
+    with interruptions():
+        check_interrupted()
 
 
 def program(work: str) -> str:

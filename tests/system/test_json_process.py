@@ -27,6 +27,7 @@ def test_a_process_answers_until_its_input_ends_and_is_then_gone():
     with JsonProcess(COMMAND) as process:
         assert process.ready == {"ready": True}
         assert process.ask({"a": 1}) == {"request": {"a": 1}}
+        assert 0 < process.cold_start < 60
     assert process._process.returncode == 0
     if sys.platform == "linux":
         assert process.peak_bytes > 10**6

@@ -12,7 +12,7 @@ from ane.system import machine
 
 
 def test_cores_are_those_this_process_may_run_on(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 5} if pid == 0 else {1}, raising=False)
     assert machine.usable_cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
@@ -34,6 +34,17 @@ def test_peak_memory_of_another_process_is_read_while_it_runs():
         assert 0 < machine.peak_memory_bytes(process.pid) < 1 << 30
         process.communicate(b"\n", timeout=60)
     assert machine.peak_memory_bytes(process.pid) is None
+
+
+def test_a_processor_is_named_as_its_maker_does_or_else_by_its_architecture(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    names = []
+    for text in ("processor : 0\nmodel name\t: Some CPU @ 2 GHz \nmodel name : other\n", "no name\n"):
+        monkeypatch.setattr(machine.Path, "read_text", lambda path, text=text: text)
+        names.append(machine.processor_name())
+    assert names == ["Some CPU @ 2 GHz", "aarch64"]
 
 
 def test_a_mac_is_asked_for_its_chip_and_build(monkeypatch):

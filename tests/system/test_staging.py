@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ane.system import staging
 from ane.system.files import replacing
 from ane.system.staging import leftovers
 
@@ -112,6 +113,15 @@ def test_a_directory_lost_in_an_exchange_comes_back_with_the_next_write(tmp_path
         raise ValueError("half")
     assert (path / "weights").read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_of_another_user_is_nobodys_leftover(tmp_path, monkeypatch):
+    def refuse(path, *flags):
+        raise PermissionError(13, "Permission denied", path)
+
+    kill_in_process(tmp_path / "file")
+    monkeypatch.setattr(staging.os, "open", refuse)
+    assert leftovers(tmp_path) == []
 
 
 def test_a_file_system_without_locks_has_no_leftovers(tmp_path, monkeypatch):
