@@ -4,7 +4,6 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.packaged.functions import Runtime
     from ane.bundles import Model
-    from ane.bundles.packages import PackageRecord
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
@@ -57,15 +55,14 @@ class EngineOptions:
         keep: keep released networks loaded (None: only on CUDA, TensorRT, MPS and Core AI, those of small models, and
             on Core ML where the memory of this machine is large enough).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
-        compute_units: where Core ML may run all networks ("CPU_AND_NE", say), or each by name (None: what the bundle
-            states).
+        compute_units: where Core ML may run all networks, such as "CPU_AND_NE" (None: what the bundle states).
     """
 
     precision: str = "auto"
     threads: int | None = Field(None, ge=1)
     keep: bool | None = None
     cache: Literal["auto", "io", "state"] = "auto"
-    compute_units: str | Mapping[str, str] | None = None
+    compute_units: str | None = None
 
     def given(self) -> list[str]:
         """The names of those that have another value than by default; that loaded networks are kept is no demand."""
@@ -142,27 +139,11 @@ def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", o
     from ane.backends.packaged.backend import PackagedBackend
     from ane.backends.packaged.selection import fits_in_memory
 
-    units = options.compute_units
     backend = PackagedBackend(model, package_runtime(kind, device), fallback, options.precision, options.cache,
-                              dict.fromkeys(model.networks, units) if isinstance(units, str) else units,
-                              moves_on=automatic, prefer_state=kind == "coreml")
-    if kind == "coreml":
-        warn_of_palettes(model, backend.packages)
+                              options.compute_units, moves_on=automatic, prefer_state=kind == "coreml")
     usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
     backend.keep = usual if options.keep is None else options.keep
     return backend
-
-
-def warn_of_palettes(model: "Model", packages: "Mapping[str, PackageRecord]") -> None:
-    """Log that packages in 4 bits were not verified on this Mac (apple/coremltools#2716: crashes, noise)."""
-    from ane.backends.coreml.compiled import verified_marker
-    from ane.backends.coreml.tools import this_machine
-
-    unproven = [name for name, package in packages.items() if package.precision == "4bit"
-                and not verified_marker(model.path / package.path, this_machine()).is_file()]
-    if unproven:
-        LOGGER.info("4-bit weights (%s) are reported to fail on some Macs: check them once with "
-                    "`ane verify --against coreml`", ", ".join(unproven))
 
 
 def load_graph(spec: str, model: "Model", options: EngineOptions) -> "Backend":

@@ -112,7 +112,7 @@ def function_placement(package: "Package", units: str, name: str) -> Placement |
     Raises:
         UserError: not on a Mac, or Core ML refuses the function.
     """
-    from ane.backends.coreml.compiled import extract_function, verified_marker
+    from ane.backends.coreml.compiled import extract_function, file_about
     from ane.backends.coreml.tools import CoreMLTools, error_summary
     from converters.coreml.graph import quiet
 
@@ -121,7 +121,7 @@ def function_placement(package: "Package", units: str, name: str) -> Placement |
         from coremltools.models.compute_plan import MLComputePlan
 
     toolkit = CoreMLTools()
-    remembered = verified_marker(package.path, toolkit.machine(), f"placement-{name}-{units}")
+    remembered = file_about(package.path, toolkit.machine(), f"placement-{name}-{units}")
     found = stored_record(Placement, remembered)
     if found is not None:
         return found

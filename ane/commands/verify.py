@@ -4,7 +4,6 @@ one package of any kind."""
 import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -107,8 +106,6 @@ def verify_bundle(args: argparse.Namespace) -> int:
     chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
     with status_display(console, "verifying") as show, layer_comparison(args) as layers:
         results = verify(model, chosen, runner, layers, show)
-    if args.against == "coreml":
-        remember_verified(model, results)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.json != "-":
@@ -135,17 +132,6 @@ def layer_comparison(args: argparse.Namespace) -> "Iterator[LayerComparison | No
 
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         yield LayerComparison(args.tolerance or TOLERANCE, dump) if args.layers else None
-
-
-def remember_verified(model: "Bundle", results: "Sequence[FunctionCheck]") -> None:
-    """Remember the packages of which all functions passed on this Mac."""
-    from ane.backends.coreml.compiled import verified_marker
-    from ane.backends.coreml.tools import this_machine
-
-    for package in model.packages:
-        passed = {one.function for one in results if one.package == Path(package.path).stem and one.passed}
-        if passed == set(package.functions):
-            write_json(verified_marker(model.path / package.path, this_machine()), {"functions": sorted(passed)})
 
 
 def raise_failures(results: "Sequence[FunctionCheck]") -> None:

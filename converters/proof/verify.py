@@ -6,41 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from ane.backends.mil import MilRuntime
-from ane.backends.mil.package import Package, ProgramFunction
-from ane.backends.mil.values import Immediate
+from ane.backends.mil.package import Package
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
 from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
-from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import family_of, models
 from converters.proof.activations import (
     ActivationSource,
     CallRecorder,
     CapturedOutputs,
-    FunctionCall,
     compare_with_modules,
     compare_with_run,
     interpreted,
 )
-from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, first_drift
+from converters.proof.comparison import ComparedValue, LayerComparison, first_drift
 from converters.proof.engine_values import (
     capture_outputs,
     compare_values,
     core_ai_activations,
     core_ml_activations,
+    first_difference,
     first_loss,
     instrument,
 )
@@ -64,9 +60,6 @@ NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a publ
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
 CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
-EXACT = 120.0           # dB of two runs in float32 that sum in another order
-SAME = 80.0             # dB above which they agree
-MAX_LOSS = 15.0         # dB that one operation may lose: deep networks amplify the rounding of their first layers
 
 
 class UnverifiedBundle(Bundle):
@@ -204,8 +197,8 @@ class PackageRunner(Runner):
         with captured.capture():
             expected = run_probe(reference, model, package, name)
         engine = CallRecorder(self.engine)
-        units = {package.network: self.compute_units} if self.compute_units else None
-        backend = PackagedBackend(model, engine, reference, compute_units=units, only=called_by_probe(package, name))
+        backend = PackagedBackend(model, engine, reference, compute_units=self.compute_units,
+                                  only=called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
         if layers and not self.cheap:
             if not check.passed:
@@ -333,53 +326,3 @@ def find_published(network: str, kind: str, model: Bundle, values: Sequence[Comp
     names = models()[family_of(network).name].published_names(kind, model.config(network))
     return {name: next((path for path in paths if path in modules), NOT_IN_GRAPH if paths else ON_HOST)
             for name, paths in names.items()}
-
-
-def first_difference(model: Model, package: PackageRecord, name: str, call: FunctionCall,
-                     candidate: ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
-    """The first value of a function, or state that it writes, that differs from the same function converted again.
-
-    A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every
-    value of a graph the same name each time, so against a fresh conversion of the bundle's own weights it finds the
-    operation.
-
-    Args:
-        call: what both are called with. candidate: runs the package's function. interpreter: runs the fresh one.
-
-    Returns:
-        The value, with -``MAX_SNR`` when only the fresh function has it or they declare it differently; None when
-        there is no difference.
-
-    Raises:
-        UserError: the package does not state its options, or one of the two cannot run.
-    """
-    with TemporaryDirectory() as folder:
-        fresh = Path(folder) / write_package(model, package.network, CoreMLOptions.of(package), Path(folder),
-                                             functions={name}).path
-        expected, path = Package(fresh).function(name), model.path / package.path
-        declared = _declared(Package(path).function(name))
-        for value, (op, type) in _declared(expected).items():
-            if declared.get(value, ("", type))[1] != type:
-                return ComparedValue(value, op, float("inf"), -MAX_SNR)
-        values = compare_with_run(expected, call, interpreted(interpreter), candidate, path, fresh, EXACT)
-    found = {value.name: value for value in values}
-    for value, (op, _) in _declared(expected).items():
-        if value not in found:
-            return ComparedValue(value, op, float("inf"), -MAX_SNR)
-        if found[value].snr < SAME and (found[value].lost or 0) > MAX_LOSS:
-            return found[value]
-    return None
-
-
-def _declared(program: ProgramFunction) -> dict[str, tuple[str, object]]:
-    """Operation of each value, and of each state that is written, in program order, with its type and settings: axes,
-    epsilons and modes, which may change too little to be seen in what an operation returns."""
-    values: dict[str, tuple[str, object]] = {}
-    for op in program.ops:
-        parts = [(key, program.constants.get(part) if isinstance(part, str) else part)
-                 for key, (part, *_) in op.arguments.items()]
-        settings = {key: part for key, part in parts if isinstance(part, Immediate) and not part.type.shape}
-        values |= {name: (op.type, (type, settings)) for name, type in op.outputs.items()}
-        if op.written_state:
-            values[op.written_state] = op.type, program.states[op.written_state]
-    return values

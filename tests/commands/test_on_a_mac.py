@@ -9,7 +9,6 @@ import pytest
 import soundfile
 
 from ane.audio import playback
-from ane.backends.choosing import warn_of_palettes
 from ane.backends.packaged.selection import fits_in_memory
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
@@ -96,23 +95,6 @@ def test_functions_stay_loaded_only_where_the_memory_is_large_enough(installed, 
     """A decoder of 800 MB and a denoiser of 500 MB, four functions each."""
     packages = {"autoregressive": record("fp16", 800_000_000), "diffusion": record("fp16", 500_000_000)}
     assert fits_in_memory(packages, installed) == fits
-
-
-def test_four_bit_weights_are_warned_of_until_they_were_verified_here(mac, small, notices):
-    from ane.backends.coreml.compiled import verified_marker
-    from ane.backends.coreml.tools import this_machine
-    from ane.system.files import write_json
-
-    model = Bundle(small)
-    packages = {"hifigan": next(one for one in model.packages if one.network == "hifigan")}
-    warn_of_palettes(model, packages)
-    assert notices == []
-    four = {"hifigan": PackageRecord(**{**vars(packages["hifigan"]), "precision": "4bit"})}
-    warn_of_palettes(model, four)
-    assert "ane verify --against coreml" in notices.pop()
-    write_json(verified_marker(model.path / four["hifigan"].path, this_machine()), {})
-    warn_of_palettes(model, four)
-    assert notices == []
 
 
 def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac, small, tmp_path, capsys, monkeypatch):

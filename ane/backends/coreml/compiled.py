@@ -210,8 +210,8 @@ def write_tried(compiled: Path, key: str, problem: str) -> None:
         write_json(temporary, read_tried(compiled) | {key: problem})
 
 
-def verified_marker(package: Path, machine: MacMachine, what: str = "coreml") -> Path:
-    """A file about a package on this machine; "coreml": it exists once every function reached its threshold there."""
+def file_about(package: Path, machine: MacMachine, what: str) -> Path:
+    """A file that states something of a package on this machine."""
     key = hashlib.sha256("\n".join((*machine, package_hash(package))).encode()).hexdigest()[:32]
     return paths.cache_dir() / "verified" / f"{what}-{key}.json"
 

@@ -23,7 +23,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +34,7 @@ import numpy as np
 from ane.backends.coreml.compiled import CompiledCache, read_tried, single_function, write_tried
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
-from ane.backends.mil import Package, TensorType
+from ane.backends.mil import Package, ProgramFunction
 from ane.backends.mil.values import accepted
 from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.backends.packaged.probes import OTHER_VALUES, Inputs
@@ -55,15 +55,6 @@ UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine"
 ONE_FUNCTION_ONLY = "functionName"      # in messages of systems that refuse packages of several functions
 
 
-@dataclass(frozen=True)
-class FunctionSignature:
-    """Inputs, outputs and states of a function by name, as its package declares them."""
-
-    inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
-    states: Mapping[str, TensorType]
-
-
 class CoreMLFunction:
     """A loaded function, for one prediction at a time.
 
@@ -71,7 +62,7 @@ class CoreMLFunction:
         refuse: (action, error) → the error to raise when Core ML fails.
     """
 
-    def __init__(self, loaded: Any, signature: FunctionSignature, name: str,
+    def __init__(self, loaded: Any, signature: ProgramFunction, name: str,
                  refuse: Callable[[str, Exception], EngineRefusalError]):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
@@ -143,7 +134,7 @@ class CoreMLRuntime(Runtime):
         self.machine = self.api.machine()
         # weak references: a function that the backend drops is freed
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
-        self._signatures: dict[Path, dict[str, FunctionSignature]] = {}
+        self._signatures: dict[Path, dict[str, ProgramFunction]] = {}
         self._models: dict[Path, tuple[Path, bool]] = {}
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
@@ -166,11 +157,11 @@ class CoreMLRuntime(Runtime):
                 lambda action, error: core_ml_error(action, package, function, compute_units, error))
         return loaded
 
-    def _signature(self, package: Path, function: str) -> FunctionSignature:
+    def _signature(self, package: Path, function: str) -> ProgramFunction:
         if package not in self._signatures:
             functions = Package(package).functions
-            self._signatures[package] = {name: FunctionSignature(f.inputs, f.outputs, f.states)
-                                         for name, f in functions.items()}
+            self._signatures[package] = {name: replace(function, ops=[], constants={})
+                                         for name, function in functions.items()}
         signatures = self._signatures[package]
         if function not in signatures:
             raise UserError(f"{package} has no function {function!r}; it has {', '.join(sorted(signatures))}")

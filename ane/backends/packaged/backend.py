@@ -132,7 +132,7 @@ class PackagedBackend(PackagedEngine):
         precision: of the packages to use; "auto": the first that the bundle has of each network.
         cache: kind of kv-cache, "io" or "state"; "auto": the only one that the bundle has; of both, see
             ``prefer_state``.
-        compute_units: where Core ML may run networks, by name; the bundle states it for the others.
+        compute_units: where Core ML may run all networks; None: what the bundle states.
         only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
         prefer_state: of packages with both, "auto" means state if they have golden probes: then the runtime proves each
@@ -145,13 +145,13 @@ class PackagedBackend(PackagedEngine):
     """
 
     def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
-                 cache: str = "auto", compute_units: dict[str, str] | None = None,
+                 cache: str = "auto", compute_units: str | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
                  moves_on: bool = False, prefer_state: bool = False):
         super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep)
         self.runtime, self.cache, self.only = runtime, cache, only
         self.moves_on, self.prefer_state = moves_on, prefer_state
-        self._compute_units = dict(compute_units or {})
+        self._compute_units = compute_units
         self._units: dict[str, FunctionUnits] = {}
         self._functions: dict[str, list[PackageFunction]] = {}
 
@@ -210,7 +210,7 @@ class PackagedBackend(PackagedEngine):
         """Where the functions of a network's package run."""
         if network not in self._units:
             package = self.packages[network]
-            self._units[network] = FunctionUnits(package, self._compute_units.get(network, package.compute_units))
+            self._units[network] = FunctionUnits(package, self._compute_units or package.compute_units)
         return self._units[network]
 
     def _load(self, network: str) -> None:

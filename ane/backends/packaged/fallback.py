@@ -63,16 +63,30 @@ class FunctionUnits:
         return f"Running {' and '.join(moved)} on {units}"
 
 
-class FallbackDenoiser(Denoiser):
-    """A denoiser that is bound again when it fails.
+class ReboundCalls:
+    """Calls of something that is bound again when one fails.
 
     Args:
-        bind: makes the denoiser. move_on: changes what ``bind`` makes; raises the error when nothing is left.
+        bind: makes it. move_on: changes what ``bind`` makes; raises the error when nothing is left.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
         self._bind, self._move_on = bind, move_on
         self._bound = attempt(bind, move_on)
+
+    def _rebind(self) -> None:
+        self._bound = self._bind()
+
+    def _repeat(self, work: Callable[[], Any]) -> Any:
+        def again(error: UserError) -> None:
+            self._move_on(error)
+            attempt(self._rebind, self._move_on)
+
+        return attempt(work, again)
+
+
+class FallbackDenoiser(ReboundCalls, Denoiser):
+    """A denoiser that is bound again when it fails."""
 
     def fused_steps(self, guided: bool) -> Sequence[int]:
         return self._bound.fused_steps(guided)
@@ -84,26 +98,15 @@ class FallbackDenoiser(Denoiser):
                 noise: Sequence[np.ndarray]) -> Advanced:
         return self._repeat(lambda: self._bound.advance(x, previous_x0, steps, noise))
 
-    def _repeat(self, work: Callable[[], Any]) -> Any:
-        def again(error: UserError) -> None:
-            self._move_on(error)
-            self._bound = attempt(self._bind, self._move_on)
 
-        return attempt(work, again)
-
-
-class FallbackDecoder(Decoder):
+class FallbackDecoder(ReboundCalls, Decoder):
     """A decoder that is bound again when it fails.
 
     It keeps the memories, the prefixes and the columns of all lanes, to compute them again on another decoder.
-
-    Args:
-        bind, move_on: see ``FallbackDenoiser``.
     """
 
     def __init__(self, bind: Bind, move_on: MoveOn):
-        self._bind, self._move_on = bind, move_on
-        self._bound = attempt(bind, move_on)
+        super().__init__(bind, move_on)
         self.lanes, self.capacity, self.prefixes = self._bound.lanes, self._bound.capacity, self._bound.prefixes
         self._prefixes: dict[int, np.ndarray] = {}
         self._memories: dict[int, np.ndarray] = {}
@@ -134,16 +137,9 @@ class FallbackDecoder(Decoder):
         self._lengths[lanes] = lengths + count
         return result
 
-    def _repeat(self, work: Callable[[], Any]) -> Any:
-        def again(error: UserError) -> None:
-            self._move_on(error)
-            attempt(self._rebind, self._move_on)
-
-        return attempt(work, again)
-
     def _rebind(self) -> None:
         """Bind again, and compute the memories, the prefixes and the columns of all lanes again."""
-        self._bound = self._bind()
+        super()._rebind()
         for index, memory in self._memories.items():
             self._bound.set_memory(memory, index)
         for index, prefix in self._prefixes.items():

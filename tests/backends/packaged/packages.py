@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ane.backends.coreml.runtime import CoreMLFunction, FunctionSignature
+from ane.backends.coreml.runtime import CoreMLFunction
 from ane.backends.mil import Arithmetic, Interpreter, InterpreterState, MilRuntime, Package
 from ane.backends.packaged.functions import PackageFunction, Runtime
 from ane.bundles.weights import skeleton
@@ -48,9 +48,8 @@ class InPlaceRuntime(MilRuntime):
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
         interpreter = super().load(package, function if function in Package(package).functions else "main", "")
-        declared = interpreter.function
-        return CoreMLFunction(InterpreterAsCoreML(interpreter), FunctionSignature(
-            declared.inputs, declared.outputs, declared.states), interpreter.name, lambda action, error: error)
+        return CoreMLFunction(InterpreterAsCoreML(interpreter), interpreter.function, interpreter.name,
+                              lambda action, error: error)
 
 
 def saved(graphs: Iterable[CoreMLGraph], style: Style, folder: Path) -> dict[str, Path]:
