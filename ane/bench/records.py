@@ -78,8 +78,8 @@ def compare(rows: Iterable[BenchRow], reference: Callable[[BenchRow], bool], fig
 
     rows, found = list(rows), []
     for row in rows:
-        alike = (other.value for other in rows if other.value and reference(other) and key(other) == key(row))
-        theirs = next(alike, None)
+        theirs = next((other.value for other in rows if other.value and reference(other) and key(other) == key(row)),
+                      None)
         ratio = {figure: theirs.median / row.value.median} if theirs and row.value else {}
         found.append(replace(row, figures={**row.figures, **ratio}))
     return found

@@ -27,15 +27,16 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
 from converters.proof.activations import CallRecorder
+from converters.proof.comparison import MAX_SNR
 
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
 FLUSHED_THRESHOLD = 45.0    # dB, or that for rounding if it is lower
 ON_CPU, ERROR = "cpu", "error"
-MAX_SNR = 200.0         # dB recorded for equal arrays
-SLACK = 6.0             # dB of a golden probe below what fp16 reaches in the interpreter, subnormals kept or flushed
-MOST = 60.0             # dB of a golden probe; any machine that computes a function right reaches it in fp32
+# dB that a golden probe demands: at most what any machine reaches in fp32 that computes a function right, and less than
+# fp16 reaches in the interpreter, subnormals kept or flushed
+MOST_OF_A_PROBE, PROBE_SLACK = 60.0, 6.0
 
 
 def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
@@ -213,7 +214,8 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float
 
     probe = FunctionProbe(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
     reached = [probe.decibels(last(ARITHMETICS[name])) for name in ((ROUNDING, FLUSHED) if fp16 else ())]
-    return FunctionProbe(rounded, probe.expected, round(min(MOST, threshold, *(dB - SLACK for dB in reached)), 1))
+    demanded = min(MOST_OF_A_PROBE, threshold, *(dB - PROBE_SLACK for dB in reached))
+    return FunctionProbe(rounded, probe.expected, round(demanded, 1))
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

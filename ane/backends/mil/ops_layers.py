@@ -128,14 +128,14 @@ def lstm(x: Tensor, initial_h: Tensor, initial_c: Tensor, weight_ih: Tensor, wei
         return torch.stack(hidden), h, c
 
     if direction != "bidirectional":
-        turn = _turned if direction == "reverse" else _kept
-        hidden, h, c = run(turn(x), initial_h, initial_c, weight_ih, weight_hh, bias)
-        hidden = turn(hidden)
+        axes = (0,) if direction == "reverse" else ()
+        hidden, h, c = run(x.flip(axes), initial_h, initial_c, weight_ih, weight_hh, bias)
+        hidden = hidden.flip(axes)
     else:
         (h, h_back), (c, c_back) = initial_h.chunk(2, dim=-1), initial_c.chunk(2, dim=-1)
         ahead = run(x, h, c, weight_ih, weight_hh, bias)
-        hidden, *last = run(_turned(x), h_back, c_back, weight_ih_back, weight_hh_back, bias_back)
-        hidden, h, c = (torch.cat(pair, dim=-1) for pair in zip(ahead, (_turned(hidden), *last), strict=True))
+        hidden, *last = run(x.flip(0), h_back, c_back, weight_ih_back, weight_hh_back, bias_back)
+        hidden, h, c = (torch.cat(pair, dim=-1) for pair in zip(ahead, (hidden.flip(0), *last), strict=True))
     return hidden if output_sequence else h[None], h, c
 
 
@@ -143,26 +143,18 @@ def lstm(x: Tensor, initial_h: Tensor, initial_c: Tensor, weight_ih: Tensor, wei
 def rnn(x: Tensor, initial_h: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None = None,
         direction: str = "forward", output_sequence: bool = False, activation: str = "tanh") -> tuple[Tensor, Tensor]:
     """x (S, B, I) → hidden states (S, B, H), or the last (1, B, H); last hidden state (B, H)."""
-    turn, activate = _turned if direction == "reverse" else _kept, _activation(activation)
+    axes, activate = (0,) if direction == "reverse" else (), _activation(activation)
     hidden, h = [], initial_h
-    for row in turn(x) @ weight_ih.mT + (0 if bias is None else bias):
+    for row in x.flip(axes) @ weight_ih.mT + (0 if bias is None else bias):
         h = activate(row + h @ weight_hh.mT)
         hidden.append(h)
-    return turn(torch.stack(hidden)) if output_sequence else h[None], h
+    return torch.stack(hidden).flip(axes) if output_sequence else h[None], h
 
 
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if name not in ACTIVATIONS:
         raise NotImplementedError(f"the activation {name!r}")
     return ACTIVATIONS[name]
-
-
-def _kept(x: Tensor) -> Tensor:
-    return x
-
-
-def _turned(x: Tensor) -> Tensor:
-    return x.flip(0)
 
 
 MAX_POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

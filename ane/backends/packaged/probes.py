@@ -90,12 +90,12 @@ class FunctionProbe:
             predict: the call of a function, by name. state: makes a new state.
         """
         cached = any(name.endswith(CACHED) for _, inputs in self.calls for name in inputs)
-        turned = [(called, {name: -array if name.endswith(CACHED) else array for name, array in inputs.items()})
-                  for called, inputs in self.calls]
+        negated = [(called, {name: -array if name.endswith(CACHED) else array for name, array in inputs.items()})
+                   for called, inputs in self.calls]
         predicts = {called: predict(called) for called, _ in self.calls}
         current, opposite, lowest = state(), None, math.inf
         for step in range(steps if cached else 1):
-            for called, inputs in turned if step % 2 else self.calls:
+            for called, inputs in negated if step % 2 else self.calls:
                 outputs = predicts[called](inputs, current)
             if step % 2 == 0:
                 found = self.decibels(outputs)
