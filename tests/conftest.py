@@ -1,6 +1,8 @@
 """Fixtures of all tests, and the option for another set of golden vectors."""
 
+import asyncio
 import gc
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if not (directory / "config.json").is_file():
         raise pytest.UsageError(f"--golden {directory}: no config.json there; "
                                 "tests/parity/golden/README.md describes the format")
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine has an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.function):
+        return None
+    asyncio.run(pyfuncitem.function(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def pytest_unconfigure() -> None:

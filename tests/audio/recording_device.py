@@ -1,4 +1,4 @@
-"""A sound device for tests, which records what it is given. It takes samples much faster than a real one."""
+"""Sound and a device that records it, for the tests."""
 
 import threading
 import time
@@ -53,3 +53,10 @@ class RecordingDevice:
             if not self.paused.is_set() and (self.fails_after is None or len(self.taken) < self.fails_after):
                 self.taken += callback.send(FRAMES)
             time.sleep(0.0005)
+
+
+RATE = 22050
+
+
+def tone(seconds: float = 1.0, rate: int = RATE, peak: float = 0.5) -> np.ndarray:
+    return (peak * np.sin(2 * np.pi * 220 * np.arange(round(seconds * rate)) / rate)).astype(np.float32)

@@ -1,11 +1,20 @@
-"""Loudness against the signals of EBU Tech 3341, whose loudness is known, and pyloudnorm; and the limiter."""
+"""Loudness, trimming of silence, speed."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import ane
 from ane.audio.loudness import LoudnessMeter, PeakLimiter, sliding_minimum
+from ane.audio.time_stretch import TimeStretcher, stretched
+from ane.audio.trimming import FADE, FRAME, QUIET, RATE, Trimmer, trimmed
+from ane.models.tortoise.settings import Settings
+from ane.system.errors import UserError
+from benchmarks.listening import Wave
 
 MONO = -3.01        # LU: the signals of Tech 3341 are stereo, in which the same level is twice the power
 
@@ -94,3 +103,197 @@ def test_a_sliding_minimum_is_the_minimum_of_neighbours():
     for width in (1, 3, 7, 50):
         expected = [values[start:start + width].min() for start in range(50 - width + 1)]
         np.testing.assert_array_equal(sliding_minimum(values, width), expected)
+
+
+# runs of (samples, loudness): silent, barely silent, barely loud, loud
+RUNS = st.lists(st.tuples(st.integers(1, 3000), st.sampled_from((0.0, 0.9 * QUIET, 1.2 * QUIET, 0.3))), max_size=8)
+ENDS = st.tuples(st.floats(0.001, 0.1), st.floats(0.001, 0.1))
+CUTS = st.lists(st.floats(0, 1), max_size=6)
+
+
+def sound(runs: list[tuple[int, float]]) -> np.ndarray:
+    """Concatenate runs of a loudness; each sample has a value of its own."""
+    loudness = np.concatenate([np.full(count, level) for count, level in runs] or [np.empty(0)])
+    values = np.random.default_rng(0).uniform(0.99, 1.01, len(loudness)) * np.where(np.arange(len(loudness)) % 2, 1, -1)
+    return (loudness * values).astype(np.float32)
+
+
+def loud_frames(audio: np.ndarray) -> np.ndarray:
+    return np.array([(audio[at:at + FRAME] ** 2).mean() > QUIET ** 2 for at in range(0, len(audio), FRAME)], bool)
+
+
+@given(RUNS, ENDS, CUTS)
+def test_the_output_does_not_depend_on_the_pieces(runs, ends, cuts):
+    audio = sound(runs)
+    trimmer = Trimmer(*ends)
+    pieces = [trimmer.feed(piece) for piece in np.split(audio, sorted(int(cut * len(audio)) for cut in cuts))]
+    np.testing.assert_array_equal(np.concatenate((*pieces, trimmer.finish())), trimmed(audio, ends))
+
+
+@given(RUNS, ENDS)
+def test_sound_is_kept_with_the_given_silence_around_it(runs, ends):
+    audio, (lead, tail) = sound(runs), (round(seconds * RATE) for seconds in ends)
+    original = audio.copy()
+    kept, loud = trimmed(audio, ends), np.flatnonzero(loud_frames(audio))
+    np.testing.assert_array_equal(audio, original)
+    if not len(loud):
+        assert len(kept) == min(len(audio), lead)
+        return
+    first, last = loud[0] * FRAME, min((loud[-1] + 1) * FRAME, len(audio))
+    start, end = max(0, first - lead), min(last + tail, len(audio))
+    assert len(kept) == end - start
+    np.testing.assert_array_equal(kept[first - start:last - start], audio[first:last])
+    assert (np.abs(kept) <= np.abs(audio[start:end])).all()
+    if start == 0 and end == len(audio):
+        np.testing.assert_array_equal(kept, audio)
+
+
+@given(RUNS, st.integers(60, 5000))
+def test_sound_is_returned_at_once_and_only_silence_is_held_back(runs, size):
+    audio, trimmer, passed, fed = sound(runs), Trimmer(0.05, 0.05), 0, 0
+    loud = loud_frames(audio)
+    for piece in np.split(audio, range(size, len(audio), size)):
+        fed += len(piece)
+        passed += len(trimmer.feed(piece))
+        loud_so_far = np.flatnonzero(loud[:fed // FRAME])
+        dropped = max(0, np.flatnonzero(loud)[0] * FRAME - round(0.05 * RATE)) if len(loud_so_far) else 0
+        assert passed == (((loud_so_far[-1] + 1) * FRAME - dropped) if len(loud_so_far) else 0)
+
+
+def test_a_cut_fades():
+    hum = np.full(4800, 0.9 * QUIET, np.float32)
+    kept = trimmed(np.concatenate((hum, np.full(2400, 0.3, np.float32), hum)), (0.05, 0.05))
+    assert len(kept) == 2 * 1200 + 2400
+    for edge in (kept[:FADE], kept[::-1][:FADE]):
+        assert edge[0] < 0.01 * QUIET
+        assert (np.diff(edge) > 0).all()
+
+
+def test_silence_of_exactly_the_lead_is_kept_without_a_fade():
+    hum, trimmer = np.full(2400, 0.9 * QUIET, np.float32), Trimmer(0.1, 0.1)
+    pieces = trimmer.feed(hum), trimmer.feed(np.full(2400, 0.3, np.float32)), trimmer.finish()
+    np.testing.assert_array_equal(np.concatenate(pieces)[:2400], hum)
+
+
+def test_ends_are_in_seconds_of_24_kilohertz():
+    assert len(trimmed(np.concatenate((np.zeros(60000, np.float32), np.ones(240, np.float32))), (2.0, 0.1))) == 48240
+
+
+@pytest.mark.parametrize("index", [0, 100, 2400, 4799])
+def test_nan_is_not_silence(index):
+    audio = np.zeros(4800, np.float32)
+    audio[index] = np.nan
+    kept = trimmed(audio, (0.01, 0.01))
+    assert np.isnan(kept).sum() == 1
+    trimmer = Trimmer(0.01, 0.01)
+    pieces = [trimmer.feed(piece) for piece in np.split(audio, 7 * np.arange(1, 680))]
+    np.testing.assert_array_equal(np.concatenate((*pieces, trimmer.finish())), kept)
+
+
+@pytest.mark.parametrize(("level", "silent"), [(0.999 * QUIET, True), (1.001 * QUIET, False)])
+def test_a_frame_below_minus_45_decibels_is_silent(level, silent):
+    audio = np.full(4800, level, np.float32)
+    assert len(trimmed(audio, (0.01, 0.01))) == (240 if silent else 4800)
+
+
+@pytest.mark.parametrize("ends", [(0, 0.1), (0.1, 0), (-1, 0.1)])
+def test_at_least_a_sample_of_silence_is_kept(ends):
+    with pytest.raises(ValueError, match="must be at least a sample"):
+        Trimmer(*ends)
+
+
+@pytest.mark.parametrize(("voice", "text", "seed"), [
+    ("rms", "The company will announce the results next month.", 21),
+    ("slt", "The judge asked the woman to tell the truth.", 70)])
+def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sound(voice, text, seed, tmp_path,
+                                                                                  monkeypatch):
+    """Sentences after which its vocoder gives 0.4 s of silence."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    synthesizer = ane.load("demo")
+    settings = Settings.of("ultra_fast", synthesizer.model.settings)
+    whole = synthesizer.speak(text, voice, seed=seed, settings=replace(settings, silence=None))
+    speech = synthesizer.speak(text, voice, seed=seed, settings=settings)
+    assert Wave.of(speech.audio, speech.sample_rate).silent_end <= 0.3
+    np.testing.assert_array_equal(speech.audio, trimmed(whole.audio, settings.silence))
+
+
+
+def loud_sine(hertz: float, seconds: float = 2.0) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
+
+
+def speech_like() -> np.ndarray:
+    """A gliding tone with harmonics, syllables of noise and pauses."""
+    rng = np.random.default_rng(3)
+    time = np.arange(3 * RATE) / RATE
+    phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * time)) / RATE
+    voiced = sum(np.sin(n * phase) / n for n in range(1, 12))
+    envelope = np.clip(np.sin(2 * np.pi * 3 * time), 0, 1)
+    return (envelope * (0.2 * voiced + 0.02 * rng.standard_normal(len(time)))).astype(np.float32)
+
+
+def faded_out(audio: np.ndarray) -> np.ndarray:
+    fade = np.hanning(RATE // 5)[RATE // 10:].astype(np.float32)
+    return np.concatenate((audio[:-len(fade)], audio[-len(fade):] * fade))
+
+
+def pitch(audio: np.ndarray) -> float:
+    size = 1 << 18
+    spectrum = np.abs(np.fft.rfft(audio * np.hanning(len(audio)), size))
+    return float(np.argmax(spectrum)) * RATE / size
+
+
+SPEEDS = [0.5, 0.75, 0.9, 1.1, 1.3, 1.7, 2.0]
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_the_duration_changes_and_the_pitch_does_not(speed):
+    for hertz in (90.0, 220.0, 1000.0):
+        audio = stretched(loud_sine(hertz), speed, RATE)
+        assert len(audio) == pytest.approx(2 * RATE / speed, rel=0.01)
+        assert pitch(audio) == pytest.approx(hertz, rel=0.005)
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_there_are_no_clicks(speed):
+    for audio in (faded_out(loud_sine(90)), faded_out(loud_sine(220)), speech_like()):
+        rough = np.abs(np.diff(audio, 2)).max()
+        assert np.abs(np.diff(stretched(audio, speed, RATE), 2)).max() < 1.5 * rough
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_loudness_stays(speed):
+    before, after = speech_like(), stretched(speech_like(), speed, RATE)
+    assert np.sqrt(np.mean(after ** 2)) == pytest.approx(np.sqrt(np.mean(before ** 2)), rel=0.05)
+    assert np.abs(after).max() <= np.abs(before).max() * 1.05
+
+
+@pytest.mark.parametrize("speed", [0.6, 1.0, 1.5])
+@pytest.mark.parametrize("size", [1, 37, 5000])
+def test_pieces_join_to_what_the_whole_gives(speed, size):
+    audio = speech_like()[:RATE // 4]
+    stretcher = TimeStretcher(speed, RATE)
+    pieces = [stretcher.feed(audio[start:start + size]) for start in range(0, len(audio), size)]
+    np.testing.assert_array_equal(np.concatenate([*pieces, stretcher.finish()]), stretched(audio, speed, RATE))
+
+
+def test_at_speed_1_the_samples_are_those_of_the_input():
+    audio = speech_like()
+    np.testing.assert_array_equal(stretched(audio, 1.0, RATE), audio)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 100, 1000])
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+def test_short_sound_and_silence_are_stretched_too(samples, speed):
+    assert len(stretched(np.zeros(samples, np.float32), speed, RATE)) == round(samples / speed)
+
+
+def test_sound_arrives_before_its_end_is_known():
+    stretcher = TimeStretcher(1.25, RATE)
+    assert len(stretcher.feed(loud_sine(200, 0.2))) > 0.1 * RATE
+
+
+@pytest.mark.parametrize("speed", [0.49, 2.01, 0, -1, float("nan")])
+def test_other_speeds_are_refused(speed):
+    with pytest.raises(UserError, match=r"speed must be from 0\.5 to 2, got"):
+        TimeStretcher(speed, RATE)

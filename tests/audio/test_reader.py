@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ane.audio import check_clip, read_audio, read_clip, resample, write
 from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_recording
 from ane.system.errors import UserError
-from tests.audio.waves import RATE, tone
+from tests.audio.recording_device import RATE, tone
 
 
 def refusal(path: Path) -> str:

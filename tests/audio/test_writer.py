@@ -12,7 +12,7 @@ import soundfile
 
 from ane.audio import check_output, read_audio, read_clip, write, writing
 from ane.system.errors import UserError
-from tests.audio.waves import RATE, tone
+from tests.audio.recording_device import RATE, tone
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])

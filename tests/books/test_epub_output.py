@@ -33,7 +33,6 @@ from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.speech.words import WORDS, shared_time
-from ane.system.errors import UserError
 from ane.text.passages import without_commands
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
 
@@ -145,12 +144,6 @@ def test_it_can_be_read_again(spoken):
     read = read_document(spoken[0])
     assert (read.title, read.author, read.language) == ("The Book", "A. Writer", "en-US")
     assert [chapter.title for chapter in read.chapters][:2] == ["Chapter 1 & <more>", "Chapter 2"]
-
-
-@pytest.mark.parametrize("option", ["srt", "vtt", "json", "per_chapter"])
-def test_what_an_epub_has_inside_is_refused_beside_it(tmp_path, option):
-    with pytest.raises(UserError, match=f"{option} has no effect on an EPUB"):
-        OutputOptions(tmp_path / "book.epub", **{option: True})
 
 
 def test_epubcheck_finds_no_error_and_no_warning(spoken):

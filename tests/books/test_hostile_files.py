@@ -13,240 +13,128 @@ import pytest
 
 from ane.books.reading import read_document
 from ane.system.errors import UserError
-from tests.books.epub_files import CONTAINER, XHTML, package, write_archive, write_book
+from tests.books.book_files import CONTAINER, XHTML, package, write_archive, write_book
 from tests.work import lines_run
 
 MEMORY = 200 << 20          # bytes that Python may take for any of them
 SECONDS = 20.0              # of this process; a machine that does nothing else takes a fraction of it
 PAGE = {"a.xhtml": "<p>text</p>"}
-FILES: dict[str, tuple[Callable[[Path], Path], str]] = {}
+FOREIGN_ITEM = '<item id="b" href="{}" media-type="text/html"/>'
+DIRECTORY_END = struct.Struct("<4s4H2IH")
 
 
-def hostile(message: str, suffix: str = ".epub") -> Callable[[Callable[[Path], object]], None]:
-    """Register a file that must be refused with ``message`` (a part of it)."""
-
-    def register(write: Callable[[Path], object]) -> None:
-        def make(folder: Path) -> Path:
-            path = folder / f"{write.__name__}{suffix}"
-            write(path)
-            return path
-
-        FILES[write.__name__] = make, message
-
-    return register
+def zip_of(*parts: bytes) -> Callable[[Path], object]:
+    """An archive of these directories behind a hundred zeros."""
+    return lambda path: path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + b"".join(parts))
 
 
-@hostile("more than 16 MB")
-def zip_bomb(path):
-    write_book(path, {"a.xhtml": "<p>" + " " * (17 << 20)})
+def epub(*documents: object, **more: object) -> Callable[[Path], object]:
+    return lambda path: write_book(path, *(documents or (PAGE,)), **more)
 
 
-@hostile("more than")
-def many_parts_that_are_large_together(path):
-    write_book(path, {f"{n}.xhtml": "<p>a</p>" + " " * (15 << 20) for n in range(3)})
+def archive(parts: dict[str, str | bytes]) -> Callable[[Path], object]:
+    return lambda path: write_archive(path, {"META-INF/container.xml": CONTAINER} | parts)
 
 
-@hostile("more than 20000 files")
-def archive_of_too_many_files(path):
-    directory = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 65535, 65535, 1 << 30, 0, 0)
-    path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + directory)
+def changed(content: str, change: Callable[[bytearray], object]) -> Callable[[Path], object]:
+    """A book with this page whose bytes were changed afterwards."""
+    def write(path: Path) -> None:
+        write_book(path, {"a.xhtml": content})
+        data = bytearray(path.read_bytes())
+        change(data)
+        path.write_bytes(data)
+
+    return write
 
 
-@hostile("more than 20000 files")
-def archive_whose_zip64_directory_is_too_long(path):
-    end64 = struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1 << 20, 1 << 20, 1 << 30, 0)
-    locator = struct.pack("<4sIQI", b"PK\x06\x07", 0, 104, 1)
-    directory = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 46, 104, 0)
-    path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + end64 + locator + directory)
-
-
-@hostile("no directory of a ZIP archive")
-def archive_that_is_cut_off(path):
-    write_book(path, PAGE)
-    path.write_bytes(path.read_bytes()[:200])
-
-
-@hostile("no archive, as EPUB and DOCX are, or damaged")
-def archive_whose_directory_is_elsewhere(path):
-    path.write_bytes(b"PK\x03\x04" + b"\0" * 100 + struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0))
-
-
-@hostile("damaged")
-def part_whose_bytes_changed(path):
-    write_book(path, {"a.xhtml": "<p>" + "text " * 500})
-    data = bytearray(path.read_bytes())
+def overwrite_a_part(data: bytearray) -> None:
     at = data.find(b"OEBPS/a.xhtml") + 20
     data[at:at + 10] = b"\xff" * 10
-    path.write_bytes(data)
 
 
-@hostile("is encrypted")
-def part_with_a_password(path):
-    write_book(path, PAGE)
-    data = bytearray(path.read_bytes())
+def set_the_flag_of_a_password(data: bytearray) -> None:
     for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         at = -1
         while (at := data.find(signature, at + 1)) >= 0:
             data[at + flags] |= 1
-    path.write_bytes(data)
 
 
-@hostile("protected (DRM)")
-def digital_rights_management(path):
-    encryption = '<encryption><enc:EncryptionMethod Algorithm="aes256-cbc"/></encryption>'
-    write_book(path, PAGE, files={"META-INF/encryption.xml": encryption})
+def shorten(data: bytearray) -> None:
+    del data[200:]
 
 
-@hostile("lacks 'META-INF/container.xml'")
-def no_container(path):
-    write_archive(path, {"OEBPS/book.opf": package([])})
+def holds(content: str | bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-@hostile("names no package document")
-def empty_container(path):
-    write_archive(path, {"META-INF/container.xml": "<container/>"})
-
-
-@hostile("lacks 'OEBPS/book.opf'")
-def no_package_document(path):
-    write_archive(path, {"META-INF/container.xml": CONTAINER})
-
-
-@hostile("its spine is empty")
-def empty_spine(path):
-    write_book(path, PAGE, spine="")
-
-
-@hostile("its spine names 'ghost'")
-def spine_of_unknown_items(path):
-    write_book(path, PAGE, spine='<itemref idref="ghost"/>')
-
-
-@hostile("lacks 'OEBPS/b.xhtml'")
-def missing_part(path):
-    write_book(path, PAGE, '<item id="b" href="b.xhtml" media-type="text/html"/>', spine='<itemref idref="b"/>')
-
-
-@hostile("outside the book")
-def path_out_of_the_archive(path):
-    write_book(path, PAGE, '<item id="b" href="../../../etc/passwd" media-type="text/html"/>')
-
-
-@hostile("outside the book")
-def path_out_of_the_archive_in_percent_signs(path):
-    write_book(path, PAGE, '<item id="b" href="%2e%2e/%2e%2e/etc/passwd" media-type="text/html"/>')
-
-
-@hostile("outside the book")
-def address_of_a_file(path):
-    write_book(path, PAGE, '<item id="b" href="file:///etc/passwd" media-type="text/html"/>')
-
-
-@hostile("outside the book")
-def absolute_path_of_the_package(path):
-    write_archive(path, {"META-INF/container.xml": CONTAINER.replace("OEBPS/book.opf", "/etc/passwd")})
-
-
-@hostile("has no text to speak")
-def fallbacks_in_a_circle(path):
-    write_book(path, PAGE, '<item id="x" href="x" media-type="image/png" fallback="y"/>'
-                           '<item id="y" href="y" media-type="image/png" fallback="x"/>', spine='<itemref idref="x"/>')
-
-
-@hostile("has no text to speak")
-def external_entity(path):
-    write_book(path, {"a.xhtml": '<!DOCTYPE html [<!ENTITY secret SYSTEM "file:///etc/passwd">]><html><body></body></html>'})
-
-
-@hostile("has no text to speak")
-def entities_that_multiply(path):
-    lines = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(30))
-    write_book(path, {"a.xhtml": f'<!DOCTYPE html [<!ENTITY e0 "ha">{lines}]><html><body></body></html>'})
-
-
-@hostile("is not text in")
-def latin_1_that_claims_to_be_utf_8(path):
-    write_archive(path, {"META-INF/container.xml": CONTAINER, "OEBPS/book.opf": package(["a.xhtml"]),
-                         "OEBPS/a.xhtml": XHTML.format("<p>\xe9t\xe9</p>").encode("latin-1")})
-
-
-@hostile("declares the encoding 'rot13'")
-def encoding_that_is_none(path):
-    write_archive(path, {"META-INF/container.xml": CONTAINER, "OEBPS/book.opf": package(["a.xhtml"]),
-                         "OEBPS/a.xhtml": '<?xml version="1.0" encoding="rot13"?><html/>'})
-
-
-@hostile("nests more than 500 elements")
-def elements_in_one_another(path):
-    write_book(path, {"a.xhtml": "<div>" * 100_000 + "text"})
-
-
-@hostile("has no text to speak")
-def comments_that_never_end(path):
-    write_book(path, {"a.xhtml": "<!--" * 1_000_000})
-
-
-@hostile("has no text to speak", ".html")
-def nothing_but_tags(path):
-    path.write_text("<b></b></i>" * 30_000)
-
-
-@hostile("more than 16 MB", ".html")
-def a_hundred_megabytes_of_markup(path):
-    with path.open("wb") as file:
-        for _ in range(100):
-            file.write(b"<p>text</p>" * 95_326)
-
-
-@hostile("more than 8 MB", ".md")
-def nine_megabytes_of_markdown(path):
-    path.write_text("> " * (9 << 19) + "text")
-
-
-@hostile("not text in UTF-8 (byte 1)", ".txt")
-def text_in_windows_1252(path):
-    path.write_bytes(b"b\xe9b\xe9")
-
-
-@hostile("NUL characters", ".txt")
-def a_program(path):
-    path.write_bytes(b"\x7fELF\0\0\0")
-
-
-@hostile("it is a PDF", ".txt")
-def a_pdf(path):
-    path.write_bytes(b"%PDF-1.7 text")
-
-
-@hostile("not a format that ane reads", ".odt")
-def another_format(path):
-    path.write_bytes(b"text")
-
-
-@hostile("no line with times", ".srt")
-def subtitles_without_times(path):
-    path.write_text("1\nHello.\n")
-
-
-@hostile("has no text to speak", ".txt")
-def an_empty_file(path):
-    path.write_bytes(b"")
-
-
-@hostile("it is not a file", ".txt")
-def a_folder(path):
-    path.mkdir()
-
-
-@hostile("No such file", ".txt")
-def nothing(path):
-    pass
+# what it is, with its suffix: what writes it, and a part of the line that refuses it
+FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "zip bomb.epub": (epub({"a.xhtml": "<p>" + " " * (17 << 20)}), "more than 16 MB"),
+    "parts that are large together.epub": (
+        epub({f"{n}.xhtml": "<p>a</p>" + " " * (15 << 20) for n in range(3)}), "more than"),
+    "archive of too many files.epub": (
+        zip_of(DIRECTORY_END.pack(b"PK\x05\x06", 0, 0, 65535, 65535, 1 << 30, 0, 0)), "more than 20000 files"),
+    "archive whose ZIP64 directory is too long.epub": (
+        zip_of(struct.pack("<4sQ2H2I4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1 << 20, 1 << 20, 1 << 30, 0),
+               struct.pack("<4sIQI", b"PK\x06\x07", 0, 104, 1),
+               DIRECTORY_END.pack(b"PK\x05\x06", 0, 0, 1, 1, 46, 104, 0)), "more than 20000 files"),
+    "archive that is cut off.epub": (changed("<p>text</p>", shorten), "no directory of a ZIP archive"),
+    "archive whose directory is elsewhere.epub": (zip_of(DIRECTORY_END.pack(b"PK\x05\x06", 0, 0, 1, 1, 46, 0, 0)),
+                                                  "no archive, as EPUB and DOCX are, or damaged"),
+    "part whose bytes changed.epub": (changed("<p>" + "text " * 500, overwrite_a_part), "damaged"),
+    "part with a password.epub": (changed("<p>text</p>", set_the_flag_of_a_password), "is encrypted"),
+    "digital rights management.epub": (epub(PAGE, files={
+        "META-INF/encryption.xml": '<encryption><enc:EncryptionMethod Algorithm="aes256-cbc"/></encryption>'}),
+        "protected (DRM)"),
+    "no container.epub": (lambda path: write_archive(path, {"OEBPS/book.opf": package([])}),
+                          "lacks 'META-INF/container.xml'"),
+    "empty container.epub": (archive({"META-INF/container.xml": "<container/>"}), "names no package document"),
+    "no package document.epub": (archive({}), "lacks 'OEBPS/book.opf'"),
+    "empty spine.epub": (epub(spine=""), "its spine is empty"),
+    "spine of unknown items.epub": (epub(spine='<itemref idref="ghost"/>'), "its spine names 'ghost'"),
+    "missing part.epub": (epub(PAGE, FOREIGN_ITEM.format("b.xhtml"), spine='<itemref idref="b"/>'),
+                          "lacks 'OEBPS/b.xhtml'"),
+    **{f"path out of the archive {number}.epub": (epub(PAGE, FOREIGN_ITEM.format(path)), "outside the book")
+       for number, path in enumerate(("../../../etc/passwd", "%2e%2e/%2e%2e/etc/passwd", "file:///etc/passwd"))},
+    "absolute path of the package.epub": (archive({
+        "META-INF/container.xml": CONTAINER.replace("OEBPS/book.opf", "/etc/passwd")}), "outside the book"),
+    "fallbacks in a circle.epub": (
+        epub(PAGE, '<item id="x" href="x" media-type="image/png" fallback="y"/>'
+                   '<item id="y" href="y" media-type="image/png" fallback="x"/>', spine='<itemref idref="x"/>'),
+        "has no text to speak"),
+    "external entity.epub": (epub({"a.xhtml": '<!DOCTYPE html [<!ENTITY secret SYSTEM "file:///etc/passwd">]><html>'
+                                              "<body></body></html>"}), "has no text to speak"),
+    "entities that multiply.epub": (epub({"a.xhtml": '<!DOCTYPE html [<!ENTITY e0 "ha">' + "".join(
+        f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(30)) + "]><html><body></body></html>"}),
+        "has no text to speak"),
+    "Latin-1 that claims to be UTF-8.epub": (archive({
+        "OEBPS/book.opf": package(["a.xhtml"]),
+        "OEBPS/a.xhtml": XHTML.format("<p>\xe9t\xe9</p>").encode("latin-1")}), "is not text in"),
+    "encoding that is none.epub": (archive({
+        "OEBPS/book.opf": package(["a.xhtml"]), "OEBPS/a.xhtml": '<?xml version="1.0" encoding="rot13"?><html/>'}),
+        "declares the encoding 'rot13'"),
+    "elements in one another.epub": (epub({"a.xhtml": "<div>" * 100_000 + "text"}), "nests more than 500 elements"),
+    "comments that never end.epub": (epub({"a.xhtml": "<!--" * 1_000_000}), "has no text to speak"),
+    "nothing but tags.html": (holds("<b></b></i>" * 30_000), "has no text to speak"),
+    "a hundred megabytes of markup.html": (
+        lambda path: path.write_bytes(b"<p>text</p>" * 9_532_600), "more than 16 MB"),
+    "nine megabytes of Markdown.md": (holds("> " * (9 << 19) + "text"), "more than 8 MB"),
+    "text in Windows-1252.txt": (holds(b"b\xe9b\xe9"), "not text in UTF-8 (byte 1)"),
+    "a program.txt": (holds(b"\x7fELF\0\0\0"), "NUL characters"),
+    "a PDF.txt": (holds(b"%PDF-1.7 text"), "it is a PDF"),
+    "another format.odt": (holds(b"text"), "not a format that ane reads"),
+    "subtitles without times.srt": (holds("1\nHello.\n"), "no line with times"),
+    "an empty file.txt": (holds(b""), "has no text to speak"),
+    "a folder.txt": (Path.mkdir, "it is not a file"),
+    "nothing.txt": (lambda path: None, "No such file"),
+}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_refused_in_one_line(tmp_path, name):
-    make, message = FILES[name]
-    path = make(tmp_path)
+    write, message = FILES[name]
+    path = tmp_path / name
+    write(path)
     began = time.process_time()
     tracemalloc.start()
     try:

@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import closing
 from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,39 +20,9 @@ from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.commands.read_report import print_status
 from ane.speech.words import SpokenWord
-from ane.system.errors import UserError
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
 
-SRT = """1
-00:00:02,000 --> 00:00:04,000
-<i>One</i> second.
-
-2
-00:00:05,000 --> 00:00:06,000
-Two seconds in one and a half.
-
-3
-00:00:06,500 --> 00:00:08,000
-Four seconds in one.
-
-4
-00:00:07,500 --> 00:00:09,000
-Late.
-"""
-VTT = """WEBVTT - A title
-
-NOTE nobody says this
-
-STYLE
-::cue { color: red }
-
-one
-00:02.000 --> 00:04.000 align:start
-<v Roger>One &amp; <00:03.000>second.
-
-00:05.000 --> 00:06.000
-Two.
-"""
+SRT, VTT = (Path(__file__).with_name(f"subtitles.{form}").read_text() for form in ("srt", "vtt"))
 SECONDS = {"One": 1.0, "Two": 2.0, "Four": 4.0, "Late.": 0.5}
 
 
@@ -131,9 +102,3 @@ def test_many_subtitles_are_read_soon(keep_timing):
     began = time.process_time()
     read_subtitles(text, keep_timing)
     assert time.process_time() - began < 10
-
-
-def test_what_has_no_times_has_none_to_keep(tmp_path):
-    (tmp_path / "a.txt").write_text("Text.")
-    with pytest.raises(UserError, match="keep_timing has no effect on"):
-        read_document(tmp_path / "a.txt", keep_timing=True)

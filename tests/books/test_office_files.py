@@ -12,8 +12,7 @@ from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.books.omissions import active_omissions
 from ane.books.reading import read_document
 from ane.system.errors import UserError
-from tests.books.epub_files import write_archive
-from tests.books.pdf_files import write_pdf
+from tests.books.book_files import write_archive, write_pdf
 
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
 BODY = 11

@@ -11,7 +11,7 @@ from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK,
 from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
 from ane.system.errors import UserError
-from tests.books.epub_files import write_book
+from tests.books.book_files import write_book
 
 
 def read(folder: Path, name: str, content: str | bytes, keep: tuple[str, ...] = ()) -> Document:
@@ -160,11 +160,6 @@ def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Long. " * 300_000)))
     with pytest.raises(UserError, match="it has more than 1 MB, more than any book"):
         read_document("-")
-
-
-def test_an_unknown_rule_is_refused():
-    with pytest.raises(UserError, match="keep must name rules of front-matter, footnotes"):
-        read_document("-", ("pictures",))
 
 
 def test_soft_hyphens_do_not_divide_a_word(tmp_path):

@@ -250,9 +250,6 @@ def test_a_job_of_the_first_version_goes_on(tmp_path):
     assert sounds(tmp_path) == before
 
 
-CHUNKS = 42
-
-
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "170", "--kills", "0", "--stops", "0", "-o"]

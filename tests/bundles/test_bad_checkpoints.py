@@ -5,6 +5,7 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,15 +33,12 @@ def refusal(directory: Path, config: dict | None = None) -> str:
 
 # Bad directories
 
-@pytest.mark.parametrize("file", REQUIRED)
-def test_a_missing_required_file_is_named(directory, file):
-    (directory / file).unlink()
-    assert f"has no {file}" in refusal(directory)
-
-
-def test_the_error_for_an_empty_directory_lists_the_required_files(tmp_path):
-    message = refusal(tmp_path)
-    assert all(file in message for file in REQUIRED)
+def test_missing_required_files_are_named(directory, tmp_path):
+    assert all(file in refusal(tmp_path) for file in REQUIRED)
+    for file in REQUIRED:
+        (directory / file).rename(tmp_path / "elsewhere")
+        assert f"has no {file}" in refusal(directory)
+        (tmp_path / "elsewhere").rename(directory / file)
 
 
 def test_a_path_that_is_no_directory_of_checkpoints_is_refused(directory, tmp_path):
@@ -62,22 +60,17 @@ class DirectoryMaker:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, zipped):
+@pytest.mark.parametrize(("save", "fault"), [
+    (torch.save, "refused: contains code ("),
+    (partial(torch.save, _use_new_zipfile_serialization=False), "refused: contains code ("),
+    (lambda content, path: path.write_bytes(pickle.dumps(content)), "is not a PyTorch checkpoint")])
+def test_code_in_a_checkpoint_is_refused_and_not_run(directory, tmp_path, save, fault):
     created = tmp_path / "created"
-    torch.save({"x": DirectoryMaker(created)}, directory / "clvp2.pth", _use_new_zipfile_serialization=zipped)
-    message = refusal(directory)
-    assert "clvp2.pth refused: contains code (" in message
+    save({"x": DirectoryMaker(created)}, directory / "clvp2.pth")
+    assert f"clvp2.pth {fault}" in refusal(directory)
     assert not created.exists()
-    torch.load(directory / "clvp2.pth", weights_only=False)
+    pickle.loads(pickle.dumps(DirectoryMaker(created)))
     assert created.exists(), "the code works"
-
-
-def test_a_bare_pickle_of_code_is_refused_and_not_run(directory, tmp_path):
-    created = tmp_path / "created"
-    (directory / "cvvp.pth").write_bytes(pickle.dumps(DirectoryMaker(created)))
-    assert "cvvp.pth" in refusal(directory)
-    assert not created.exists()
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.999])
@@ -136,15 +129,12 @@ def test_a_misnamed_checkpoint_is_recognised(directory, golden_checkpoints, writ
     assert "misnamed" in message
 
 
-def test_a_missing_key_is_named(directory, edit):
-    edit(directory / "autoregressive.pth", lambda entries: entries.pop("final_norm.bias"))
-    message = refusal(directory)
-    assert "autoregressive.pth: key final_norm.bias is missing" in message
-
-
-def test_a_weight_norm_without_its_gain_is_a_missing_key(directory, edit):
-    edit(directory / "hifidecoder.pth", lambda entries: entries.pop("conv_pre.weight_g"))
-    assert "hifidecoder.pth: key conv_pre.weight is missing" in refusal(directory)
+@pytest.mark.parametrize(("file", "removed", "missing"), [
+    ("autoregressive.pth", "final_norm.bias", "final_norm.bias"),
+    ("hifidecoder.pth", "conv_pre.weight_g", "conv_pre.weight")])
+def test_a_missing_key_is_named(directory, edit, file, removed, missing):
+    edit(directory / file, lambda entries: entries.pop(removed))
+    assert f"{file}: key {missing} is missing" in refusal(directory)
 
 
 @pytest.mark.parametrize(("file", "key"), [

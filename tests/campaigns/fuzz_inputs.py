@@ -35,7 +35,7 @@ from ane.text import normalise_english, read_passages, split
 from ane.text.tokenizer import Tokenizer
 from ane.text.user_lexicon import read_lexicon
 from ane.voices import Voice, open_voice, save_voice
-from tests.books.epub_files import write_book
+from tests.books.book_files import write_book
 from tests.fastspeech_files import write_fastspeech
 
 LONGEST = 20_000            # bytes of an input, unless a good one is longer

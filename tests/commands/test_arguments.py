@@ -1,15 +1,21 @@
-"""Help in two lengths, the flags of every command, types of values."""
+"""What all commands share: help, flags, values, completion, progress; and `ane doctor`."""
 
 import argparse
 import errno
+import io
+import json
 import os
+import shutil
 import subprocess
-import sys
 
 import pytest
+from rich.console import Console
 
 from ane.cli import describe_error, main, parser, with_flags
+from ane.commands import doctor
 from ane.commands.arguments import counts, natural, pair, positive
+from ane.commands.doctor import Finding
+from ane.commands.progress import INTERVAL, ProgressDisplay
 from ane.system.errors import UserError
 from ane.system.interruption import Interruptions
 
@@ -76,8 +82,8 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
     assert with_flags(UserError(message, parameter), parser) == line
 
 
-def test_a_reader_that_has_enough_is_no_error_and_a_full_disk_is_called_full(tmp_path):
-    enough = f"{sys.executable} -m ane say 'One is enough. Two are too many.' -o - | head -c 100 >{tmp_path}/wav"
+def test_a_reader_that_has_enough_is_no_error_and_a_full_disk_is_called_full(tmp_path, python):
+    enough = f"{python} -m ane say 'One is enough. Two are too many.' -o - | head -c 100 >{tmp_path}/wav"
     assert not subprocess.run(["sh", "-c", enough], capture_output=True, check=True).stderr
     args = parser().parse_args(["doctor"])
     for error in (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.wav"),
@@ -94,3 +100,93 @@ def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):
             monkeypatch.delenv(name)
         assert main([command, *(["--models", "no-such-model"] if command == "serve" else [])]) == 1
         assert os.environ[name] == after
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_a_script_knows_the_commands_and_flags(capsys, shell):
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "doctor" in script
+    assert "compute-units" in script
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it with your package manager")
+def test_bash_can_load_its_script(capsys):
+    pytest.importorskip("shtab")
+    main(["completion", "bash"])
+    subprocess.run(["bash", "-c", capsys.readouterr().out + "\ncomplete -p ane"], check=True, timeout=60)
+
+
+def test_without_a_terminal_progress_is_a_plain_line_every_few_seconds():
+    now, output = [0.0], io.StringIO()
+    with ProgressDisplay(Console(file=output), shown=True, clock=lambda: now[0]) as progress:
+        for done in range(1, 11):
+            now[0] += INTERVAL / 2
+            progress.update("decode", done, 10, "")
+    assert output.getvalue().splitlines() == [f"versions spoken: {done} of 10" for done in (2, 4, 6, 8, 10)]
+
+
+def test_progress_that_is_not_shown_prints_nothing():
+    output = io.StringIO()
+    with ProgressDisplay(Console(file=output), shown=False, clock=lambda: 1e9) as progress:
+        progress.update("decode", 1, 10, "")
+    assert output.getvalue() == ""
+
+
+def findings(capsys) -> dict[str, dict]:
+    status = main(["doctor", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["works"] == (status == 0)
+    return {finding["subject"]: finding for finding in report["findings"]}
+
+
+def test_this_machine_can_speak_and_every_gap_has_a_remedy(capsys):
+    found = findings(capsys)
+    for subject in ("python", "backend torch", "bundle demo", "cache folder", "data folder"):
+        assert found[subject]["state"] == "ok"
+    assert found.keys() >= {"backend coreml", "backend onnx", "playback", "fastapi", "av", "ray"}
+    assert all(finding["fix"] for finding in found.values() if finding["state"] == "missing")
+
+
+def test_a_missing_optional_package_is_named_with_the_command_that_installs_it(monkeypatch, capsys):
+    def missing(package: str) -> str:
+        raise doctor.PackageNotFoundError(package)
+
+    monkeypatch.setattr(doctor, "version", missing)
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "pip install 'tortoise-ane[check]'" in printed
+    assert "`ane say` works here." in printed
+
+
+def test_a_folder_that_cannot_be_written_is_missing_but_not_fatal(monkeypatch, capsys):
+    monkeypatch.setenv("ANE_HOME", "/dev/null")
+    found = findings(capsys)
+    assert found["cache folder"]["state"] == found["data folder"]["state"] == "missing"
+
+
+def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
+    broken = Finding("backend torch", "broken", "no torch", "pip install torch")
+    monkeypatch.setattr(doctor, "CHECKS", (lambda: [broken],))
+    assert main(["doctor"]) == 1
+    assert "to fix it: pip install torch" in capsys.readouterr().out
+
+
+def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatch, capsys):
+    import onnxruntime
+
+    from ane.backends.onnx import providers
+    from ane.backends.onnx.providers import GpuVersions
+
+    versions = GpuVersions("1.31.1", "13.0", "2.10.0+cu128", "12.8")
+    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    monkeypatch.setattr(providers, "installed_versions", lambda ort: versions)
+    found = findings(capsys)
+    assert found["backend onnx"]["detail"] == ("onnxruntime 1.31.1 for CUDA 13.0, torch 2.10.0+cu128 for CUDA 12.8, "
+                                               "with the providers CUDA, CPU")
+    assert found["backend onnx:cuda"]["state"] == "missing"
+    assert "install both for the same CUDA" in found["backend onnx:cuda"]["detail"]
+    assert "pip install" in found["backend onnx:cuda"]["fix"]
+    assert "backend onnx:tensorrt" not in found

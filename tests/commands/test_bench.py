@@ -39,9 +39,8 @@ def onnx_bundle(onnx_packages) -> Path:
 
 
 @pytest.fixture
-def ane(tmp_path, monkeypatch, capsys, unguarded_mac):  # noqa: F811
+def ane(monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))

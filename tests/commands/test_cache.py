@@ -21,9 +21,8 @@ HERE, OLD = MacMachine("Apple M2", "25A354"), MacMachine("Apple M2", "24F74")
 
 
 @pytest.fixture
-def ane(tmp_path, monkeypatch, capsys):
+def ane(monkeypatch, capsys):
     """``ane("list", "--json")``: what the command prints; it must succeed."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(cache, "known_machine", lambda: HERE)
     parser = argparse.ArgumentParser()
@@ -190,12 +189,11 @@ sys.exit(status)
 """
 
 
-def test_as_a_process_quickly_and_without_torch(kept, tmp_path):
+def test_as_a_process_quickly_and_without_torch(kept):
     for arguments, word in ((("list",), "used.mlmodelc"), (("clear", "--dry-run"), "Would delete"),
                             (("clear",), "Deleted 8 items")):
         result = subprocess.run([sys.executable, "-c", PROCESS, "cache", *arguments], capture_output=True, text=True,
-                                timeout=60, check=False, cwd=Path(__file__).parents[2],
-                                env=os.environ | {"ANE_HOME": str(tmp_path / "home")})
+                                timeout=60, check=False, cwd=Path(__file__).parents[2])
         assert (result.returncode, result.stderr) == (0, "")
         assert word in result.stdout
     assert there(kept) == UNTOUCHED

@@ -3,7 +3,6 @@
 import json
 import re
 import zipfile
-from pathlib import Path
 
 import pytest
 import soundfile
@@ -17,11 +16,8 @@ TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
 
 
 @pytest.fixture(autouse=True)
-def workplace(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "book.md").write_text(TEXT, encoding="utf-8")
-    return tmp_path
+def book(workplace) -> None:
+    (workplace / "book.md").write_text(TEXT, encoding="utf-8")
 
 
 def test_a_book_is_narrated_goes_on_where_it_was_and_speaks_chunks_again(workplace, capsys):
@@ -132,31 +128,6 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     assert main(["read", "book.md", *command[2:]]) == 1
     assert "talk.srt exists, and this job did not write it" in capsys.readouterr().err
     assert (workplace / "talk.srt").read_text(encoding="utf-8") == subtitles
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "name a book and an output: ane read BOOK -o OUT"),
-    (["book.md"], "name a book and an output"),
-    (["book.md", "-o", "-"], "a job needs a file"),
-    (["book.md", "-o", "x.wav", "--bundle", "demo", "--speed", "9"], "--speed must be from 0.5 to 2, got 9"),
-    (["book.md", "-o", "book.xyz"], "end its name in .m4b"),
-    (["nothing.md", "-o", "book.wav"], "cannot read nothing.md: No such file"),
-    (["book.md", "-o", "book.wav", "--keep", "pictures"], "--keep must name rules of front-matter"),
-    (["book.md", "-o", "book.wav", "--loudness", "2"], "--loudness must be from -40 to -5 LUFS, got 2"),
-    (["book.md", "-o", "book.wav", "--heading-silence", "-1"], "--heading-silence must be from 0 to 60"),
-    (["book.md", "-o", "book.wav", "--template", "x"], "--template must have {number} or {title}"),
-    (["book.md", "-o", "book.wav", "--cover", "book.md"], "book.md cannot be a cover: give a JPEG or PNG"),
-    (["book.md", "-o", "book.wav", "--best", "2"], "--best has no effect on a book"),
-    (["book.md", "-o", "book.wav", "--published"], "--published has no effect on hibari models"),
-    (["book.md", "-o", "book.epub", "--srt"], "--srt has no effect on an EPUB"),
-    (["--status", "nothing"], "there is no job at nothing"),
-])
-def test_bad_input_is_one_clear_line(workplace, capsys, arguments, message):
-    assert main(["read", *arguments]) == 1
-    printed = capsys.readouterr().err
-    assert message in printed
-    assert len(printed.splitlines()) == 1
-    assert not (workplace / "book.wav.job").exists()
 
 
 @pytest.mark.parametrize("text", ["0", "a", "5-2", "1-999999999"])

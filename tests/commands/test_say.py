@@ -20,13 +20,6 @@ from tests.audio.recording_device import RecordingDevice
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
-@pytest.fixture(autouse=True)
-def workplace(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def test_the_command_on_the_readmes_first_screen_works(workplace):
     command = [sys.executable, "-m", "ane", "say", "The turtle was first, after all.", "-o", "turtle.wav"]
     result = subprocess.run(command, cwd=workplace, capture_output=True, text=True, timeout=300, check=False)
@@ -36,9 +29,8 @@ def test_the_command_on_the_readmes_first_screen_works(workplace):
     assert soundfile.info(workplace / "turtle.wav").samplerate == 24000
 
 
-def test_random_weights_are_reported(workplace, random_bundle, capsys):
-    assert main(["say", "hello", *SHORT, "--bundle", str(random_bundle), "-o", "noise.wav"]) == 0
-    assert "random weights" in capsys.readouterr().err
+def test_random_weights_are_reported(random_bundle, succeed):
+    assert "random weights" in succeed("say", "hello", *SHORT, "--bundle", random_bundle, "-o", "noise.wav")
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".wav", "WAV"), (".flac", "FLAC"), (".mp3", "MP3"), (".ogg", "OGG")])
@@ -47,12 +39,6 @@ def test_the_suffix_chooses_the_format(workplace, suffix, kind):
     info = soundfile.info(workplace / f"out{suffix}")
     assert info.format == kind or kind in info.format
     assert info.samplerate == 24000
-
-
-def test_a_name_with_brackets_is_written_and_printed_literally(workplace, capsys):
-    assert main(["say", "hello", *SHORT, "-o", "take[bold].wav"]) == 0
-    assert "take[bold].wav" in capsys.readouterr().err
-    assert (workplace / "take[bold].wav").is_file()
 
 
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
@@ -81,12 +67,9 @@ def test_a_question_mark_lists_voices_and_presets(capsys):
     assert "fastest (default)" in printed
 
 
-def test_without_a_bundle_the_question_mark_and_a_new_voice_name_the_bundle_that_has_them(capsys, workplace):
+def test_without_a_bundle_the_question_mark_names_the_bundle_that_has_voices(capsys):
     assert main(["say", "-v", "?"]) == 0
     assert "such as --bundle demo" in capsys.readouterr().err
-    for command in (["say", "--preset", "?"], ["voices", "add", "a.wav", "-o", "pat"]):
-        assert main(command) == 1
-        assert "add --bundle with a Tortoise model, such as demo" in capsys.readouterr().err
 
 
 def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
@@ -96,17 +79,16 @@ def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
     assert not (workplace / "~").exists()
 
 
-def test_quiet_prints_nothing_and_verbose_prints_details(workplace, capsys):
-    assert main(["say", "hello", *SHORT, "-o", "out.wav", "-q"]) == 0
-    assert capsys.readouterr() == ("", "")
-    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--verbose"]) == 0
-    assert "backend torch:cpu" in capsys.readouterr().err
+def test_quiet_prints_nothing_and_verbose_prints_details_and_names_literally(workplace, succeed):
+    assert succeed("say", "hello", *SHORT, "-o", "out.wav", "-q") == ""
+    printed = succeed("say", "hello", *SHORT, "-o", "take[bold].wav", "--verbose")
+    assert "backend torch:cpu" in printed
+    assert "take[bold].wav" in printed
+    assert (workplace / "take[bold].wav").is_file()
 
 
 def test_several_candidates_are_written_best_first(workplace):
-    assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20",
-                 "--candidates", "3",
-                 "--best", "2", "-o", "out.wav"]) == 0
+    assert main(["say", "hello", *SHORT, "--candidates", "3", "--best", "2", "-o", "out.wav"]) == 0
     assert sorted(path.name for path in workplace.glob("*.wav")) == ["out-1.wav", "out-2.wav"]
 
 
@@ -190,8 +172,8 @@ def test_a_stream_is_written_played_and_piped_as_it_would_be_whole(workplace, de
     assert soundfile.SoundFile(io.BytesIO(piped.stdout)).samplerate == 24000
 
 
-def test_a_stream_without_a_reader_ends_quietly(workplace):
-    command = (f"{sys.executable} -m ane say '{TWO}' --bundle demo --preset fastest --seed 1 --stream -o - "
+def test_a_stream_without_a_reader_ends_quietly(workplace, python):
+    command = (f"{python} -m ane say '{TWO}' --bundle demo --preset fastest --seed 1 --stream -o - "
                "| head -c 100 > /dev/null")
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
                             check=False)
@@ -218,18 +200,6 @@ def test_a_profile_has_three_parts_and_a_bar_for_each_stage(workplace, capsys):
     assert "-0" not in printed
 
 
-@pytest.mark.parametrize(("flags", "why"), [
-    (("--stream", "--lines", "-o", "x.wav"), "--stream and --lines cannot be combined"),
-    (("--stream", "--best", "2", "--candidates", "2", "-o", "x.wav"), "--stream and --best"),
-    (("--lines",), "--lines writes a file for each line"),
-    (("--json", "-o", "-"), "--json and -o - cannot be combined"),
-])
-def test_flags_that_cannot_be_combined_are_refused(workplace, capsys, flags, why):
-    assert main(["say", "hello", *flags]) != 0
-    assert why in capsys.readouterr().err
-    assert list(workplace.glob("*.wav")) == []
-
-
 def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypatch, capsys):
     monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(playback, "open_device", RecordingDevice(fails_after=1000))
@@ -239,7 +209,7 @@ def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypa
     assert soundfile.info("kept.wav").frames == soundfile.info("whole.wav").frames
 
 
-@pytest.mark.parametrize("redirection", [">&-", "<&-", "2>&-", ">&- 2>&- <&-", "2>/dev/full"])
+@pytest.mark.parametrize("redirection", [">&- 2>&- <&-", "2>/dev/full"])
 def test_a_file_is_written_although_a_standard_stream_is_closed_or_full(workplace, redirection):
     if "/dev/full" in redirection and not Path("/dev/full").exists():
         pytest.skip("/dev/full stands in for a full disk: run it on Linux")
@@ -268,9 +238,9 @@ def test_a_deleted_working_directory_is_reported(workplace):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full stands in for a full disk: run it on Linux")
 @pytest.mark.parametrize("arguments", [("voices", "list"), ("say", "Hello.", *SHORT, "-o", "x.wav", "--json")])
-def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplace, arguments):
+def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplace, python, arguments):
     with open("/dev/full", "w") as full:
-        result = subprocess.run([sys.executable, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE,
+        result = subprocess.run([python, "-m", "ane", *arguments], stdout=full, stderr=subprocess.PIPE,
                                 text=True, timeout=300, check=False)
     assert result.returncode == 1
     assert "cannot write to standard output: the disk is full" in result.stderr
@@ -279,8 +249,7 @@ def test_standard_output_that_cannot_be_written_is_reported_in_one_line(workplac
 
 def test_sigterm_leaves_nothing_half_written(workplace):
     with subprocess.Popen([sys.executable, "-m", "ane", "say", TWO * 40, "--bundle=demo", "--preset=fastest",
-                           "--stream", "-o",
-                           "long.wav"], stderr=subprocess.PIPE) as process:
+                           "--stream", "-o", "long.wav"], stderr=subprocess.PIPE) as process:
         while not list(workplace.glob(".long*")) and process.poll() is None:
             time.sleep(0.05)
         process.terminate()
@@ -296,7 +265,6 @@ def test_word_times_are_written_beside_the_sound(workplace):
     assert content["seconds"] == pytest.approx(soundfile.info(workplace / "out.wav").duration)
     assert main(["say", "--lines", "One line.\nAnother.", *SHORT, "-o", "a.wav", "--word-times", "a.json"]) == 0
     assert json.loads((workplace / "a-2.json").read_text())["words"][0]["word"] == "Another."
-    assert main(["say", "Hello.", "--stream", "-o", "out.wav", "--word-times", "words.json"]) == 1
 
 
 def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):
@@ -334,11 +302,7 @@ def test_lines_of_a_file_are_spoken_once(workplace, capsys):
 
 @pytest.mark.parametrize("suffix", ["aiff", "m4a"])
 def test_speech_is_written_as_aiff_and_m4a(tmp_path, suffix):
-    pytest.importorskip("av", reason="needs the extra books")
-    import av
-
-    from ane.cli import main
-
+    av = pytest.importorskip("av", reason="needs the extra books")
     for number, options in enumerate(([], ["--stream"])):
         path = tmp_path / f"{number}.{suffix}"
         assert main(["say", "Hello.", "-q", "-o", str(path), *options]) == 0

@@ -17,13 +17,6 @@ from tests.audio.recording_device import RecordingDevice
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
-@pytest.fixture(autouse=True)
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
     assert main(["say", "--explain", "--json", "--bundle", "demo", *flags]) == 0
     return json.loads(capsys.readouterr().out)
@@ -64,34 +57,9 @@ def test_a_document_is_for_the_command_that_reads_documents(content, kind, workp
     assert "use `ane read book -o OUT.m4b`" in error
 
 
-@pytest.mark.parametrize("text", ["", "  ", "…", "?!"])
-def test_a_text_without_words_is_named_before_a_missing_sound_device(capsys, text):
-    assert main(["say", text]) == 1
-    assert "nothing to say" in capsys.readouterr().err
-
-
 def test_long_texts_are_explained_by_chunk(capsys):
     chunks = explained(capsys, "The turtle was 1st. | The rabbit  came\n\n2nd.", "--split", "20,30")["chunks"]
     assert [chunk["normalised"] for chunk in chunks] == ["the turtle was first.", "the rabbit came second."]
-
-
-@pytest.mark.parametrize(("flags", "why"), [
-    (("--explain", "-o", "x.wav"), "--output has no effect with --explain"),
-    (("--bundle", "demo", "--explain", "--normaliser", "upstream"), "this text is read by the normaliser 'upstream'"),
-    (("--lexicon", "none.tsv", "-o", "x.wav"), "cannot read the lexicon none.tsv"),
-    (("--bundle", "demo", "--speed", "3", "-o", "x.wav"), "--speed must be from 0.5 to 2, got 3"),
-    (("--preset", "fastest", "-o", "x.wav"), "--preset has no effect on demo-fast: add --bundle demo, or leave it out"),
-    (("-v", "rms", "-o", "x.wav"), "--voice has no effect on demo-fast: add --bundle demo, or leave it out"),
-    (("-r", "400", "-o", "x.wav"), "-r must be from 75 to 300, got 400"),
-    (("-r", "200", "--speed", "2", "-o", "x.wav"), "-r and --speed cannot be combined"),
-    (("--ssml", "-o", "x.wav"), "SSML, line 1: not well-formed XML"),
-    (("--precision", "8bit", "-o", "x.wav"), "--precision must be auto, fp32, bf16, fp16, int8 on torch, got '8bit'"),
-    (("[[rate", "200]]", "-o", "x.wav"), "line 1: [[rate 200]] is a command of macOS"),
-])
-def test_what_has_no_effect_or_cannot_be_done_is_refused(capsys, flags, why):
-    assert main(["say", "hello", *flags]) == 1
-    assert why in capsys.readouterr().err.replace("\n", " ")
-    assert not Path("x.wav").exists()
 
 
 def test_pauses_speed_and_markup_change_the_sound_as_written(capsys):

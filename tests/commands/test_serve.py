@@ -16,23 +16,6 @@ def settings_of(*options: str) -> ServerSettings:
     return read_server_settings(args)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--host", "0.0.0.0"], "other machines reach 0.0.0.0: add --token, or set ANE_TOKEN"),
-    (["--host", "::"], "other machines reach ::: add --token, or set ANE_TOKEN"),
-    (["--models", "demo", "--preload", "demo-fast"], "--preload must name models that are served, got demo-fast"),
-    (["--models", "no-such-model"], "no-such-model"),
-    (["--transcriber", "demo"], "transcriber must be a model that transcribes, and demo speaks"),
-    (["--threads", "2", "--calls", "3"], "--calls must be at most the number of CPU threads, 2, got 3"),
-    (["--host", "192.0.2.1", "--token", "secret"], "cannot listen on 192.0.2.1, port 8880"),
-])
-def test_a_server_that_cannot_start_says_why_in_one_line(monkeypatch, capsys, options, message):
-    monkeypatch.delenv("ANE_TOKEN", raising=False)
-    assert main(["serve", *options]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("ane: error: ")
-    assert message in line
-
-
 @pytest.mark.parametrize("option", ["--seconds", "--connections", "--idle", "--characters", "--requests", "--body"])
 def test_a_limit_must_be_positive(capsys, option):
     with pytest.raises(SystemExit):

@@ -22,8 +22,6 @@ RATE = 22050
 @pytest.fixture
 def checkpoints(tmp_path, monkeypatch, golden_checkpoints, golden_config) -> Path:
     """A directory of checkpoints with a config.json and a voice."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("COLUMNS", "300")
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for file in golden_checkpoints.iterdir():
@@ -175,14 +173,6 @@ def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tm
     assert not paths.voices_dir().exists()
     with pytest.raises(SystemExit):
         ane(*arguments)
-
-
-def test_an_output_in_the_home_folder_is_expanded(ane, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    ane("export", "builtin", "-o", "~/v.pth")
-    assert (tmp_path / "v.pth").is_file()
-    assert not (tmp_path / "~").exists()
 
 
 def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):

@@ -1,21 +1,31 @@
-"""The table of converted functions."""
+"""The table of converted functions, what a conversion states, and packages that are no longer valid."""
 
+import json
 import pkgutil
+import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import ane.models
+from ane.backends import load_backend
+from ane.bundles.bundle import Bundle
 from ane.bundles.family import find_family
-from ane.bundles.packages import missing_packages
+from ane.bundles.packages import WEIGHTS, missing_packages
+from ane.cli import main
+from ane.commands.packages import open_undamaged
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from converters import functions
+from converters.conversion import ROOT, graph_fingerprint, graph_sources
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import CoreMLOptions
 from converters.coreml.target import check_options
 from converters.functions import all_functions, convertible_networks, family_of, functions_of
+from tests.conversions import converted
 from tests.random_model import RandomModel
 
 
@@ -85,3 +95,155 @@ def test_a_graph_gives_its_values_the_same_names_whatever_was_built_before():
     before = names()
     mb.name_count["add"] += 7       # as a graph that was refused while it was built leaves it
     assert names() == before
+
+
+LIBRARIES = ("1.0",)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """A copy of the source, to be edited and restored."""
+    root = tmp_path_factory.mktemp("source")
+    for package in ("ane", "converters"):
+        shutil.copytree(ROOT / package, root / package, ignore=lambda folder, names: [
+            name for name in names if not (name.endswith(".py") or (Path(folder) / name).is_dir())])
+    return root
+
+
+@pytest.mark.parametrize(("file", "changes"), [
+    ("ane/models/tortoise/networks/univnet.py", True), ("ane/models/whisper/networks/text_decoder.py", True),
+    ("ane/models/vocoders/hifigan.py", True), ("converters/functions.py", True), ("converters/blocks.py", True),
+    ("converters/vocoders/hifigan.py", True), ("converters/tortoise/functions.py", True),
+    ("converters/coreml/merge.py", True), ("converters/onnx/graph.py", True),
+    ("converters/whisper/onnx_graphs.py", True), ("converters/decoder_graphs.py", True),
+    ("converters/proof/lint.py", False), ("converters/proof/parity.py", False),
+    ("converters/tortoise/probes.py", False), ("converters/conversion.py", False),
+    ("ane/cli.py", False)])
+def test_it_changes_with_a_network_and_with_its_converter_alone(copy, file, changes):
+    path, before = copy / file, graph_fingerprint(LIBRARIES, copy)
+    content = path.read_text(encoding="utf-8")
+    path.write_text(content + "\n# changed\n", encoding="utf-8")
+    try:
+        assert (graph_fingerprint(LIBRARIES, copy) != before) == changes
+    finally:
+        path.write_text(content, encoding="utf-8")
+
+
+def test_it_changes_with_a_library_and_with_a_files_name(copy):
+    before = graph_fingerprint(LIBRARIES, copy)
+    assert graph_fingerprint(("1.1",), copy) != before
+    folder = copy / "ane/models/tortoise/networks"
+    (folder / "univnet.py").rename(folder / "vocoder.py")
+    try:
+        assert graph_fingerprint(LIBRARIES, copy) != before
+    finally:
+        (folder / "vocoder.py").rename(folder / "univnet.py")
+
+
+def test_every_module_that_builds_graphs_is_covered():
+    names = {path.relative_to(ROOT).as_posix() for path in graph_sources()}
+    assert names >= {f"converters/tortoise/{name}.py" for name in (
+        "autoregressive", "clvp", "conditioning", "diffusion_decoder", "functions", "univnet")}
+    assert names >= {f"converters/{name}.py" for name in (
+        "vocoders/hifigan", "vocoders/segments", "coreml/graph", "coreml/merge", "coreml/package", "onnx/package")}
+
+
+@pytest.fixture(scope="module")
+def intact(random_bundle, shared) -> Path:
+    small = CoreMLOptions(lanes=(2,), caches=("io",), buckets={"prefill": (32,), "step": (128,)})
+    return converted(shared, Bundle(random_bundle), [small], ["rlg_auto", "autoregressive"]).path
+
+
+@pytest.fixture
+def copied(intact, tmp_path) -> Bundle:
+    return Bundle(shutil.copytree(intact, tmp_path / "copied"))
+
+
+@pytest.fixture
+def run(capsys) -> Callable[[Path], str]:
+    """``run(bundle)``: the error line of `ane say` with an invalid bundle."""
+    def say(bundle: Path) -> str:
+        assert main(["say", "Hello.", "--bundle", str(bundle), "--backend", "mil", "--preset", "fastest", "-o",
+                     str(bundle / "no.wav")]) == 1
+        assert not (bundle / "no.wav").exists()
+        line, = capsys.readouterr().err.strip().splitlines()[-1:]
+        return line
+
+    return say
+
+
+def edit(bundle: Bundle, change) -> None:
+    path = bundle.path / "bundle.json"
+    stated = json.loads(path.read_text())
+    change(stated)
+    path.write_text(json.dumps(stated))
+
+
+def test_a_damaged_weight_file_is_reported(copied, run):
+    path = next(copied.path.rglob("autoregressive-fp16.mlpackage/**/weight.bin"))
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 255
+    path.chmod(0o644)
+    path.write_bytes(data)
+    assert "weight.bin has SHA-256" in run(copied.path)
+
+
+def test_a_package_of_another_model_is_reported(copied, run):
+    def swap(stated):
+        packages = {package["network"]: package for package in stated["coreml"]["packages"]}
+        packages["autoregressive"]["source"][WEIGHTS] = "0" * 64
+
+    edit(copied, swap)
+    assert "was converted from other weights" in run(copied.path)
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    (lambda package: package.update(functions={}), "functions dictionary should have at least 1 item"),
+    (lambda package: package.update(files=[]), "files list should have at least 1 item"),
+    (lambda package: package.update(path="../elsewhere.mlpackage"), "must have its files in it"),
+    (lambda package: next(iter(package["functions"].values())).update(bucket={"columns": "many"}),
+     "bucket: columns must be a valid integer"),
+    (lambda package: package.update(compute_units="GPU"), "compute_units must be 'CPU_ONLY'"),
+])
+def test_an_invalid_record_is_reported(copied, change, problem):
+    edit(copied, lambda stated: change(stated["coreml"]["packages"][0]))
+    with pytest.raises(UserError, match=problem):
+        Bundle(copied.path)
+
+
+def test_packages_of_unknown_networks_are_ignored(copied):
+    edit(copied, lambda stated: stated["coreml"]["packages"][0].update(network="whisperer"))
+    assert [package.network for package in Bundle(copied.path).packages] == ["rlg_auto"]
+
+
+def test_a_precision_without_a_decoder_package_is_refused(fp16_bundle):
+    with pytest.raises(UserError, match="has its autoregressive in fp16, not in fp32"):
+        load_backend("mil", fp16_bundle, precision="fp32")
+
+
+def test_compute_units_are_refused_for_the_interpreter(fp16_bundle):
+    with pytest.raises(UserError, match="compute_units has no effect on the backend mil"):
+        load_backend("mil", fp16_bundle, compute_units="CPU_ONLY")
+
+
+def test_networks_without_a_package_are_named(copied):
+    assert load_backend("mil", copied).name == "mil fp16, on torch: clvp, diffusion, hifigan, univnet"
+
+
+def test_a_damaged_cached_copy_of_the_embedded_voice_is_not_used(copied):
+    assert open_undamaged(copied.path).packages
+    next(copied.path.rglob("weight.bin")).unlink()
+    assert open_undamaged(copied.path) is None
+
+
+def test_packages_of_a_later_version_are_reported(copied, run):
+    edit(copied, lambda stated: stated["coreml"].update(format=2))
+    assert "update tortoise-ane" in run(copied.path)
+
+
+def test_a_text_too_long_for_every_bucket_is_reported(copied, run):
+    assert "largest decoder bucket of this bundle has 128" in run(copied.path)
+
+
+def test_a_bundle_without_packages_explains_how_to_convert_it(source, run):
+    assert "ane convert" in run(source.path)

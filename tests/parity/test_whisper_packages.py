@@ -1,12 +1,11 @@
-"""Whisper's packages return what openai-whisper does: Core ML's interpreted in float32, ONNX's on the CPU.
-
-All tests of a run share one conversion of the golden model to each format, which takes 20 s of CPU time for ONNX.
-"""
+"""Packages of Whisper, and times of words, compared with upstream."""
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import torch
 from filelock import FileLock
 from safetensors.numpy import load_file
 
+from ane.backends import load_backend
 from ane.backends.base import Backend, Decoder
 from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
@@ -24,7 +24,10 @@ from ane.bundles.packages import read_section, section
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.networks.text_decoder import WhisperDecoder
-from ane.models.whisper.tokens import SpecialTokens
+from ane.models.whisper.tokenizer_files import from_ranks
+from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer
+from ane.models.whisper.transcript import TranscriptSegment
+from ane.models.whisper.words import AlignedWord, WordAligner, add_words
 from ane.system.decibels import snr_db
 from converters.coreml.package import CoreMLOptions, finish_package, load_reference
 from converters.coreml.package import write_package as write_core_ml
@@ -32,6 +35,7 @@ from converters.onnx.package import OnnxOptions
 from converters.onnx.package import write_package as write_onnx
 from converters.proof.parity import UnpublishedModel
 from tests.backends.packaged.packages import InPlaceRuntime
+from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
 
 NETWORKS = ("encoder", "decoder")
@@ -200,3 +204,65 @@ def test_greedy_decoding_gives_openais_tokens(make_backend, whisper_facts, golde
         allowed = 1e-2 if engine == "state" else FP32
         assert found.average_log_probability == pytest.approx(case["avg_logprob"], abs=allowed), case["name"]
         assert found.no_speech_probability == pytest.approx(case["no_speech_prob"], abs=1e-5), case["name"]
+
+
+ROUNDED = 0.0101        # seconds: openai-whisper rounds some times to 0.01 s and not others
+
+
+@pytest.fixture(scope="module")
+def words_golden(golden_families: Path) -> Path:
+    return golden_families / "whisper"
+
+
+@pytest.fixture(scope="module")
+def cases(words_golden) -> dict[str, Any]:
+    if not (words_golden / "word_times.json").is_file():
+        pytest.skip("this golden set has no word_times.json: run without --families")
+    return json.loads((words_golden / "word_times.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def model(words_golden, whisper_facts, tmp_path_factory) -> WhisperCheckpoint:
+    return open_golden_whisper(words_golden, whisper_facts, "full", tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def states(words_golden, model) -> np.ndarray:
+    mel = load_file(words_golden / "stages.safetensors")["encoder/mel"]
+    return load_backend("torch:cpu", model).run("encoder", mel=mel)[0]
+
+
+@pytest.fixture(scope="module", params=["fp32", "auto"])
+def aligner(model, request) -> Callable[..., WordAligner]:
+    """With heads (None: those of the upper half); in fp32 the linear layers are packed."""
+    backend, special = load_backend("torch:cpu", model, request.param), SpecialTokens.of(51865)
+    tokenizer = WhisperTokenizer(from_ranks(RANKS), special.end)
+
+    def make(heads: list[list[int]] | None) -> WordAligner:
+        config = replace(model.config("decoder"), alignment_heads=tuple(map(tuple, heads or ())))
+        return WordAligner(backend, config, special, tokenizer)
+
+    return make
+
+
+def test_words_of_a_window(aligner, cases, states):
+    for case in cases["alignment"]:
+        found = aligner(case["heads"]).align(case["tokens"], states, case["frames"], case["language"])
+        assert [[word.word, list(word.tokens)] for word in found] == [word[:2] for word in case["words"]]
+        for word, (_, _, start, end, probability) in zip(found, case["words"], strict=True):
+            assert (word.start, word.end) == pytest.approx((start, end), abs=1e-4)
+            assert word.probability == pytest.approx(probability, rel=1e-3)
+
+
+def test_punctuation_and_the_limits_of_words_and_segments(cases):
+    """Made-up alignments with pauses, long words and punctuation."""
+    for case in cases["segments"]:
+        segments = [TranscriptSegment(start, end, "", tuple(tokens), 0, 0, 0, 0)
+                    for start, end, tokens in case["segments"]]
+        words = [AlignedWord(word, tuple(tokens), *rest) for word, tokens, *rest in case["words"]]
+        found = add_words(segments, words, 50257, case["offset"], case["last_speech"])
+        for segment, (start, end, expected) in zip(found, case["expected"], strict=True):
+            assert (segment.start, segment.end) == pytest.approx((start, end), abs=ROUNDED)
+            assert [word.word for word in segment.words] == [word for word, *_ in expected]
+            for word, (_, *times) in zip(segment.words, expected, strict=True):
+                assert (word.start, word.end) == pytest.approx(times, abs=ROUNDED)

@@ -1,16 +1,24 @@
-"""The result of a request."""
+"""Streams of speech: their delivery, the times of words, and limits of what is spoken."""
 
 from base64 import b64decode
+from collections.abc import Iterator
 from io import BytesIO
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ane
 from ane.audio import read_audio
+from ane.speech.delivery import BLOCK_SECONDS, delivered
+from ane.speech.request import Budget, Chunk, Piece, Run, Spending
 from ane.speech.stream import Speech
+from ane.speech.words import SpokenWord, delivered_words, matched_words, shared_time
 from ane.system.errors import UserError
+from ane.text import Lexicon, LexiconEntry, read_passages
+from ane.text.passages import PLAIN, Delivery
 
 
 @pytest.fixture
@@ -51,3 +59,163 @@ def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     speaker = ane.load(bundle, "torch")
     assert speaker.voices == voices
+
+
+RATE = 24000
+SOUND = (0.5 * np.sin(np.arange(RATE) / 40)).astype(np.float32)
+
+
+def pieces_of(delivery: Delivery, count: int = 1, sound: np.ndarray = SOUND, **facts) -> Iterator[Piece]:
+    chunk = Chunk("a", delivery=delivery)
+    for index, samples in enumerate(np.array_split(sound, count)):
+        yield Piece(samples, chunk, index == count - 1, **(facts if index == 0 else {}))
+
+
+def sound_of(delivery: Delivery, count: int = 1, sound: np.ndarray = SOUND) -> list[np.ndarray]:
+    return [piece.samples for piece in delivered(pieces_of(delivery, count, sound), RATE)]
+
+
+def test_plain_sound_is_not_touched():
+    assert sound_of(PLAIN)[0].base is SOUND
+
+
+def test_silence_lies_around_the_sound_and_the_first_piece_is_not_silence_alone():
+    pieces = sound_of(Delivery(before=0.5, after=0.25), 4)
+    np.testing.assert_array_equal(np.concatenate(pieces),
+                                  np.concatenate((np.zeros(12000), SOUND, np.zeros(6000))).astype(np.float32))
+    assert pieces[0].any()
+
+
+def test_gain_is_a_factor_and_clips():
+    np.testing.assert_allclose(sound_of(Delivery(gain=0.5))[0], SOUND / 2, atol=1e-7)
+    assert np.abs(sound_of(Delivery(gain=4), sound=SOUND * 0.9)[0]).max() == 1
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 100])
+def test_speed_changes_the_length_alike_in_pieces_and_whole(pieces):
+    delivery = Delivery(speed=1.25, before=0.1, gain=0.7)
+    [whole] = sound_of(delivery)
+    assert len(whole) == RATE * 0.8 + 2400
+    np.testing.assert_array_equal(np.concatenate(sound_of(delivery, pieces)), whole)
+
+
+def test_silence_around_no_sound_stays():
+    assert len(sound_of(Delivery(before=0.1, after=0.1), sound=SOUND[:0])[0]) == 4800
+
+
+def test_words_and_alternatives_are_delivered_as_the_sound_is():
+    """The second text begins at 0 again."""
+    facts = {"words": [SpokenWord("a", 0.25, 0.5)], "alternatives": [SOUND / 2]}
+    delivery = Delivery(speed=2.0, before=1.0)
+    for piece in list(delivered([*pieces_of(delivery, **facts), *pieces_of(delivery, **facts)], RATE)):
+        assert piece.words == [SpokenWord("a", 1.125, 1.25)]
+        assert [len(other) for other in piece.alternatives] == [len(piece.samples)] == [36000]
+
+
+def test_closing_closes_the_source():
+    closed = []
+
+    def source() -> Iterator[Piece]:
+        try:
+            yield from pieces_of(Delivery(after=1), 2)
+        finally:
+            closed.append(True)
+
+    sound = delivered(source(), RATE)
+    next(sound)
+    sound.close()
+    assert closed
+
+
+def spoken(text: str) -> list[tuple[str, tuple[float, float]]]:
+    """Each word lasts a second."""
+    return [(word, (float(index), index + 1.0)) for index, word in enumerate(text.split())]
+
+
+@pytest.mark.parametrize(("text", "read", "times"), [
+    ("Hello, world.", "hello world", [(0, 1), (1, 2)]),
+    ("It cost $5 today.", "it cost five dollars today", [(0, 1), (1, 2), (2, 4), (4, 5)]),
+    ("Dr. Lee didn't.", "doctor lee didn't", [(0, 1), (1, 2), (2, 3)]),
+    ("Well — yes.", "well yes", [(0, 1), (1, 1), (1, 2)]),
+    ("Say {HH AH0 L OW1}, now.", "say HHAH0LOW1 now", [(0, 1), (1, 2), (2, 3)]),
+])
+def test_a_word_has_the_time_of_what_is_read_for_it(text, read, times):
+    words = matched_words(text, spoken(read))
+    assert [(word.start, word.end) for word in words] == times
+    assert not any(word.estimated for word in words)
+
+
+def test_words_that_are_read_as_others_in_common_share_their_time_and_say_so():
+    words = matched_words("on 3 May 2024", spoken("on the third of may twenty twenty-four"))
+    assert [word.word for word in words] == ["on", "3", "May", "2024"]
+    assert (words[0].end, words[-1].end) == (1, 7)
+    assert matched_words("1 2", [("twelve", (0.0, 4.0))])[1].estimated
+
+
+@given(st.text(max_size=60), st.lists(st.text("abc ", min_size=1, max_size=5), max_size=12))
+def test_every_written_word_has_a_time_in_order(text, read):
+    words = matched_words(text, spoken(" ".join(read)))
+    if words:
+        assert "".join("".join(word.word for word in words).split()) == "".join(text.split())
+    times = [time for word in words for time in (word.start, word.end)]
+    assert times == sorted(times)
+
+
+def test_times_follow_trimming_speed_and_the_pause_before_a_chunk():
+    [word] = delivered_words(list(shared_time(["word"], (1.0, 2.0))), Delivery(speed=2.0, before=0.5), removed=0.4,
+                             seconds=1.2, offset=10.0)
+    assert (word.start, word.end) == (pytest.approx(10.8), pytest.approx(11.2))
+
+
+@pytest.fixture(scope="module")
+def speaker() -> "ane.Speaker":
+    return ane.load("demo-fast", threads=1)
+
+
+def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> Spending:
+    spending = Spending(Budget(**budget))
+    for text in texts:
+        spending.add(text, read_passages(text, lexicon))
+    return spending
+
+
+@pytest.mark.parametrize("texts", [["a" + " [pause:60s]" * 10], ["a [pause:60s]"] * 10,
+                                   ["<speak>a" + "<break time='60s'/>" * 10 + "</speak>"]])
+def test_pauses_are_bounded_together(texts):
+    assert spent(*texts).silence == 600
+    with pytest.raises(UserError, match="asks for 601 s of silence, at most 600 s can be made at a time"):
+        spent(*texts, "b [pause:1s]")
+
+
+def test_a_lexicon_may_not_make_a_text_many_times_as_long():
+    lexicon = Lexicon([LexiconEntry("a", "boat " * 40)])
+    assert spent("a " * 20, lexicon=lexicon).spelled > 4000
+    with pytest.raises(UserError, match="the lexicon makes 410000 characters of 4000, at most 4 times as many"):
+        spent("a " * 2000, lexicon=Lexicon([LexiconEntry("a", "boat " * 40 + "home")]))
+
+
+def test_a_request_of_every_form_has_the_budget(speaker):
+    pauses = "A boat." + " [pause:60s]" * 10
+    for text, speak in ((pauses + "[pause:1s]", speaker.speak), (pauses + "[pause:1s]", speaker.stream),
+                        ([pauses, "[pause:1s] Home."], lambda texts: list(speaker.feed(texts)))):
+        with pytest.raises(UserError, match="601 s of silence"):
+            speak(text)
+    assert len(list(speaker.speak_all(["A boat." + "[pause:60s]" * 6] * 2))) == 2
+
+
+def test_words_that_are_awaited_do_not_count_pauses_twice(speaker):
+    run = Run(spending=Spending(Budget(silence=5)))
+    texts = ["[pause:2s]. ", "\n[pause:2s]. ", "\nA boat is here. "]
+    sound = np.concatenate(list(speaker.feed_of(texts, speaker.request("", ssml=False), run)))
+    assert 4 * RATE < len(sound) < 7 * RATE
+    assert run.spending.silence == 4
+
+
+def test_silence_comes_in_blocks_that_join_to_the_whole(speaker):
+    text = "[pause:2.5s] A boat. [pause:3.5s] Home. [pause:4s]"
+    pieces = list(speaker.stream(text))
+    assert max(map(len, pieces)) < 4 * RATE
+    assert sum(not piece.any() and len(piece) == BLOCK_SECONDS * RATE for piece in pieces) >= 7
+    whole = speaker.speak(text)
+    assert whole.seconds == pytest.approx(sum(map(len, pieces)) / RATE, abs=0.02)
+    assert whole.words[0].start > 2.5

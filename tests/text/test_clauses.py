@@ -8,19 +8,9 @@ from hypothesis import strategies as st
 
 from ane.text import Lexicon, LexiconEntry, normalise_english, read_passages
 from ane.text.clauses import ClauseReader
+from tests.tables import rows
 
-FRAGMENTS = [
-    "Dr. Smith came.", "He paid $5.50, no more.", "It was 3.14, about.", "On May 5, 2024, it rained.",
-    "For example, e.g. this, i.e. that, etc. Then more.", '"Stop. Now," he said.', "Wait (see p. 5, and so on) here.",
-    "the U.S. Army, and the U.S. They left.", "10 000 of them;", "he is 5 ft. tall,", "<b>bold, and more</b>",
-    "STOP. THAT. NOW.", "KLM. CIA NOW, WITH ALL.", "Chapter IV. The end:", "\n1. First thing\n2. Second thing\n",
-    "see https://a.com/b?c=d,e now,", "J. R. R. Tolkien wrote.", "No. 5 is alive!", "No. It is not?", "Well, yes.",
-    "at 10:30, or 5 p.m. Tomorrow", "call 911, now.", "[a link, here](https://x.com/y) follows", "Henry V, I think.",
-    "\n\nA new paragraph begins", "on Tues., Nov. 7th,", "- he said -", "1, 2, 3, and 4.", "1850. Apples fell;",
-    "3 < 4, and a <b and c> d.", "“Quite so. Indeed,” she said.", "the FBI, the CIA, and NASA.", "PART I. I LIKE it.",
-    "\n- one item,\n- another\n", "tel. +1 (555) 123-4567, ok", "x = 5, y = 6.", "St. John's, Main St. and so", "😀!",
-    "It cost 5. 6 came.", "mr. brown, vs. ms. green", "Jan. 5, 1999; Sept. was", "I, II, and III.", "a.b.c, d. E. F.",
-]
+FRAGMENTS = [text for text, in rows(__file__, "clauses.tsv", "fragments")]
 
 
 def arrivals(text: str, sizes: list[int]) -> list[str]:
@@ -57,19 +47,7 @@ def test_the_pieces_do_not_depend_on_how_the_text_arrives_once_it_is_complete(te
     assert pieces_of(text, sizes, ClauseReader()) == pieces_of(text, [1], ClauseReader())
 
 
-FIRST = [       # what must have arrived before the first piece is complete, and that piece
-    ("The turtle came first, after ", "The turtle came first,"),
-    ("The turtle came first. The ", "The turtle came first."),
-    ("I saw the old Dr. Smith today, and ", "I saw the old Dr. Smith today,"),
-    ("It weighs about 3.5 tons, or ", "It weighs about 3.5 tons,"),
-    ("It all began on May 5, 2024, a ", "It all began on May 5, 2024,"),
-    ('He said "Go away. Now," then ', 'He said "Go away. Now,"'),
-    ("They live in the U.S. They ", "They live in the U.S."),
-    ("This is quite enough, I, NASA said ", "This is quite enough,"),
-    ("A pause [pause:1.5s] in ", "A pause [pause:1.5s]"),
-    ("One <b class='x, y'>two, three</b> four, ", "One <b class='x, y'>two,"),
-    ("Yes. No, it is not so. It ", "Yes. No, it is not so."),
-]
+FIRST = rows(__file__, "clauses.tsv", "first pieces")
 
 
 @pytest.mark.parametrize(("text", "piece"), FIRST)

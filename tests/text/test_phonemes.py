@@ -1,54 +1,35 @@
-"""English text to phonemes: as hibari-tts has them, with whose phonemes the embedded voice learned to speak."""
+"""How words are pronounced: phonemes, and the lexicon of a user."""
+
+from pathlib import Path
 
 import pytest
 
-from ane.text import normalise_english
+from ane.system.errors import UserError
+from ane.text import Lexicon, LexiconEntry, Tokenizer, normalise_english, read_lexicon
 from ane.text.english import normalise_cased
 from ane.text.phonemes import phonemise
 from ane.text.phonemes.dictionary import stressed
 from ane.text.phonemes.tagger import part_of_speech
+from tests.tables import rows
+from tests.text.test_tokenizer import OFFICIAL
+from tests.work import lines_run
 
-SENTENCES = {
-    "The weather is going to be warm and sunny this weekend.":
-        "ðə wˈɛðəɹ ɪz ɡˈOɪŋ tə bi wˈɔɹm ænd sˈʌni ðɪs wˈikˌɛnd.",
-    "NASA and the FBI were working with UNESCO and the U.S. government.":
-        "nˈæsə ænd ði ˌɛfbˌiˈI wɜɹ wˈɜɹkɪŋ wɪð junˈɛskO ænd ðə jˌuˈɛs ɡˈʌvəɹnmənt.",
-    "Kubernetes and Szczecin are hard to pronounce.": "kjˈubəɹnˌits ænd ʃʧˈɛʧin ɑɹ hˈɑɹd tə pɹənˈWns.",
-    "We'll see you at 7:30 pm on March 3rd, 2024.":
-        "wˌil sˈi ju æt sˈɛvən θˈɜɹTi pˌiˈɛm ˌɔn mˈɑɹʧ θˈɜɹd, twˈɛnti twˈɛnti fˈɔɹ.",
-    "It cost $9.99.": "ˌɪt kˈɔst nˈIn dˈɑləɹz ænd nˈIndi nˈIn sˈɛnts.",
-    "She used to use the used car.": "ʃˌi jˈust tə jˈuz ðə jˈuzd kˈɑɹ.",
-    "The children's toys, the dogs' house and the witches weren't there.":
-        "ðə ʧˈɪldɹᵊnz tˈYz, ðə dˈɔɡz hˈWs ænd ðə wˈɪʧᵻz wˌɜɹnt ðˈɛɹ.",
-    "He wanted to stop running, tying and hopping.": "hˌi wˈɑntᵻd tə stˈɑp ɹˈʌnɪŋ, tˈIɪŋ ænd hˈɑpɪŋ.",
-    "Come in! What are you in for?": "kˈʌm ˈɪn! wˌʌt ɑɹ ju ɪn fɔɹ?",
-    "An apple a day; the egg, the car.": "ɐn ˈæpᵊl ɐ dˈA; ði ˈɛɡ, ðə kˈɑɹ.",
-    "I live in the USA, and my sister-in-law in the UK.":
-        "ˌI lˈɪv ɪn ðə jˌuˌɛsˈA, ænd mI sˈɪstəɹənlˌɔ ɪn ðə jˌukˈA.",
-    "(Both met at McDonald's.)": "(bˈOθ mˈɛt æt məkdˈɑnəldz.)",
-}
+SENTENCES = rows(__file__, "phonemes.tsv", "american")
 
 
-BRITISH = {
-    "The weather is going to be warm and sunny this weekend.":
-        "ðə wˈɛðə ɪz ɡˈQɪŋ tə biː wˈɔːm and sˈʌni ðɪs wˌiːkˈɛnd.",
-    "He wanted to stop running, tying and hopping.": "hˌiː wˈɒntɪd tə stˈɒp ɹˈʌnɪŋ, tˈIɪŋ and hˈɒpɪŋ.",
-    "The children's toys, the dogs' house and the witches weren't there.":
-        "ðə ʧˈɪldɹᵊnz tˈYz, ðə dˈɒɡz hˈWs and ðə wˈɪʧɪz wˌɜːnt ðˈɛː.",
-    "Better water in the bath at home.": "bˈɛtə wˈɔːtə ɪn ðə bˈɑːθ at hˈQm.",
-}
+BRITISH = rows(__file__, "phonemes.tsv", "british")
 
 
 def phonemes(text, british=False):
     return "".join(word.phonemes + " " * word.spaced for word in phonemise(text, british)).strip()
 
 
-@pytest.mark.parametrize(("text", "expected"), [item for item in SENTENCES.items() if item[1]])
+@pytest.mark.parametrize(("text", "expected"), SENTENCES)
 def test_sentences_have_the_phonemes_of_hibari(text, expected):
     assert phonemes(text) == expected
 
 
-@pytest.mark.parametrize(("text", "expected"), BRITISH.items())
+@pytest.mark.parametrize(("text", "expected"), BRITISH)
 def test_british_sentences_have_the_phonemes_of_hibari(text, expected):
     assert phonemes(text, british=True) == expected
 
@@ -87,3 +68,67 @@ def test_text_with_capitals_has_the_words_of_text_without(text):
         return "".join(filter(str.isalpha, normalised.lower()))
 
     assert letters(normalise_cased(text)) == letters(normalise_english(text))
+
+
+def lexicon_of(folder: Path, *lines: str) -> Lexicon:
+    path = folder / "words.tsv"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return read_lexicon(path)
+
+
+READINGS = rows(__file__, "phonemes.tsv", "respelled")
+
+
+@pytest.mark.parametrize(("line", "text", "expected"), READINGS)
+def test_whole_words_are_respelled(tmp_path, line, text, expected):
+    assert lexicon_of(tmp_path, line)(text) == expected
+
+
+def test_the_longest_phrase_wins_and_a_condition_wins_over_none(tmp_path):
+    lexicon = lexicon_of(tmp_path, "# a comment", "", "York\tyawk", "New York City\tthe city", "York\tork\texact")
+    assert lexicon("New York, New York City, york") == "New ork, the city, yawk"
+
+
+def test_a_respelling_is_not_respelled_again(tmp_path):
+    assert lexicon_of(tmp_path, "a\tb", "b\ta")("a b") == "b a"
+
+
+def test_each_of_a_hundred_entries_changes_the_tokens(tmp_path):
+    tokenizer = Tokenizer(OFFICIAL)
+    names = [f"Qu{first}r{second}x" for first in "aeiouybdfg" for second in "aeiouklmnp"]
+    lexicon = lexicon_of(tmp_path, *(f"{name}\tword {name[2]} {name[4]} spoken" for name in names))
+    assert len(lexicon.entries) == 100
+    for name in names:
+        text = f"I saw {name} today."
+        assert tokenizer.encode(lexicon(text)) != tokenizer.encode(text)
+        assert tokenizer.decode(tokenizer.encode(lexicon(text))) == f"i saw word {name[2]} {name[4]} spoken today."
+
+
+FAULTS = rows(__file__, "phonemes.tsv", "faulty entries of a lexicon")
+
+
+@pytest.mark.parametrize(("line", "fault"), FAULTS)
+def test_a_faulty_line_is_named_with_what_to_write(tmp_path, line, fault):
+    with pytest.raises(UserError, match=rf"words\.tsv, line 2: {fault}.*; write WORD, a tab, RESPELLING"):
+        lexicon_of(tmp_path, "good\tfine", line)
+
+
+def test_two_entries_for_a_word_are_refused_with_both_lines(tmp_path):
+    with pytest.raises(UserError, match=r"words\.tsv, line 2: 'Cat' has an entry already \(words\.tsv, line 1\)"):
+        lexicon_of(tmp_path, "cat\tdog", "Cat\tcow")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"cannot read the lexicon .*none\.tsv"):
+        read_lexicon(tmp_path / "none.tsv")
+    (tmp_path / "latin.tsv").write_bytes(b"caf\xe9\tcoffee")
+    with pytest.raises(UserError, match=r"latin\.tsv is not text in UTF-8 \(byte 3\)"):
+        read_lexicon(tmp_path / "latin.tsv")
+
+
+def test_the_work_is_linear_in_the_text_whatever_the_number_of_entries():
+    few, many = (Lexicon(LexiconEntry(f"word{number} thing", "x") for number in range(count)) for count in (3, 10_000))
+    text = "word1 word2 thing " * 80
+    work = lines_run(many, text)
+    assert lines_run(many, text * 10) < 12 * work
+    assert work < 1.2 * lines_run(few, text)

@@ -1,10 +1,53 @@
-"""SSML: what is spoken, and what is refused with its line."""
+"""Text divided into passages: pauses, and SSML."""
 
 import pytest
 
 from ane.system.errors import UserError
 from ane.text import normalise_english, read_passages
-from ane.text.passages import Passage
+from ane.text.passages import Delivery, Passage, with_deliveries
+from ane.text.tokenizer import NothingToSayError
+from ane.text.user_lexicon import Lexicon, LexiconEntry
+from tests.tables import rows
+
+PAUSES = [
+    ("Hello there.", [Passage("Hello there.")]),
+    ("Wait [pause:1.5s] go", [Passage("Wait ", 1.5), Passage(" go")]),
+    ("Wait [[slnc 500]] go", [Passage("Wait ", 0.5), Passage(" go")]),
+    ("[pause:500ms][pause: 1 s]go", [Passage("", 0.5), Passage("", 1.0), Passage("go")]),
+    ("go [pause:.25s]\n", [Passage("go ", 0.25)]),
+    ("[1] a[b] [[Wiki page]] [paused] [x](http://y.z)", [Passage("[1] a[b] [[Wiki page]] [paused] [x](http://y.z)")]),
+    ("", [Passage("")]),
+]
+
+
+@pytest.mark.parametrize(("text", "passages"), PAUSES)
+def test_pauses_divide_a_text(text, passages):
+    assert read_passages(text) == passages
+
+
+FAULTY_PAUSES = rows(__file__, "ssml.tsv", "faulty pauses")
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTY_PAUSES)
+def test_markup_that_cannot_be_done_is_refused_with_its_line(text, fault):
+    with pytest.raises(UserError, match=fault):
+        read_passages(text)
+
+
+def test_the_lexicon_is_applied_between_pauses():
+    lexicon = Lexicon([LexiconEntry("pause", "paws")])
+    assert read_passages("A pause [pause:1s] pause", lexicon) == [Passage("A paws ", 1.0), Passage(" paws")]
+
+
+def test_every_silence_belongs_to_a_chunk():
+    passages = [Passage("", 1), Passage("a b", 2, speed=1.5), Passage("--", 3), Passage("c", 0), Passage("", 4)]
+    chunks = with_deliveries(passages, lambda text: [word for word in text.split() if word.isalpha()])
+    assert chunks == [("a", Delivery(1.5, before=1)), ("b", Delivery(1.5, after=5)), ("c", Delivery(after=4))]
+
+
+def test_silence_alone_is_nothing_to_say():
+    with pytest.raises(NothingToSayError):
+        with_deliveries([Passage("", 1)], str.split)
 
 
 def passages(inside: str) -> list[Passage]:
@@ -27,54 +70,15 @@ def test_sentences_and_paragraphs_end():
     assert [part.strip() for part in passage.text.split("\n\n")] == ["One two.", "Is it?", "Three.", ""]
 
 
-@pytest.mark.parametrize(("element", "words"), [
-    ('<sub alias="World Wide Web Consortium">W3C</sub>', "world wide web consortium"),
-    ('<say-as interpret-as="characters">Ab-1</say-as>', "a, b, dash, one"),
-    ('<say-as interpret-as="spell-out">é</say-as>', "e"),
-    ('<say-as interpret-as="cardinal">1984</say-as>', "one thousand nine hundred eighty-four"),
-    ('<say-as interpret-as="cardinal">-1,200.5</say-as>', "minus one thousand two hundred point five"),
-    ('<say-as interpret-as="ordinal">21</say-as>', "twenty-first"),
-    ('<say-as interpret-as="telephone">+1 (555) 12</say-as>', "plus one, five five five, one two"),
-    ('<say-as interpret-as="date" format="dmy">03/04/2024</say-as>', "april third, twenty twenty-four"),
-    ('<say-as interpret-as="date" format="md">Dec 24</say-as>', "december twenty-fourth"),
-    ('<say-as interpret-as="date" format="y">1905</say-as>', "nineteen oh five"),
-    ('<say-as interpret-as="date">2024-05-01</say-as>', "may first, twenty twenty-four"),
-    ('<say-as interpret-as="time">2:30 pm</say-as>', "two thirty p m"),
-    ('<say-as interpret-as="time" format="hms24">14:05</say-as>', "fourteen oh five"),
-    ('Room<say-as interpret-as="cardinal">5</say-as>north, <sub alias="the W">W</sub>\'s', "room five north, the w's"),
-    ("wo<!-- a comment -->rd", "word"),
-    ("a &lt; b &amp; c", "a is less than b and c"),
-])
+@pytest.mark.parametrize(("element", "words"), rows(__file__, "ssml.tsv", "elements"))
 def test_elements_are_read(element, words):
     assert normalise_english("".join(passage.text for passage in passages(element))) == words
 
 
-FAULTS = [
-    ("\n<voice>a</voice>", "line 2: <voice> has no name: add it"),
-    ("<prosody pitch='high'>a</prosody>", "line 1: pitch of <prosody> is not supported.*rate and volume are"),
-    ("\n\n<emphasis>a</emphasis>", "line 3: <emphasis> is not supported"),
-    ("<phoneme alphabet='ipa' ph='x'>a</phoneme>", "<phoneme> is not supported"),
-    ("<audio src='file:///etc/passwd'/>", "<audio> is not supported"),
-    ("<prosody rate='300%'>a</prosody>", "rate of <prosody> is 3 times"),
-    ("<prosody rate='warp'>a</prosody>", "rate of <prosody> is 'warp'"),
-    ("<prosody volume='+20dB'>a</prosody>", "volume of <prosody> is 10 times"),
-    ("<prosody>a</prosody>", "neither rate nor volume"),
-    ("<break time='soon'/>", "line 1: break 'soon' is not a pause"),
-    ("<break time='1s'>a</break>", "<break> holds text"),
-    ("<break strength='huge'/>", "strength of <break> is 'huge'"),
-    ("<sub>a</sub>", "<sub> has no alias"),
-    ("<say-as interpret-as='date'>soon</say-as>", "'soon' is not a date"),
-    ("<say-as interpret-as='date' format='mdy'>1/2</say-as>", "not a date of the format mdy"),
-    ("<say-as interpret-as='cardinal'>many</say-as>", "'many' is not a number"),
-    ("<say-as interpret-as='currency'>1</say-as>", "interpret-as 'currency' is not supported"),
-    ("<say-as interpret-as='cardinal'><sub alias='x'>y</sub></say-as>", "<say-as> holds an element"),
-    ("<p xml:lang='fr'>a</p>", "only English"),
-    ("a < b", "not well-formed"),
-    ("&nbsp;", "not well-formed"),
-]
+FAULTY_SSML = rows(__file__, "ssml.tsv", "faults")
 
 
-@pytest.mark.parametrize(("inside", "fault"), FAULTS)
+@pytest.mark.parametrize(("inside", "fault"), FAULTY_SSML)
 def test_what_cannot_be_done_is_refused(inside, fault):
     with pytest.raises(UserError, match=fault):
         passages(inside)

@@ -1,4 +1,4 @@
-"""Token ids, the choice of a normaliser, and what is refused."""
+"""The normalisers, upstream's among them, their explanation, and the tokenizer."""
 
 import json
 import re
@@ -10,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.system.errors import UserError
-from ane.text import NORMALISERS, Tokenizer, shorten
+from ane.text import (
+    NORMALISERS,
+    Lexicon,
+    LexiconEntry,
+    Tokenizer,
+    normalise_basic,
+    normalise_english,
+    normalise_upstream,
+    shorten,
+)
+from ane.text.explanation import ReadingStep, explain_english, respelled
+from ane.text.upstream import transliterate
+from tests.tables import rows
+from tests.text.test_english import READINGS
 
 OFFICIAL = (files("ane.models.tortoise") / "data" / "tokenizer.json").read_text(encoding="utf-8")
 SPACE, UNKNOWN = 2, 1
@@ -126,3 +139,94 @@ def test_code_points_that_are_no_characters_are_left_out(normaliser, text):
 @pytest.mark.parametrize(("length", "shown"), [(60, "x" * 60), (61, "x" * 59 + "…")])
 def test_text_in_messages_has_at_most_60_characters(length, shown):
     assert shorten("x" * length) == shown
+
+
+@given(st.text(max_size=60))
+def test_any_text_becomes_ascii_without_digits_or_capitals(text):
+    normalised = normalise_upstream(text)
+    assert normalised.isascii()
+    assert not re.search(r'[A-Z0-9"]', normalised)
+
+
+@pytest.mark.parametrize("text", ["$,5", "$1,.5", "1" * 5000, "1" * 50 + "th", "$" + "9" * 5000, "0." + "3" * 5000])
+def test_numbers_that_upstream_cannot_read_are_read(text):
+    assert re.search("[a-z]", normalise_upstream(text))
+
+
+@pytest.mark.parametrize(("written", "normalised"), rows(__file__, "normalisers.tsv", "signs"))
+def test_signs_are_transliterated_as_upstream_does(written, normalised):
+    assert normalise_upstream(written) == normalised
+
+
+def test_basic_normalisation_only_lowers_and_collapses_whitespace():
+    assert normalise_basic("  Ça\n\tVA 5%  ") == " ça va 5% "
+
+
+def test_every_code_point_becomes_ascii():
+    assert all(transliterate(chr(code_point)).isascii() for code_point in range(0x110000))
+
+
+@pytest.mark.parametrize(("written", "normalised"), rows(__file__, "normalisers.tsv", "greek"))
+def test_greek_is_transliterated_as_upstream_does(written, normalised):
+    assert normalise_upstream(written) == normalised
+
+
+@pytest.mark.parametrize(("written", "normalised"), rows(__file__, "normalisers.tsv", "cyrillic"))
+def test_cyrillic_is_transliterated_as_upstream_does(written, normalised):
+    assert normalise_upstream(written) == normalised
+
+
+@pytest.mark.parametrize("unit", ["9", "1,", "$", ".", "a", "mr", " "])
+def test_a_very_long_word_is_normalised_in_linear_time(unit):
+    """In quadratic time, one of these would take minutes."""
+    text = unit * (200_000 // len(unit))
+    assert len(normalise_upstream(text)) <= 10 * len(text)
+
+
+@given(st.text(alphabet="0123456789.,$stndrh ", max_size=40))
+def test_numbers_are_found_as_by_upstreams_patterns(text):
+    """The patterns that end quadratic time match what upstream's match."""
+    for ours, upstreams in ((r"(?<![0-9])[0-9]+\.[0-9]+", r"[0-9]+\.[0-9]+"),
+                            (r"(?<![0-9])([0-9]+)(st|nd|rd|th)", r"([0-9]+)(st|nd|rd|th)")):
+        assert re.findall(ours, text) == re.findall(upstreams, text)
+
+
+@pytest.mark.parametrize(("language", "text", "spoken"), rows(__file__, "normalisers.tsv", "other languages"))
+def test_numbers_are_spelt_out(language, text, spoken):
+    assert NORMALISERS[language](text) == spoken
+
+
+@pytest.mark.parametrize("language", ["de", "es", "fr", "it", "nl", "pl", "pt"])
+def test_no_digit_is_left_however_long_the_number(language):
+    spoken = NORMALISERS[language]("1 22 333 4444 1.234.567,89 " + "9" * 15 + " " + "9" * 40)
+    assert not any(character.isdigit() for character in spoken)
+
+
+SHOWN = [
+    ("Dr. Smith paid $5 today.", [("$5", "five dollars", "$5"), ("Dr.", "doctor", "Dr. who")]),
+    ("on 3 May 2024, at 5 km", [("3 May 2024", "the third of may, twenty twenty-four", "1 May 2024"),
+                                ("5 km", "five kilometers", "5 km")]),
+    ("a <b>bold</b> café", [("é", "e", "ASCII"), ("<b>", "", "HTML tag"), ("</b>", "", "HTML tag")]),
+    ("The FBI", [("FBI", "f b i", "FBI, DVDs")]),
+    ("wow 😀 ok", [("😀", "", "ASCII")]),
+]
+
+
+@pytest.mark.parametrize(("text", "steps"), SHOWN)
+def test_each_change_is_named_by_its_rule(text, steps):
+    assert explain_english(text)[1] == [ReadingStep(*step) for step in steps]
+
+
+@pytest.mark.parametrize("text", READINGS)
+def test_a_reading_is_that_of_the_normaliser(text):
+    assert explain_english(text)[0] == normalise_english(text)
+
+
+@given(st.text(alphabet=st.sampled_from("aAbIXVm.,:;!? \n\t0159$€%#@&<>/[]()'\"-–—*_|é½α²\u0301\r™😀"), max_size=60))
+def test_any_text_is_explained_as_it_is_normalised(text):
+    assert explain_english(text)[0] == normalise_english(text)
+
+
+def test_an_entry_of_the_lexicon_is_named_with_its_line():
+    lexicon = Lexicon([LexiconEntry("Nguyen", "noo-yen", source="words.tsv, line 3")])
+    assert respelled("Nguyen paid", lexicon) == [ReadingStep("Nguyen", "noo-yen", "lexicon: words.tsv, line 3")]

@@ -1,11 +1,32 @@
-"""Voices by name or path: which files they have, and which names are refused."""
+"""Finding voices by name or path, mixes, and voices of forks."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
+import ane
+from ane import cli
+from ane.backends import load_backend
+from ane.bundles import open_model
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.voices import cloning_notes, encode_clips
 from ane.system.errors import UserError
-from ane.voices import check_voice_name, find_voice, list_voices
+from ane.voices import (
+    Voice,
+    check_voice_name,
+    find_voice,
+    list_voices,
+    load_voice,
+    mix_voices,
+    open_voice,
+    parse_mix,
+    save_voice,
+)
 
 
 @pytest.fixture
@@ -126,3 +147,138 @@ def test_a_deleted_working_directory_has_no_voices(folder, tmp_path, monkeypatch
 def test_a_name_that_no_file_can_have_is_not_found(folder, name):
     with pytest.raises(UserError):
         find_voice(name, [folder])
+
+
+ROW = npst.arrays(np.float32, (1, 8), elements=st.floats(-60, 60, width=32))
+WEIGHT = st.floats(0, 1e6, allow_subnormal=True)
+
+
+@given(ROW, st.lists(WEIGHT, min_size=1, max_size=5).filter(any))
+def test_a_voice_mixed_with_itself_is_unchanged(row, weights):
+    mixed = mix_voices([Voice(row, row[:, :3], "a")] * len(weights), weights)
+    assert mixed.ar.dtype == mixed.diffusion.dtype == np.float32
+    np.testing.assert_allclose(mixed.ar, row, rtol=2e-7)
+    np.testing.assert_allclose(mixed.diffusion, row[:, :3], rtol=2e-7)
+
+
+@given(ROW, ROW, WEIGHT.filter(lambda weight: weight > 1e-3), WEIGHT, st.floats(1e-3, 1e3))
+def test_only_the_ratio_of_weights_matters(a, b, first, second, factor):
+    voices = [Voice(a, a, "a"), Voice(b, b, "b")]
+    mixed = mix_voices(voices, [first, second])
+    np.testing.assert_allclose(mix_voices(voices, [first * factor, second * factor]).ar, mixed.ar, rtol=1e-6, atol=1e-5)
+    expected = (first * a.astype(np.float64) + second * b.astype(np.float64)) / (first + second)
+    np.testing.assert_allclose(mixed.ar, expected, rtol=1e-6, atol=1e-5)
+
+
+@given(st.lists(ROW, min_size=1, max_size=5))
+def test_a_mix_is_between_its_voices(rows):
+    mixed = mix_voices([Voice(row, row, "a") for row in rows]).ar
+    assert np.all(mixed >= np.min(rows, axis=0))
+    assert np.all(mixed <= np.max(rows, axis=0))
+
+
+def test_a_weight_of_zero_leaves_a_voice_out():
+    a, b = (Voice(np.full((1, 4), value, np.float32), np.ones((1, 4), np.float32), name, clip_mels=(mel,))
+            for name, value, mel in (("a", 1.0, "mel a"), ("b", 9.0, "mel b")))
+    mixed = mix_voices([a, b], [2, 0])
+    np.testing.assert_array_equal(mixed.ar, a.ar)
+    assert mixed.clip_mels == ("mel a",)
+    assert mix_voices([a, b]).clip_mels == ("mel a", "mel b")
+
+
+@pytest.mark.parametrize(("spec", "names", "weights"), [
+    ("a", ["a"], None), ("a&b", ["a", "b"], None), (" a & b ", ["a", "b"], None),
+    ("a:0.3&b:0.7", ["a", "b"], [0.3, 0.7]),
+    ("a : 1 & b:0", ["a", "b"], [1.0, 0.0]), ("x/a.pth:2&random:1e-1", ["x/a.pth", "random"], [2.0, 0.1]),
+    (r"C:\voices\a&b", [r"C:\voices\a", "b"], None)])
+def test_mixes_are_parsed(spec, names, weights):
+    assert parse_mix(spec) == (names, weights)
+
+
+@pytest.mark.parametrize("spec", ["", "&", "a&", "a&&b", "a:0.3&b", "a&b:1", "a:-1&b:2", "a:nan&b:1", "a:inf&b:1",
+                                  "a:0&b:0", ":1"])
+def test_malformed_mixes_are_refused(spec):
+    with pytest.raises(UserError, match=r"^voice "):
+        parse_mix(spec)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return open_model("demo")
+
+
+@pytest.fixture
+def latents(model):
+    rng = np.random.default_rng(0)
+    return [torch.from_numpy(rng.standard_normal((1, width), dtype=np.float32)) for width in model.widths]
+
+
+def stored(path: Path, content: object):
+    torch.save(content, path)
+    return open_voice(path.stem, (path,))
+
+
+def test_lean_pairs_and_quadruples_are_the_pair_of_latents(latents, tmp_path):
+    lean = stored(tmp_path / "cond_latents_d1f79232.pth", tuple(latents))
+    full = stored(tmp_path / "cond_latents.pth", (*latents, torch.zeros(1, 2, 80, 7), None))
+    assert np.array_equal(lean.ar, full.ar)
+    assert np.array_equal(lean.diffusion, full.diffusion)
+    assert (lean.decoder, full.decoder) == ("d1f79232", "")
+
+
+def test_a_latent_for_hifigan_speaks_without_diffusion_alone(latents, tmp_path):
+    voice = stored(tmp_path / "hifigan_cond_latents_d1f79232.pth", latents[0])
+    pair = stored(tmp_path / "pair.pth", tuple(latents))
+    synthesizer = ane.load("demo", "torch")
+    spoken = [synthesizer.speak("Hi.", each, seed=1, preset="fastest").audio for each in (voice, pair)]
+    assert np.array_equal(*spoken)
+    with pytest.raises(UserError, match="preset=fastest"):
+        synthesizer.speak("Hi.", voice, seed=1, preset="1x10")
+    with pytest.raises(UserError, match="cannot be mixed"):
+        mix_voices([voice, pair])
+
+
+def test_a_stored_voice_keeps_the_decoder_that_made_it(latents, tmp_path):
+    for name, content in (("hifigan_cond_latents_d1f79232", latents[0]), ("cond_latents_d1f79232", tuple(latents))):
+        voice = stored(tmp_path / f"{name}.pth", content)
+        save_voice(tmp_path / f"{name}.safetensors", voice)
+        again = load_voice(tmp_path / f"{name}.safetensors")
+        assert again.decoder == "d1f79232"
+        assert again.has_diffusion == voice.has_diffusion
+
+
+def test_a_voice_of_another_decoder_is_named(model, latents, tmp_path, monkeypatch):
+    voice = stored(tmp_path / "cond_latents_d1f79232.pth", tuple(latents))
+    assert cloning_notes(model, voice) == []                    # the bundle does not state its decoder's file
+    monkeypatch.setattr(type(model), "decoder_md5", "d1f79232" + 24 * "0")
+    assert cloning_notes(model, voice) == []
+    monkeypatch.setattr(type(model), "decoder_md5", 32 * "a")
+    assert "made with another decoder (MD5 d1f79232, the model's is aaaaaaaa)" in cloning_notes(model, voice)[0]
+
+
+def test_all_of_a_recording_is_heard_when_asked_for(model):
+    rng = np.random.default_rng(0)
+    long, short = (rng.standard_normal(22050 * seconds).astype(np.float32) / 9 for seconds in (14, 6))
+    backend = load_backend("torch", model)
+
+    def encoded(clips: list[np.ndarray], mode: str) -> np.ndarray:
+        return encode_clips([(clip, 22050) for clip in clips], backend, model.mel_norms, np.random.default_rng(0),
+                            mode=mode).ar
+
+    parts = [encoded([long[:132300]], "first"), encoded([long[132300:264600]], "first"),
+             encoded([long[-132300:]], "first"), encoded([short], "first")]
+    assert np.allclose(encoded([long], "slices"), np.mean(parts[:3], axis=0), atol=1e-5)
+    assert np.allclose(encoded([long, short], "slices"), np.mean(parts, axis=0), atol=1e-5)
+    assert np.allclose(encoded([long, short], "whole"), np.mean([np.mean(parts[:3], axis=0), parts[3]], axis=0),
+                       atol=1e-5)
+
+
+def test_a_clip_mode_for_stored_latents_is_refused(latents, tmp_path, capsys):
+    torch.save(tuple(latents), tmp_path / "a.pth")
+    written = str(tmp_path / "b.safetensors")
+    assert cli.main(["voices", "add", str(tmp_path / "a.pth"), "-o", written, "--bundle", "demo",
+                     "--clip-mode", "whole"]) != 0
+    assert "--clip-mode has no effect" in capsys.readouterr().err
+    settings, synthesizer = Settings.of("fastest", clip_mode="whole"), ane.load("demo", "torch")
+    with pytest.raises(UserError, match="clip_mode has no effect on voice a"):
+        synthesizer.speak("Hi.", str(tmp_path / "a.pth"), settings=settings)

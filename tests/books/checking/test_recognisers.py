@@ -1,14 +1,18 @@
-"""What a Whisper model, here of random weights, finds wrong with a chunk as the recogniser of `ane read --check`."""
+"""What hears a chunk: recognisers, the alignment of a known text, signals of the sound."""
 
 import numpy as np
 import pytest
 import torch
 
+import ane
+from ane.audio.trimming import trimmed
 from ane.backends import load_backend
-from ane.books.checking.recognisers import TranscribingRecogniser, differences
+from ane.books.checking.judging import misfits, signals_of
+from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser, differences
 from ane.cli import main
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+from tests.books.stand_in import RATE
 from tests.models.whisper.random_whisper import KNOWN_TOKENS, write_openai
 
 LETTERS = range(64, 90)      # tokens of a to z
@@ -62,3 +66,97 @@ def test_a_job_is_judged_by_the_model_that_is_named(whisper, tmp_path, monkeypat
     assert "hello" in capsys.readouterr().err
     assert main([*command, "--recogniser", str(whisper)]) != 0
     assert "--recogniser has no effect without --check" in capsys.readouterr().err
+
+
+KNOWN = "She asked her brother to help with the dishes after dinner."
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> TextAligner:
+    pytest.importorskip("pocketsphinx")
+    return TextAligner()
+
+
+@pytest.fixture(scope="module")
+def synthesizer():
+    return ane.load("demo", keep=True)
+
+
+def judged(recogniser, synthesizer, text: str, spoken: str) -> list[str]:
+    sound = trimmed(synthesizer.speak(spoken, preset="fastest", seed=1).audio, (0.05, 0.05))
+    return [problem.what for problem in misfits(recogniser.fit(text, sound, RATE), sound, RATE, -20.0)]
+
+
+def test_speech_of_the_text_fits(recogniser, synthesizer):
+    assert judged(recogniser, synthesizer, KNOWN, KNOWN) == []
+
+
+@pytest.mark.parametrize("spoken", [
+    "She asked her brother to help with the after dinner.",
+    "She asked her brother asked her brother to help with the dishes after dinner.",
+    "She asked her brother to help with the dishes after dinner bakedo nutiga vo.",
+    "They have lived in the same house for more than twenty years."])
+def test_words_that_are_dropped_added_or_others_are_found(recogniser, synthesizer, spoken):
+    assert judged(recogniser, synthesizer, KNOWN, spoken)
+
+
+def test_a_word_that_is_in_no_dictionary_does_not_make_a_chunk_suspect(recogniser, synthesizer):
+    text = "She asked Brzezwicz to help with the dishes after dinner."
+    assert judged(recogniser, synthesizer, text, text) == []
+
+
+def test_a_result_depends_on_no_other_sound(recogniser, synthesizer):
+    sound = synthesizer.speak(KNOWN, preset="fastest", seed=1).audio
+    before = recogniser.fit(KNOWN, sound, RATE)
+    recogniser.fit("Something else.", np.random.default_rng(0).standard_normal(RATE).astype(np.float32), RATE)
+    assert recogniser.fit(KNOWN, sound, RATE) == before
+
+
+@pytest.mark.parametrize(("spoken", "left_out"), [(KNOWN, []), (KNOWN.replace("her ", ""), ["her"])])
+def test_a_short_word_that_is_missing_is_named(recogniser, synthesizer, spoken, left_out):
+    sound = trimmed(synthesizer.speak(spoken, preset="fastest", seed=1).audio, (0.05, 0.05))
+    assert recogniser.left_out(KNOWN, sound, RATE) == left_out
+    assert "brzezwicz" not in recogniser.left_out(f"Brzezwicz, {KNOWN}", sound, RATE)
+
+
+def speech(seconds: float = 1.0, level: float = 0.1) -> np.ndarray:
+    """Something like a vowel, with the silence that a chunk of a book has at its ends."""
+    time = np.arange(round(seconds * RATE)) / RATE
+    sound = level * sum(np.sin(2 * np.pi * 120 * number * time + number ** 2) / number for number in range(1, 12))
+    quiet = np.zeros(RATE // 20)
+    return np.concatenate((quiet, sound, quiet)).astype(np.float32)
+
+
+def test_speech_has_no_defect():
+    found = signals_of(speech(), RATE)
+    assert (found.clipped, found.clicks) == (0, 0)
+    assert found.seconds == pytest.approx(1.0, abs=0.02)
+    power = sum(0.5 / harmonic ** 2 for harmonic in range(1, 12))
+    assert found.loudness == pytest.approx(20 * np.log10(0.1 * power ** 0.5), abs=0.5)
+    assert found.edge < -60
+
+
+@pytest.mark.parametrize("at", [0.3, 0.031])
+def test_a_click_is_found_in_speech_and_in_silence(at):
+    sound = speech()
+    sound[round(at * RATE)] = 0.8
+    assert signals_of(sound, RATE).clicks >= 1
+
+
+def test_clipping_is_found():
+    assert signals_of(np.clip(speech(level=0.9), -1, 1), RATE).clipped > 10
+
+
+def test_a_cut_end_is_as_loud_as_the_speech():
+    assert signals_of(speech()[:RATE // 2], RATE).edge > -6
+    assert signals_of(speech()[RATE // 2:], RATE).edge > -6
+
+
+def test_a_pause_inside_is_measured():
+    assert signals_of(np.concatenate((speech(), np.zeros(RATE, np.float32), speech())), RATE).pause == pytest.approx(
+        1.1, abs=0.03)
+
+
+def test_silence_has_no_speech():
+    assert signals_of(np.zeros(RATE, np.float32), RATE).seconds == 0
+    assert signals_of(np.zeros(0, np.float32), RATE).seconds == 0

@@ -1,8 +1,19 @@
-"""Symbols of English text; ids of the golden texts are in tests/parity/test_fastspeech.py."""
+"""Text to symbols and chunks, and the settings of a request."""
 
 import pytest
 
-from ane.models.fastspeech.text import IDS, SYMBOLS, is_speakable, text_to_ids, unknown_phonemes
+from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.fastspeech.text import (
+    IDS,
+    SYMBOLS,
+    halve,
+    is_speakable,
+    split_into_symbols,
+    text_to_ids,
+    unknown_phonemes,
+)
+from ane.system.errors import UserError
+from ane.text import split
 
 
 def spelt(text: str) -> str:
@@ -28,3 +39,62 @@ def test_unknown_phonemes_are_named():
     ("a", True), ("{B}", True), ("", False), ("!?", False), ("\u4e2d", True)])
 def test_what_can_be_spoken(text, speakable):
     assert is_speakable(text_to_ids(text)) is speakable
+
+
+LONG = "This is one sentence of a longer text. " * 12
+
+
+@pytest.mark.parametrize("positions", [30, 60, 200])
+def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(positions):
+    chunks = split_into_symbols(LONG, (150, 250), positions)
+    assert max(len(chunk.ids) for chunk in chunks) <= positions
+    assert " ".join(chunk.text for chunk in chunks).split() == LONG.split()
+
+
+def test_numbers_that_grow_in_words_are_split_again():
+    chunks = split_into_symbols("1777 " * 20, (90, 100), 60)
+    assert len(" ".join(chunk.text for chunk in chunks).split()) == 20
+    assert max(len(chunk.ids) for chunk in chunks) <= 60
+
+
+def test_halves_are_shorter_and_complete():
+    [whole] = split_into_symbols("one two three four five six", None, 100)
+    parts = halve(whole, 100)
+    assert len(parts) > 1
+    assert " ".join(part.text for part in parts) == whole.text
+
+
+def test_a_single_word_is_not_halved():
+    [word] = split_into_symbols("word", None, 100)
+    assert halve(word, 100) == [word]
+
+
+def test_braces_stay_together():
+    text = "say {HH AH0 L OW1} and {W ER1 L D} again and again"
+    for piece in split(text, 8, 12):
+        assert piece.count("{") == piece.count("}")
+    assert " ".join(split(text, 8, 12)) == text
+
+
+@pytest.mark.parametrize(("text", "lengths", "fault"), [
+    ("", (150, 250), "nothing to say"), ("   ", None, "nothing to say"), ("!?", None, "nothing to say"),
+    ("a" * 50, (150, 250), "insert spaces"), ("word " * 20, None, "allow it to be split")])
+def test_what_cannot_be_spoken(text, lengths, fault):
+    with pytest.raises(UserError, match=fault):
+        split_into_symbols(text, lengths, 40)
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("speed", 0.0), ("speed", 5.0), ("speed", float("nan")), ("split", (300, 200)), ("pause", -1.0), ("batch", 0),
+    ("rounding", "up")])
+def test_a_value_out_of_range_is_refused(name, value):
+    with pytest.raises(UserError, match=f"^{name} must be"):
+        FastSpeechSettings(**{name: value})
+
+
+def test_options():
+    settings = FastSpeechSettings.of()
+    assert settings.changed({"split": (50, 60)}) == FastSpeechSettings(split=(50, 60))
+    assert settings.changed({"no_split": True}).split is None
+    with pytest.raises(UserError, match="split has no effect"):
+        settings.changed({"no_split": True, "split": (1, 2)})

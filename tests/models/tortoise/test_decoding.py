@@ -148,10 +148,6 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
         np.testing.assert_allclose(candidate.latents, expected.latents, rtol=0, atol=ROUNDING)
 
 
-def test_candidates_of_a_chunk_differ_from_each_other(sample_one_text):
-    assert len({tuple(candidate.codes) for candidate in sample_one_text(6, 3)}) == 6
-
-
 @settings(max_examples=10, deadline=None)
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
@@ -200,14 +196,6 @@ def test_every_position_of_the_decoder_can_be_used(backend, config, prompt):
     [[candidate]] = decode(backend, [endless], config, Sampling(max_codes=limit), lanes=1)
     assert len(candidate.codes) == limit
     assert not candidate.stopped
-
-
-@pytest.mark.parametrize("beyond", [0, 1])
-def test_a_number_of_codes_outside_the_positions_of_the_decoder_is_refused(backend, config, prompt, beyond):
-    limit = config.max_mel_tokens - 1
-    max_codes = limit + 1 if beyond else 0
-    with pytest.raises(UserError, match=f"^max_codes must be from 1 to {limit}, .* got {max_codes}$"):
-        next(decode(backend, [prompt(0, 5, 1)], config, Sampling(max_codes=max_codes), lanes=1))
 
 
 def test_the_start_code_is_never_sampled_however_probable(backend, config, prompt):

@@ -82,8 +82,9 @@ def test_dpm_solver_is_more_accurate_than_ddim_in_few_steps():
     assert errors["dpm++2m"] < errors["ddim"] / 2
 
 
-def test_the_ancestral_sampler_samples_the_distribution():
-    mel, _ = solve("p", 200)
+@pytest.mark.parametrize(("steps", "spacing"), [(200, "even"), (60, "logsnr")])
+def test_the_ancestral_sampler_samples_the_distribution(steps, spacing):
+    mel, _ = solve("p", steps, spacing=spacing)
     assert abs(mel.mean() - MEAN) < 0.01
     assert abs(mel.std() - DEVIATION) < 0.01
 
@@ -99,7 +100,6 @@ def test_guidance_has_no_effect_where_both_predictions_agree(sampler):
 def test_one_or_two_steps_return_a_finite_mel(sampler, steps, spacing):
     """Upstream crashes on one step."""
     diffusion = Diffusion(steps, sampler, None, spacing=spacing)
-
     mel = sample(ConstantDenoiser(0), 7, diffusion, np.random.default_rng(0))
     assert mel.shape == (1, MELS, 7)
     assert np.isfinite(mel).all()
@@ -118,12 +118,6 @@ def test_twice_the_steps_reduce_the_error_by_the_order_of_the_solver(sampler, or
 def test_few_steps_are_more_accurate_when_evenly_spaced_in_log_snr(sampler, steps):
     errors = {spacing: np.abs(np.subtract(*solve(sampler, steps, spacing=spacing))).mean() for spacing in SPACINGS}
     assert errors["logsnr"] < errors["even"] / 1.5
-
-
-def test_the_ancestral_sampler_needs_fewer_steps_when_evenly_spaced_in_log_snr():
-    mel, _ = solve("p", 60, spacing="logsnr")
-    assert abs(mel.mean() - MEAN) < 0.01
-    assert abs(mel.std() - DEVIATION) < 0.01
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
@@ -149,19 +143,9 @@ def test_a_single_step_in_log_snr_starts_at_the_last_timestep():
     assert spaced_timesteps(1, "logsnr").tolist() == [3999]
 
 
-def test_the_error_for_an_unknown_spacing_lists_the_spacings():
-    with pytest.raises(UserError, match="even, logsnr"):
-        Diffusion(spacing="karras")
-
-
 def test_the_frames_of_a_code_last_as_long_as_1024_samples_at_22050_hz():
     for latents in (1, 10, 500):
         assert abs(frame_count(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
-
-
-def test_a_prediction_of_nan_is_refused():
-    with pytest.raises(UserError, match="NaN"):
-        sample(ConstantDenoiser(np.nan), 5, Diffusion(3, "p", None), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("sampler", SOLVERS)
@@ -171,12 +155,6 @@ def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(predi
     epsilon, other = (sample(GaussianDenoiser(kind), FRAMES, diffusion, np.random.default_rng(3), prediction=kind)
                       for kind in ("epsilon", prediction))
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
-
-
-@pytest.mark.parametrize("prediction", ["eps", "V", ""])
-def test_an_unknown_prediction_raises(prediction):
-    with pytest.raises(ValueError, match="epsilon, v or x0"):
-        denoising_steps(Schedule(4), Diffusion(4), prediction)
 
 
 @pytest.mark.parametrize(("guided", "calls"), [(None, [5, 5, 5, 2, 1]), (4, [5, 5, 2, 2, 2, 2])])

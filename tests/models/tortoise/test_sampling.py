@@ -1,9 +1,14 @@
-"""How codes are sampled: the defaults, the limits of each parameter, and the shares of codes."""
+"""Choosing codes and candidates: the random numbers of a request, sampling, the ends of codes, ranking."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ane.models.tortoise.sampling import InverseCdfSampler, Sampling, top_p, typical
+from ane.models.tortoise.decoding import pad_codes, trimmed_length
+from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
+from ane.models.tortoise.ranking import CANDIDATES_PER_CALL, best_candidates, score_candidates
+from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling, top_p, typical
 from ane.system.errors import UserError
 
 
@@ -54,3 +59,93 @@ def test_the_largest_random_number_samples_the_last_code():
             return 1.0 - 2**-53
 
     assert InverseCdfSampler(LargestNumber())(np.array([4, 9]), np.array([0.5, 0.5], dtype=np.float32)) == 9
+
+
+def numbers(rng: np.random.Generator) -> tuple[float, ...]:
+    return tuple(rng.random(4))
+
+
+def test_the_same_seed_gives_the_same_streams_in_any_order():
+    first, second = Randomness(7), Randomness(7)
+    assert numbers(first.candidate(1, 2)) == numbers(second.candidate(1, 2))
+    second.vocoder(0, 0).random(100)
+    assert numbers(first.diffusion(0, 1)) == numbers(second.diffusion(0, 1))
+
+
+def test_all_streams_of_a_request_differ():
+    randomness = Randomness(7)
+    streams = [randomness.voice(), randomness.diffusion(0, 0), randomness.vocoder(0, 0), randomness.vocoder(0, 1),
+               *(randomness.candidate(chunk, index) for chunk in range(3) for index in range(3))]
+    assert len({numbers(stream) for stream in streams}) == len(streams)
+
+
+OFFICIAL = UnifiedVoiceConfig()
+
+
+@given(st.lists(st.integers(0, 8191), max_size=500))
+def test_padded_codes_have_the_full_length_and_keep_what_was_sampled(codes):
+    padded = pad_codes(codes, 500, OFFICIAL)
+    assert padded.shape == (500,)
+    kept = len(codes) if len(codes) == 500 else min(len(codes), 497)
+    np.testing.assert_array_equal(padded[:kept], codes[:kept])
+    assert trimmed_length(padded, OFFICIAL) >= min(OFFICIAL.calm_run, 500)
+
+
+@given(st.integers(0, 480), st.integers(0, OFFICIAL.calm_run))
+def test_eight_silent_codes_are_kept_at_the_end(spoken, silent):
+    """Silent codes that were sampled count among the eight."""
+    codes = [7] * spoken + [OFFICIAL.calm_token] * silent
+    assert trimmed_length(pad_codes(codes, 500, OFFICIAL), OFFICIAL) == spoken + OFFICIAL.calm_run
+
+
+def test_silence_between_words_of_more_than_eight_codes_ends_the_latents():
+    calm, run = OFFICIAL.calm_token, OFFICIAL.calm_run
+    assert trimmed_length([7] * 5 + [calm] * run + [7] * 5, OFFICIAL) == 10 + run
+    assert trimmed_length([7] * 5 + [calm] * (run + 1) + [7] * 5, OFFICIAL) == 5 + run
+
+
+CODES = np.arange(20)[:, None].repeat(3, axis=1)        # (20, 3): candidate i consists of code i
+
+
+class FirstCodeBackend:
+    """A backend of CLVP whose score of a candidate is its first code."""
+
+    def __init__(self, factor: float = 1.0):
+        self.factor, self.batches = factor, []
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        if stage == "clvp_text":
+            return np.ones((1, 1), np.float32)
+        self.batches.append(len(inputs["codes"]))
+        return inputs["codes"][:, :1].astype(np.float32) * np.float32(self.factor)
+
+
+def test_the_best_candidates_come_first():
+    assert best_candidates(np.array([0.1, 0.7, -2.0, 0.5]), 3) == [1, 3, 0]
+
+
+def test_of_equal_scores_the_earlier_candidate_comes_first():
+    scores = np.zeros(256, np.float32)
+    scores[[40, 200]] = 1
+    assert best_candidates(scores, 256) == [40, 200, *(index for index in range(256) if index not in (40, 200))]
+
+
+def test_candidates_are_scored_in_batches_and_progress_counts_them():
+    backend, done = FirstCodeBackend(), []
+    scores = score_candidates(backend, [1, 2], CODES, progress=done.append)
+    np.testing.assert_array_equal(scores, np.arange(20))
+    assert max(backend.batches) == CANDIDATES_PER_CALL
+    assert done == [8, 16, 20]
+
+
+@pytest.mark.parametrize("factor", [np.nan, np.inf])
+def test_scores_that_are_not_finite_are_refused(factor):
+    """As networks in too low a precision would give them."""
+    with pytest.raises(UserError, match="the ranking networks returned NaN or infinite scores"):
+        score_candidates(FirstCodeBackend(factor), [1, 2], CODES[1:])
+
+
+@pytest.mark.parametrize("clips", [None, np.empty((0, 80, 517), np.float32)])
+def test_cvvp_without_clips_is_refused(clips):
+    with pytest.raises(UserError, match="this voice has only latents"):
+        score_candidates(FirstCodeBackend(), [1, 2], CODES, 0.5, clips)

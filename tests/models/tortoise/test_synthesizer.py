@@ -1,4 +1,4 @@
-"""Text to speech at once: what a request returns, what decides it, and which requests are refused."""
+"""The synthesizer on the embedded voice, whole and as a stream."""
 
 import platform
 from collections.abc import Callable
@@ -106,18 +106,6 @@ def test_a_voice_can_be_passed_as_latents(synthesizer):
     assert not np.array_equal(speech.audio, default.audio)
 
 
-def test_a_voice_of_other_widths_is_refused(synthesizer):
-    narrow = Voice(np.ones((1, 8), np.float32), np.ones((1, 8), np.float32), name="narrow")
-    with pytest.raises(UserError, match="narrow has latents of widths 8 and 8"):
-        synthesizer.speak(SENTENCE, narrow, seed=1, settings=HIFIGAN)
-
-
-@pytest.mark.parametrize("name", ["", "  "])
-def test_an_empty_voice_name_is_refused(synthesizer, name):
-    with pytest.raises(UserError, match="a name is missing"):
-        synthesizer.speak(SENTENCE, name, seed=1, settings=HIFIGAN)
-
-
 def test_clips_of_different_lengths_are_accepted_without_cvvp(synthesizer):
     mels = np.zeros((80, 517), np.float32), np.zeros((80, 300), np.float32)
     voice = voice_of_ones(synthesizer, clip_mels=mels)
@@ -162,19 +150,7 @@ def test_load_opens_a_directory_of_checkpoints(golden_checkpoints, golden_config
     assert ane.load(f"~/{tmp_path.name}").model.path == tmp_path
 
 
-def test_load_of_an_unknown_name_is_refused_even_where_no_file_can_have_it():
-    with pytest.raises(UserError, match="no bundle is named"):
-        ane.load("n" * 300)
-
-
 # Several texts
-
-def test_each_of_several_texts_is_spoken_as_if_alone(synthesizer):
-    texts = [SENTENCE, THREE_SENTENCES, "Well done."]
-    for text, speech in zip(texts, synthesizer.speak_all(texts, seed=4, settings=CHUNKED), strict=True):
-        alone = synthesizer.speak(text, seed=4, settings=CHUNKED)
-        assert (speech.chunks, speech.codes) == (alone.chunks, alone.codes)
-        np.testing.assert_allclose(speech.audio, alone.audio, atol=1e-4)
 
 
 def test_speak_all_begins_when_the_first_result_is_requested(synthesizer):
@@ -216,3 +192,67 @@ def test_other_texts_lanes_and_streaming_do_not_change_a_speech(synthesizer, spe
         streamed = np.concatenate([*pieces, np.empty(0, np.float32)])
         np.testing.assert_allclose(streamed, alone.audio[:len(streamed)], atol=1e-4)
     assert synthesizer.backend._networks == {}
+
+
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_stream_without_diffusion_joins_to_the_whole(synthesizer, candidates):
+    settings = replace(CHUNKED, candidates=candidates)
+    stream = synthesizer.stream(THREE_SENTENCES, seed=4, settings=settings)
+    pieces = list(stream)
+    whole = synthesizer.speak(THREE_SENTENCES, seed=4, settings=replace(settings, lanes=1))
+    assert len(pieces) > 3
+    assert (stream.codes, stream.chunks, stream.seed, stream.voice) == (whole.codes, whole.chunks, 4, whole.voice)
+    np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
+    assert stream.notes == whole.notes
+    assert stream.seconds == whole.seconds
+    assert 0 < stream.timeline.first_audio < stream.timeline.now()
+
+
+def test_a_stream_with_diffusion_joins_to_the_whole_where_a_chunk_fits_one_window(synthesizer):
+    settings = replace(CHUNKED, candidates=3, diffusion=DIFFUSION.diffusion)
+    pieces = list(synthesizer.stream(THREE_SENTENCES, seed=4, settings=settings))
+    whole = synthesizer.speak(THREE_SENTENCES, seed=4, settings=settings)
+    assert sum(map(len, pieces)) == len(whole.audio)
+    np.testing.assert_allclose(np.concatenate(pieces), whole.audio, atol=1e-4)
+
+
+def test_a_stream_begins_when_the_first_piece_is_requested(synthesizer):
+    reports = []
+    stream = synthesizer.stream(THREE_SENTENCES, seed=4, settings=CHUNKED, progress=lambda *now: reports.append(now))
+    assert not reports
+    assert synthesizer.backend._networks == {}
+    assert stream.real_time_factor == float("inf")
+    next(stream)
+    assert reports
+
+
+def test_closing_a_stream_stops_the_work_and_releases_the_networks(synthesizer):
+    finished = []
+    stream = synthesizer.stream(THREE_SENTENCES, seed=4, settings=CHUNKED,
+                                progress=lambda phase, done, total, note: finished.append((phase, done)))
+    next(stream)
+    assert synthesizer.backend._networks
+    before = len(finished)
+    stream.close()
+    assert synthesizer.backend._networks == {}
+    with pytest.raises(StopIteration):
+        next(stream)
+    assert len(finished) == before
+    assert ("decode", 3) not in finished, "the later chunks had not been decoded"
+
+
+def test_a_stream_of_several_alternatives_is_refused(synthesizer):
+    with pytest.raises(UserError, match="best must be 1, got 2"):
+        synthesizer.stream(THREE_SENTENCES, seed=4, settings=replace(CHUNKED, candidates=3, best=2))
+
+
+def test_pauses_and_speed_are_alike_in_a_stream_and_in_the_whole(synthesizer):
+    text = "The turtle was first. [pause:1s] The rabbit came second."
+    options = {"seed": 4, "settings": CHUNKED, "speed": 1.25}
+    whole = synthesizer.speak(text, **options)
+    streamed = np.concatenate(list(synthesizer.stream(text, **options)))
+    assert whole.chunks == ["The turtle was first.", "The rabbit came second."]
+    assert len(streamed) == len(whole.audio)
+    assert (whole.audio == 0).sum() >= 24000
+    plain = synthesizer.speak(text.replace("[pause:1s]", ""), seed=4, settings=CHUNKED)
+    assert len(whole.audio) == pytest.approx(len(plain.audio) / 1.25 + 24000, abs=2)

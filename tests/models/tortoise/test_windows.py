@@ -12,6 +12,7 @@ from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrograms
 from ane.models.tortoise.windows import WindowedDiffusion, Windows
 from ane.system.errors import UserError
+from tests.models.tortoise.test_vocoding import pieces_of
 
 VOICE = np.zeros((1, 4), np.float32)
 
@@ -52,16 +53,8 @@ def slope(latents: int) -> np.ndarray:
     return (np.arange(latents, dtype=np.float32)[:, None] - latents / 2) / 2000
 
 
-def pieces_of(latents: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
-    start, turn = 0, 0
-    while start < len(latents):
-        yield latents[start:start + sizes[turn % len(sizes)]]
-        start, turn = start + sizes[turn % len(sizes)], turn + 1
-
-
-def mels(backend: FirstChannelBackend, pieces, windows: Windows, sampler: str = "ddim",
-         steps: int = 2) -> list[np.ndarray]:
-    return list(arriving_mels(backend, pieces, windows, sampler, steps))
+def mels(*arguments) -> list[np.ndarray]:
+    return list(arriving_mels(*arguments))
 
 
 def arriving_mels(backend: FirstChannelBackend, pieces, windows: Windows | None, sampler: str = "ddim",
@@ -88,7 +81,7 @@ random_windows = st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(0
 @given(latents=st.integers(1, 200), sizes=st.lists(st.integers(1, 90), min_size=1, max_size=4), windows=random_windows)
 def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, sizes, windows):
     backend = FirstChannelBackend()
-    pieces = mels(backend, pieces_of(slope(latents), sizes), windows)
+    pieces = mels(backend, pieces_of(slope(latents), sizes, 0), windows)
     whole = whole_mel(FirstChannelBackend(), slope(latents), "ddim", 2)
     assert all(piece.shape[1] for piece in pieces)
     joined = np.concatenate(pieces, axis=1)
@@ -103,7 +96,7 @@ def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, size
 @pytest.mark.parametrize("latents", [1, 7, 24])
 def test_a_text_that_fits_one_window_has_the_mel_of_the_whole(sampler, latents):
     whole = whole_mel(FirstChannelBackend(0.3), slope(latents), sampler, 3)
-    piece, = mels(FirstChannelBackend(0.3), pieces_of(slope(latents), [1]), Windows(24, 48, 8), sampler, 3)
+    piece, = mels(FirstChannelBackend(0.3), pieces_of(slope(latents), [1], 0), Windows(24, 48, 8), sampler, 3)
     np.testing.assert_array_equal(piece, whole)
 
 
@@ -112,7 +105,7 @@ def test_a_text_that_fits_one_window_has_the_mel_of_the_whole(sampler, latents):
 def test_the_mel_does_not_depend_on_the_pieces_that_latents_arrive_in(latents, sizes):
     windows = Windows(12, 40, 5)
     at_once, in_pieces = (
-        np.concatenate(mels(FirstChannelBackend(0.3), pieces_of(slope(latents), each), windows, "p"), axis=1)
+        np.concatenate(mels(FirstChannelBackend(0.3), pieces_of(slope(latents), each, 0), windows, "p"), axis=1)
         for each in ([latents], sizes))
     np.testing.assert_array_equal(at_once, in_pieces)
 

@@ -1,16 +1,21 @@
-"""HiFi-GAN for mels, compared with the formula of the paper written out plainly; and its checkpoints."""
+"""HiFi-GAN, a vocoder on frames in windows, and the sound of harmonics and noise."""
 
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.vocoders.checkpoints import HifiganCheckpoint
+from ane.models.vocoders.harmonic_noise import BINS, HOP, SAMPLE_RATE, SPECTRA, HarmonicNoise, pulses
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
+from ane.models.vocoders.streaming import FIRST_LENGTHS, LEAST, WHOLE, StreamingVocoder, call_lengths, vocoded_in_calls
 from ane.system.errors import UserError
 from tests.fastspeech_files import V1, V3, hifigan_entries, write_hifigan
 
@@ -127,3 +132,102 @@ def test_a_missing_tensor_is_named(tmp_path):
     torch.save({"generator": entries}, tmp_path / "g.pth")
     with pytest.raises(UserError, match=r"key conv_post\.bias is missing"):
         HifiganCheckpoint(tmp_path / "g.pth", NETWORKS["vocoder"])
+
+
+WAVE_HOP = 4
+
+
+@pytest.mark.parametrize(("length", "first", "expected"), [
+    (178, (), [128, 96]), (178, FIRST_LENGTHS, [60, 160]), (190, FIRST_LENGTHS, [80, 160]), (256, (), [256]),
+    (50, (), [50]), (50, FIRST_LENGTHS, [50]), (600, (), [256, 224, 224]), (600, FIRST_LENGTHS, [60, 224, 224, 224])])
+def test_calls_take_few_frames_beyond_those_of_the_sound(length, first, expected):
+    assert call_lengths(length, 20, first) == expected
+
+
+def test_a_vocoder_of_a_margin_that_no_call_holds_is_called_once():
+    assert call_lengths(400, 128) == [400]
+
+
+@given(length=st.integers(1, 3000), margin=st.integers(1, 40), first=st.sampled_from([(), FIRST_LENGTHS]))
+def test_calls_have_few_lengths_and_cover_the_sound(length, margin, first):
+    lengths = call_lengths(length, margin, first)
+    assert sum(lengths) >= length + 2 * margin * (len(lengths) - 1)
+    if length >= max(WHOLE[0] + LEAST, 2 * margin + LEAST + 32):
+        assert set(lengths) <= {*WHOLE, *first}
+        assert lengths[0] in (first or WHOLE)
+    assert max(lengths) <= min(length, WHOLE[-1])
+
+
+@given(length=st.integers(1, 700), margin=st.integers(1, 40), first=st.sampled_from([(), FIRST_LENGTHS]))
+def test_the_pieces_are_those_of_one_call_with_all_frames(length, margin, first):
+    def run(columns: np.ndarray) -> np.ndarray:
+        """A network that reads ``margin`` frames on either side, and zeros beyond the ends."""
+        called.append(columns.shape[1])
+        sums = np.convolve(columns[0], np.ones(2 * margin + 1))[margin:-margin]
+        return np.repeat(sums, WAVE_HOP)
+
+    columns, called = np.random.default_rng(length).integers(-9, 9, (1, length)).astype(np.float64), []
+    whole = run(columns)
+    called.clear()
+    pieces = list(vocoded_in_calls(columns, margin, run, first))
+    assert all(map(len, pieces))
+    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    if first and length > 100 and margin <= 20:
+        assert len(pieces[0]) <= (FIRST_LENGTHS[-1] - margin) * WAVE_HOP
+    assert sum(called) <= length + 2 * margin * (len(called) - 1) + max(FIRST_LENGTHS[-1], 32 * len(called))
+    vocoder = StreamingVocoder(margin, run, window=None)
+    np.testing.assert_array_equal(np.concatenate([*vocoder.feed(columns), *vocoder.finish()]), whole)
+
+
+FRAMES = 60
+SILENT = -30.0          # logarithm of a magnitude that is not heard
+
+
+def spectra(harmonic: float = SILENT, noise: float = SILENT, frames: int = FRAMES) -> np.ndarray:
+    """Frames (L, 5 · 601) with constant magnitudes and no phase; the free part is silent."""
+    parts = np.zeros((frames, SPECTRA, BINS), np.float32)
+    parts[:, 0], parts[:, 2], parts[:, 3] = harmonic, noise, SILENT
+    return parts.reshape(frames, -1)
+
+
+def sound(f0: np.ndarray, frames: np.ndarray, ends: tuple[int, ...] = (), seed: int = 0) -> np.ndarray:
+    vocoder = HarmonicNoise(f0, seed)
+    return np.concatenate([vocoder.feed(part) for part in np.split(frames, ends)])
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, FRAMES])
+def test_a_sound_has_300_samples_a_frame(frames):
+    assert len(sound(np.full(frames, 100, np.float32), spectra(-1, -3, frames))) == frames * HOP
+
+
+@pytest.mark.parametrize("ends", [(1,), (2, 3), (1, 2, 3, 4, 30), tuple(range(1, FRAMES))])
+def test_pieces_join_to_the_sound_of_the_whole(ends):
+    rng = np.random.default_rng(0)
+    frames = rng.standard_normal((FRAMES, SPECTRA * BINS), dtype=np.float32)
+    f0 = np.linspace(20, 300, FRAMES, dtype=np.float32)
+    assert np.abs(sound(f0, frames, ends) - sound(f0, frames)).max() < 1e-4 * np.abs(sound(f0, frames)).max()
+
+
+def test_the_harmonics_are_multiples_of_the_pitch_below_11_khz():
+    made = sound(np.full(FRAMES, 200, np.float32), spectra(harmonic=0))[3000:15000]
+    magnitudes = np.abs(np.fft.rfft(made * np.hanning(len(made))))
+    frequencies = np.fft.rfftfreq(len(made), 1 / SAMPLE_RATE)
+    peaks = frequencies[magnitudes > magnitudes.max() / 10]
+    assert np.abs(peaks - 200 * np.round(peaks / 200)).max() <= 2 * frequencies[1]
+    assert (peaks.min(), peaks.max()) == (pytest.approx(200, abs=4), pytest.approx(11000, abs=4))
+
+
+def test_without_voice_there_are_no_pulses_and_noise_depends_on_the_seed():
+    unvoiced = np.full(FRAMES, 30, np.float32)
+    assert not pulses(unvoiced, 0, FRAMES * HOP, 0.0)[0].any()
+    first, again, other = (sound(unvoiced, spectra(harmonic=0, noise=-2), seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert np.abs(np.corrcoef(first, other)[0, 1]) < 0.1
+
+
+def test_the_phase_goes_on_where_the_pulses_are_made_in_parts():
+    f0 = np.linspace(90, 250, FRAMES, dtype=np.float32)
+    whole, _ = pulses(f0, 0, FRAMES * HOP, 0.0)
+    first, turns = pulses(f0, 0, 1000, 0.0)
+    rest, _ = pulses(f0, 1000, FRAMES * HOP - 1000, turns)
+    assert np.abs(np.concatenate((first, rest)) - whole).max() < 1e-2

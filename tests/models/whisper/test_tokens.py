@@ -1,12 +1,18 @@
-"""Special tokens of the three vocabularies, and text to ids and back."""
+"""Tokens, the files of a tokenizer, and the rules of decoding."""
 
 import json
 
+import numpy as np
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ane.models.whisper.rules import TokenRules, log_sum_exp
+from ane.models.whisper.tokenizer_files import find_tokenizer, from_ranks
 from ane.models.whisper.tokens import LANGUAGES, SpecialTokens, WhisperTokenizer, suppressed_tokens
 from ane.system.errors import UserError
+from tests.models.whisper.random_whisper import RANKS
 
 
 @pytest.mark.parametrize(("vocabulary", "end", "task", "timestamps", "languages"), [
@@ -59,3 +65,119 @@ def test_special_tokens_are_always_suppressed_with_symbols():
 def test_another_tokenizer_is_refused_in_one_line(content):
     with pytest.raises(UserError, match=r"^the tokenizer [^\n]*import the model again$"):
         WhisperTokenizer(content, 50257)
+
+
+TEXT = " Hello there, friend."
+
+
+@pytest.fixture(scope="module")
+def content() -> str:
+    return from_ranks(RANKS)
+
+
+def test_all_three_forms_give_the_same_ids(tmp_path, content):
+    expected = WhisperTokenizer(content, 50257).encode(TEXT)
+    assert len(expected) < len(TEXT), "some bytes are merged"
+    model = json.loads(content)["model"]
+    forms = {name: tmp_path / name for name in ("json", "merges", "ranks")}
+    for folder in forms.values():
+        folder.mkdir()
+    (forms["json"] / "tokenizer.json").write_text(content, encoding="utf-8")
+    (forms["merges"] / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
+    (forms["merges"] / "merges.txt").write_text("\n".join(["#version: 0.2", *lines, ""]), encoding="utf-8")
+    (forms["ranks"] / "multilingual.tiktoken").write_bytes(RANKS.read_bytes())
+    for folder in forms.values():
+        assert WhisperTokenizer(find_tokenizer(folder, multilingual=True), 50257).encode(TEXT) == expected
+
+
+def test_special_tokens_of_a_tokenizer_json_do_not_change_text(content):
+    with_special = tokenizers.Tokenizer.from_str(content)
+    with_special.add_special_tokens(["<|endoftext|>"])
+    assert WhisperTokenizer(with_special.to_str(), 50257).encode("<|endoftext|>") == WhisperTokenizer(
+        content, 50257).encode("<|endoftext|>")
+
+
+@pytest.mark.parametrize(("multilingual", "file"), [(True, "multilingual.tiktoken"), (False, "gpt2.tiktoken")])
+def test_a_folder_without_one_is_refused_with_the_names_of_the_files(tmp_path, multilingual, file):
+    with pytest.raises(UserError, match=rf"has no tokenizer: add tokenizer.json .* or {file} of openai-whisper$"):
+        find_tokenizer(tmp_path, multilingual)
+
+
+@pytest.mark.parametrize("damage", ["not ranks", "!!! x\n", "aGVsbG8= 1 2\n"])
+def test_a_damaged_rank_file_is_refused(tmp_path, damage):
+    path = tmp_path / "multilingual.tiktoken"
+    path.write_text(damage)
+    with pytest.raises(UserError, match=r"is not a rank file of openai-whisper|does not describe a tokenizer"):
+        find_tokenizer(tmp_path, multilingual=True)
+
+
+SPECIAL = SpecialTokens.of(51865)
+FIRST, END = SPECIAL.timestamps, SPECIAL.end
+
+
+def allowed(sampled: list[int], rules: TokenRules | None = None, text: float = 20.0) -> np.ndarray:
+    """Which tokens may follow, (V,) bool, where text is likelier than timestamps."""
+    logits = np.zeros(51865, np.float32)
+    logits[5] = text
+    (rules or TokenRules(SPECIAL)).apply(logits, sampled)
+    return np.isfinite(logits)
+
+
+def test_the_first_token_is_a_timestamp_of_the_first_second():
+    assert np.flatnonzero(allowed([])).tolist() == list(range(FIRST, FIRST + 51))
+
+
+def test_text_follows_the_first_timestamp():
+    follows = allowed([FIRST])
+    assert not follows[FIRST:].any()
+    assert follows[5]
+
+
+def test_a_single_timestamp_after_text_is_followed_by_its_pair_or_the_end():
+    follows = allowed([FIRST, 5, FIRST + 10], text=-1.0)
+    assert not follows[:END].any()
+    assert np.flatnonzero(follows[FIRST:])[0] == 10
+
+
+def test_text_follows_a_pair():
+    assert not allowed([FIRST, 5, FIRST + 10, FIRST + 10])[FIRST:].any()
+
+
+def test_a_segment_ends_after_its_beginning():
+    assert np.flatnonzero(allowed([FIRST + 3, 5])[FIRST:])[0] == 4
+
+
+def test_only_timestamps_remain_where_they_are_likelier_together():
+    assert not allowed([FIRST, 5], text=7.0)[:FIRST].any(), "ln 1500 is 7.3"
+    assert allowed([FIRST, 5], text=7.5)[5]
+
+
+def test_without_timestamps_only_suppression_applies():
+    rules = TokenRules(SPECIAL, suppressed=(8, 9), blank=(220, END), timestamps=False)
+    assert np.flatnonzero(~allowed([], rules)).tolist() == [8, 9, 220, END]
+    assert np.flatnonzero(~allowed([5], rules)).tolist() == [8, 9]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0.0, 30.0))
+def test_sampled_timestamps_never_decrease_and_segments_last(seed, text):
+    """Whatever the logits are, timestamps come in pairs, in order, and no segment ends where it begins."""
+    random, rules, sampled = np.random.default_rng(seed), TokenRules(SPECIAL), []
+    for _ in range(30):
+        logits = (random.standard_normal(51865) * 8).astype(np.float32)
+        logits[random.integers(0, END, 3)] += np.float32(text)
+        rules.apply(logits, sampled)
+        token = int(logits.argmax())
+        assert np.isfinite(logits[token])
+        if token == END:
+            break
+        sampled.append(token)
+    times = [token for token in sampled if token >= FIRST]
+    assert times == sorted(times)
+    assert all(end > begin for begin, end in zip(times[::2], times[1::2], strict=False))
+
+
+def test_log_sum_exp_of_nothing_is_minus_infinity():
+    assert log_sum_exp(np.full(3, -np.inf, np.float32)) == -np.inf
+    assert log_sum_exp(np.zeros(4, np.float32)) == pytest.approx(np.log(4))

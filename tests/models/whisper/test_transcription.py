@@ -1,4 +1,4 @@
-"""Transcription of recordings: windows, the temperature ladder, thresholds, silence."""
+"""The log-mel spectrogram, and the transcription of long recordings."""
 
 import os
 from dataclasses import replace
@@ -12,12 +12,45 @@ from hypothesis import strategies as st
 import ane
 from ane.audio.reader import read_recording
 from ane.backends import load_backend
+from ane.models.whisper import features
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
-from ane.models.whisper.features import HOP, log_mel
+from ane.models.whisper.features import HOP, RATE, WINDOW_SECONDS, log_mel, pad_or_cut, whisper_filters
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RandomSizes, write_openai
+
+
+def test_blocks_do_not_change_the_result(noise, monkeypatch):
+    whole = log_mel(noise, 80, 1600)
+    monkeypatch.setattr(features, "BLOCK", 37)
+    np.testing.assert_array_equal(log_mel(noise, 80, 1600), whole)
+
+
+@pytest.mark.parametrize("samples", [0, 1, 159, 160, 161, 5000])
+def test_a_frame_for_each_160_samples(noise, samples):
+    assert log_mel(noise[:samples], 80, 1600).shape == (80, (samples + 1600) // 160)
+
+
+def test_a_recording_is_scaled_by_its_own_loudest_value(noise):
+    quiet, padding = noise * np.float32(1e-3), WINDOW_SECONDS * RATE
+    np.testing.assert_allclose(log_mel(quiet, 80, padding).max() + 6 / 4, log_mel(noise, 80, padding).max(), atol=1e-4)
+
+
+def test_values_span_at_most_eight_decades(noise):
+    mel = log_mel(noise, 80, 16000)
+    assert mel.max() - mel.min() == pytest.approx(2.0)
+
+
+def test_filters_are_shared_and_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        whisper_filters(80)[0, 0] = 1
+
+
+def test_padding_appends_zeros():
+    np.testing.assert_array_equal(pad_or_cut(np.ones((2, 3)), 5)[:, 2:], [[1, 0, 0]] * 2)
+    np.testing.assert_array_equal(pad_or_cut(np.ones((2, 3)), 2), np.ones((2, 2)))
+
 
 QUICK = TranscriptionOptions(language="en", temperatures=(0.0,))
 FIRST, HELLO = 50364, (39, 68, 75)       # bytes

@@ -1,15 +1,21 @@
-"""Words and their times, in a transcript of random weights."""
+"""Times of words: attention heads, alignment, and words of tokens."""
 
+import json
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from ane.bundles.bundle import Bundle, write_bundle
+from ane.models.whisper.alignment_heads import PUBLISHED, alignment_heads, find_alignment_heads
+from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import DecodedWindow
 from ane.models.whisper.transcription import TranscriptionOptions
-from ane.models.whisper.words import WordAligner, split_words, text_probabilities
+from ane.models.whisper.words import WordAligner, median_filter, split_words, text_probabilities, token_times
 from ane.system.errors import UserError
+from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 
 FIRST = 50364
 TIMED = TranscriptionOptions(language="en", temperatures=(0.0,), word_times=True)
@@ -97,3 +103,89 @@ def test_a_backend_without_attention_scores_is_refused(transcriber):
     with pytest.raises(UserError, match="the backend abc cannot time words: use backend=torch"):
         WordAligner(SimpleNamespace(name="abc", returns_attention=False), transcriber.decoder_config,
                     transcriber.special, transcriber.tokenizer)
+
+
+@pytest.mark.parametrize(("width", "length"), list(product((1, 3, 7), (4, 5, 8, 30))))
+def test_a_value_becomes_the_median_of_its_neighbours(width, length):
+    x, half = np.random.default_rng(length).standard_normal((2, length)).astype(np.float32), width // 2
+    mirrored = [abs(index) if index < length else 2 * (length - 1) - index for index in range(-half, length + half)]
+    expected = [[np.median([row[mirrored[at + offset]] for offset in range(width)]) for at in range(length)]
+                for row in x]
+    assert np.array_equal(median_filter(x, width), np.array(expected, np.float32))
+
+
+def test_what_is_too_short_to_be_mirrored_stays():
+    x = np.array([[3.0, 1.0, 2.0]], np.float32)
+    assert np.array_equal(median_filter(x, 7), x)
+
+
+def test_tokens_begin_where_their_attention_is():
+    """Two heads that attend to one part of the sound after the other, one of them far less clearly."""
+    begins = [0, 20, 50, 90]
+    scores = np.zeros((2, 6, 120), np.float32)
+    for token, (start, end) in enumerate(zip(begins, [*begins[1:], 120], strict=True)):
+        scores[0, token + 1, start:end] = 8
+        scores[1, token + 1, start:end] = 2
+    assert token_times(scores, first=1).tolist() == begins
+
+
+def test_heads_that_attend_to_nothing_in_particular_give_times_all_the_same():
+    times = token_times(np.zeros((1, 5, 40), np.float32), first=1)
+    assert len(times) == 3
+    assert (np.diff(times) >= 0).all()
+
+
+# layers and heads of the decoder
+SIZES = {"tiny": (4, 6), "base": (6, 8), "small": (12, 12), "medium": (24, 16), "large": (32, 20), "turbo": (4, 20)}
+
+
+def test_every_published_head_is_one_of_its_decoder():
+    for name, heads in PUBLISHED.items():
+        size = SIZES["turbo" if "turbo" in name else name.partition("-")[0].partition(".")[0]]
+        assert heads == tuple(sorted(set(heads))), name
+        assert all(layer < size[0] and head < size[1] for layer, head in heads), name
+
+
+def test_a_published_file_is_known_by_its_name(tmp_path):
+    assert find_alignment_heads(tmp_path / "large-v3-turbo.pt", 4, 20) == PUBLISHED["turbo"]
+    assert find_alignment_heads(tmp_path / "tuned.pt", 4, 20) == ()
+
+
+def test_another_model_of_a_published_name_has_no_known_heads(tmp_path):
+    assert find_alignment_heads(tmp_path / "tiny.pt", 2, 2) == ()
+    model = WhisperCheckpoint(write_openai(tmp_path).rename(tmp_path / "tiny.pt"))
+    assert model.config("decoder").alignment_heads == ()
+
+
+def test_without_known_heads_those_of_the_upper_half_are_used():
+    assert alignment_heads((), 3, 2) == ((1, 0), (1, 1), (2, 0), (2, 1))
+    assert alignment_heads(((0, 1),), 3, 2) == ((0, 1),)
+
+
+def test_a_bundle_keeps_the_heads_of_generation_config(tmp_path):
+    folder = write_hugging_face(tmp_path / "source")
+    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [0, 1]]}))
+    model = WhisperCheckpoint(folder)
+    assert model.config("decoder").alignment_heads == ((1, 0), (0, 1))
+    write_bundle(model, tmp_path / "bundle")
+    assert Bundle(tmp_path / "bundle").config("decoder").alignment_heads == ((1, 0), (0, 1))
+
+
+@pytest.mark.parametrize("heads", [[[2, 0]], [[0, 2]], [[0]], [[-1, 0]], [[0, True]], 3, ["00"]])
+def test_heads_that_the_decoder_lacks_are_refused(tmp_path, heads):
+    folder = write_hugging_face(tmp_path)
+    (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
+    with pytest.raises(UserError, match=r"generation_config.json: alignment_heads must be a list of \[layer, head\]"):
+        WhisperCheckpoint(folder)
+    with pytest.raises(UserError, match="alignment_heads must be"):
+        write_damaged_bundle(tmp_path, heads)
+
+
+def write_damaged_bundle(folder, heads) -> Bundle:
+    (folder / "generation_config.json").unlink()
+    write_bundle(WhisperCheckpoint(folder), folder / "bundle")
+    path = folder / "bundle" / "bundle.json"
+    content = json.loads(path.read_text())
+    content["networks"]["decoder"]["config"]["alignment_heads"] = heads
+    path.write_text(json.dumps(content))
+    return Bundle(folder / "bundle")

@@ -1,0 +1,125 @@
+"""``ane import`` from a directory: where it writes the bundle, what it prints, what it leaves unchanged.
+
+Imports from a hub are in tests/bundles/test_hub.py.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ane.bundles import bundle_names, open_model
+from ane.bundles.bundle import Bundle
+from ane.models.tortoise.checkpoints import CheckpointDirectory
+
+pytestmark = pytest.mark.usefixtures("directory")
+
+
+@pytest.fixture
+def directory(golden_copy: Path) -> Path:
+    """The folder "checkpoints" in the working folder."""
+    return golden_copy
+
+
+def test_a_directory_becomes_a_bundle_that_loads(succeed, directory):
+    out = succeed("import", "checkpoints", "-o", "./out")
+    bundle, checkpoints = Bundle("out"), CheckpointDirectory(directory)
+    bundle.verify()
+    assert bundle.networks == checkpoints.networks
+    assert bundle.precision == "fp32", "unless another is chosen"
+    assert bundle.manifest.source == {"files": {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("*.pth")},
+        "decoder_md5": hashlib.md5((directory / "autoregressive.pth").read_bytes()).hexdigest()}
+    assert "Use it with --bundle ./out" in out
+
+
+def test_networks_and_left_out_entries_are_reported(succeed):
+    out = succeed("import", "checkpoints", "-o", "./out", "--precision", "fp16")
+    rows = {cells[0]: cells[1:] for line in out.splitlines() if "│" in line
+            for cells in [[cell.strip() for cell in line.strip("│").split("│")]]}
+    stated = Bundle("out").manifest.networks
+    assert rows.keys() == {*stated, "all"}
+    for name, network in stated.items():
+        assert rows[name] == [f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}"]
+    left_out = [line for line in out.splitlines() if line.startswith("Left out")]
+    assert len(left_out) == 1
+    layers = stated["autoregressive"].config.layers
+    assert f"autoregressive.pth: {layers} × gpt.h.N.attn.bias, {layers} × gpt.h.N.attn.masked_bias" in left_out[0]
+    assert "diffusion_decoder.pth: code_embedding.weight" in left_out[0]
+
+
+def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace):
+    succeed("import", "checkpoints", "-o", "mine", "--name", "My voice")
+    assert (workplace / "home" / "bundles" / "mine" / "bundle.json").is_file()
+    assert bundle_names() == ["demo", "demo-fast", "mine"]
+    assert open_model("mine").name == "My voice"
+
+
+def test_a_bundle_is_replaced_only_with_force(succeed, complain):
+    succeed("import", "checkpoints", "-o", "./out")
+    before = Bundle("out").identity
+    assert "--force" in complain("import", "checkpoints", "-o", "./out", "--precision", "bf16")
+    assert Bundle("out").identity == before
+    succeed("import", "checkpoints", "-o", "./out", "--precision", "bf16", "--force")
+    assert Bundle("out").precision == "bf16"
+
+
+def test_random_weights_are_reported(succeed, directory):
+    assert "random numbers" not in succeed("import", "checkpoints", "-o", "./out")
+    stated = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(stated | {"trained": False}))
+    assert "random numbers" in succeed("import", "checkpoints", "-o", "./random")
+    assert not Bundle("random").trained
+
+
+def test_files_are_compared_with_the_expected_hashes(succeed, complain, directory):
+    recorded = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.glob("r*.pth")}
+    Path("good.json").write_text(json.dumps(recorded))
+    Path("bad.json").write_text(json.dumps(recorded | {"cvvp.pth": "0" * 64}))
+    succeed("import", "checkpoints", "-o", "./out", "--expect", "good.json")
+    succeed("import", "checkpoints", "-o", "./again", "--expect", "out/bundle.json")
+    line = complain("import", "checkpoints", "-o", "./no", "--expect", "bad.json")
+    assert "cvvp.pth has SHA-256" in line
+    assert f"bad.json records {'0' * 64}" in line
+
+
+def test_a_config_is_read_from_a_file(succeed, complain, directory):
+    shutil.move(directory / "config.json", "sizes.json")
+    assert "--config" in complain("import", "checkpoints", "-o", "./out")
+    succeed("import", "checkpoints", "-o", "./out", "--config", "sizes.json")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ("nowhere -o ./out", "nowhere is neither a directory, a file nor a repository OWNER/NAME"),
+    ("checkpoints -o demo", "the name demo belongs to an embedded bundle"),
+    ("checkpoints -o demo-fast", "the name demo-fast belongs to an embedded bundle"),
+    ("checkpoints -o ./checkpoints --force", "contains the checkpoints to import"),
+    ("checkpoints -o . --force", "contains the checkpoints to import"),
+    ("checkpoints -o ./letters --force", "letters exists and is not a bundle"),
+    ("checkpoints -o ./letters/letter.txt --force", "letter.txt is a file"),
+    ("checkpoints -o ./letters/letter.txt/out", "cannot write"),
+    ("letters -o ./out", "letters has no autoregressive.pth"),
+    ("checkpoints -o ./out --revision main", "--revision is for the hub"),
+    ("checkpoints -o ./out --config none.json", "cannot read none.json"),
+    ("checkpoints -o ./out --expect none.json", "cannot read none.json"),
+])
+def test_a_refused_import_prints_one_line_and_changes_no_file(complain, arguments, message):
+    Path("letters").mkdir()
+    Path("letters/letter.txt").write_text("x")
+    assert message in complain("import", *arguments.split())
+
+
+def test_a_full_disk_leaves_no_partial_bundle(directory, tmp_path, python):
+    """Simulated by a limit on the size of files."""
+    limited = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+               "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
+               "from ane.cli import main; sys.exit(main(sys.argv[1:]))")
+    result = subprocess.run([python, "-c", limited, "import", str(directory), "-o", str(tmp_path / "out")],
+                            capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.startswith("ane: error: cannot write")
+    assert len(result.stderr.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints"]

@@ -1,0 +1,23 @@
+"""Tables of cases in files beside the tests.
+
+A row is a line, its cells between tabs, in which \\n, \\t, \\r, \\\\ and \\uXXXX stand for characters. A line that
+begins with # and a space begins a section and names it; ## begins a comment.
+"""
+
+import re
+from pathlib import Path
+
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+
+
+def unescaped(cell: str) -> str:
+    return re.sub(r"\\(?:([ntr\\])|u([0-9a-f]{4}))",
+                  lambda found: ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), cell)
+
+
+def rows(beside: str, name: str, section: str) -> list[tuple[str, ...]]:
+    """The rows of a section of the file ``name`` in the folder of the test ``beside``, its __file__."""
+    text = Path(beside).with_name(name).read_text(encoding="utf-8")
+    [content] = [part for part in re.split(r"^# ", text, flags=re.M) if part.partition("\n")[0] == section]
+    lines = content.split("\n")[1:]
+    return [tuple(map(unescaped, line.split("\t"))) for line in lines if line and not line.startswith("## ")]

@@ -1,0 +1,153 @@
+"""The parts that are trained, each for a few steps, and a whole run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ane.audio.mel import HOP
+from ane.backends.torch.backend import TorchBackend
+from ane.models.tortoise.chunks import text_tokens
+from ane.models.tortoise.decoding import Prompt, decode, pad_codes
+from ane.models.tortoise.ranking import score_candidates
+from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
+from ane.text import Tokenizer
+from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence
+from training.pitch import MIDDLE
+from training.publish import TrainedModel
+from training.quantiser import ENTRY, Quantiser, envelope_matrix, write_codes
+from training.ranking import CLVPInTraining, train_clvp
+from training.recipe import CONFIGS, SETTINGS, load_recipe, tokenizer_json
+from training.run import TrainingRun
+from training.speech import Clip, Shard
+from training.trainer import PartSchedule, TrainedPart
+from training.vocoders import EDGE, largest_differences, without_edges
+
+
+def test_each_shard_is_coded_with_its_own_voice(tmp_path):
+    torch.manual_seed(0)
+    quantiser = Quantiser(16, 2)
+    mel = np.random.default_rng(0).standard_normal((40, 80)).astype(np.float16)
+    paths = [tmp_path / f"{index:04d}-{voice}.npz" for index, voice in enumerate(("rms", "slt"))]
+    for path in paths:
+        Shard(["a", "b"], np.zeros(4, np.int16), np.array([2, 2]), mel, np.array([16, 24])).save(path)
+    for path, voice in zip(write_codes(tmp_path / "codes", quantiser, paths, ("rms", "slt")), (0, 1), strict=True):
+        for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
+            wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
+            assert codes.tolist() == wanted.tolist()
+
+
+def test_a_quantiser_gives_one_code_for_four_frames_and_resets_unused_entries():
+    torch.manual_seed(0)
+    quantiser, voices = Quantiser(16, 2), torch.tensor([0, 1, 0, 1])
+    mel = torch.randn(4, 80, 32)
+    codes = quantiser.codes(mel, voices)
+    assert codes.shape == (4, 8)
+    assert quantiser.mel(codes, voices).shape == mel.shape
+    assert not torch.equal(quantiser.mel(codes, voices), quantiser.mel(codes, 1 - voices))
+    encodings = torch.randn(64, ENTRY)
+    quantiser.update_codebook(encodings, torch.zeros(64, dtype=torch.int64), torch.Generator().manual_seed(0))
+    for entry in quantiser.codebook[1:]:         # all but the one that is used
+        assert (entry == encodings).all(dim=1).any()
+
+
+def test_the_envelope_of_a_mel_keeps_formants_and_drops_harmonics():
+    band = torch.arange(80)
+    formants, harmonics = torch.cos(band / 80 * torch.pi * 5), torch.cos(band * torch.pi * 2 / 3)
+    assert (envelope_matrix() @ formants - formants).abs().mean() < 0.1
+    assert (envelope_matrix() @ harmonics).abs().mean() < 0.1
+
+
+def test_clvp_in_training_gives_the_scores_of_the_pipeline():
+    torch.manual_seed(0)
+    config, text = CONFIGS["autoregressive"], Tokenizer(tokenizer_json()).encode_normalised("we were here.")
+    model = CLVPInTraining(CONFIGS["clvp"], config).eval()
+    backend = TorchBackend(TrainedModel({"clvp": model.network}, np.ones(80, np.float32), "rms"), "cpu")
+    codes, buffer = [np.arange(12), np.arange(40, 90)], SETTINGS["sampling"]["max_codes"]
+    expected = score_candidates(backend, text_tokens(text, config),
+                                np.stack([pad_codes(each, buffer, config) for each in codes]))
+    assert model.max_codes == buffer
+    found = (model.text([text]) @ model.speech(codes, buffer).T)[0]
+    np.testing.assert_allclose(found.detach(), expected, atol=1e-4)
+
+
+def test_clvp_learns_which_codes_belong_to_a_text(tmp_path):
+    rng = np.random.default_rng(0)
+    clips = [Clip(text.tolist(), np.repeat(20 * text, 2), 0, None, index)
+             for index, text in enumerate(rng.integers(3, 29, (60, 6)))]
+    train_clvp(TrainedPart(tmp_path, PartSchedule(steps=(60,), rate=3e-3, warmup=5, batch=8), "cpu", tmp_path / "none"),
+               CONFIGS["clvp"], dataclasses.replace(CONFIGS["autoregressive"], max_mel_tokens=20), clips, clips)
+    last = json.loads((tmp_path / "curve.json").read_text())[-1]
+    assert last["accuracy, validation"] > 0.5
+
+
+def test_latents_in_training_equal_those_of_the_pipeline():
+    """Those of the silence after the end included."""
+    torch.manual_seed(1)
+    config = CONFIGS["autoregressive"]
+    model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
+    with torch.no_grad():
+        model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
+    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
+    text = Tokenizer(tokenizer_json()).encode("hello there")
+    sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [InverseCdfSampler(np.random.default_rng(5))]
+    chunk = Prompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
+    [[candidate]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
+    assert candidate.stopped
+    rows, positions, targets, first = training_sequence(
+        Clip(text, np.array(candidate.codes), voice=1, shard=None, index=0), config)
+    hidden = model(torch.from_numpy(rows)[None], torch.from_numpy(positions)[None])[0, first:].detach().numpy()
+    np.testing.assert_allclose(hidden[:len(candidate.latents)], candidate.latents, atol=2e-4)
+    assert len(candidate.latents) == len(candidate.codes) + config.calm_run
+    assert (targets[first:first + len(candidate.codes)] - config.number_text_tokens - 1 == candidate.codes).all()
+
+
+def test_pitch_losses_count_voiced_frames_alone():
+    pitch = torch.tensor([MIDDLE, 2 * MIDDLE, 0.0, MIDDLE])
+    right = torch.tensor([[0.0, 1.0, 55.0, 0.0, 20.0, 20.0, -20.0, 20.0]])      # octaves of FRAMES, then voicing
+    assert right.shape[1] == 2 * FRAMES
+    octaves, voicing = DecoderObjective.pitch_losses(right, pitch)
+    assert float(octaves) == 0
+    assert float(voicing) < 1e-6
+    octaves, _ = DecoderObjective.pitch_losses(right + 1, pitch)
+    assert float(octaves) == 1
+
+
+def test_a_click_in_silence_raises_the_loss():
+    silence = torch.zeros(1, 4096)
+    click = silence.clone()
+    click[0, 2000] = 0.01
+    assert (largest_differences(click) - largest_differences(silence)).sum() > 2
+    assert (largest_differences(click) > largest_differences(silence)).sum() == 1
+
+
+def test_the_loss_ignores_edges_of_a_crop_except_at_the_ends_of_its_clip():
+    audio = torch.arange(20 * HOP)[None]
+    assert without_edges(audio).tolist() == audio[:, EDGE * HOP:-EDGE * HOP].tolist()
+    assert without_edges(audio, at_start=True).tolist() == audio[:, :-EDGE * HOP].tolist()
+    assert without_edges(audio, at_end=True).tolist() == audio[:, EDGE * HOP:].tolist()
+
+
+def test_cached_latents_are_recomputed_for_another_decoder(tmp_path, monkeypatch):
+    clip = Clip([3, 4, 5], np.arange(6), 0, Path("shard"), 0)
+    monkeypatch.setattr(TrainingRun, "held_back_shards", [])
+    monkeypatch.setattr(TrainingRun, "clips", lambda self, shards: [clip])
+    (tmp_path / "autoregressive").mkdir()
+
+    def latents(seed):
+        torch.manual_seed(seed)
+        run = TrainingRun(tmp_path, load_recipe(), "cpu", tmp_path, 1)
+        run.autoregressive = DecoderInTraining(CONFIGS["autoregressive"], 1, 0.7).eval()
+        torch.save(run.autoregressive.state_dict(), tmp_path / "autoregressive" / "checkpoint.pt")
+        return run.latents[clip.shard, clip.index], run
+
+    first, _ = latents(0)
+    second, run = latents(1)       # trained again in the same folder, to the same step
+    [expected] = run.compute_latents(run.autoregressive, [clip])
+    np.testing.assert_array_equal(second, expected.numpy())
+    assert not np.array_equal(first, second)
+    run.compute_latents = None          # computed once
+    del run.latents
+    np.testing.assert_array_equal(run.latents[clip.shard, clip.index], second)
