@@ -86,7 +86,7 @@ def run_package(path: Path, function: str | None, runner: PackageRunner, calls: 
     values = [_value(name, "", array, expected) for name, array in outputs.items()]
     if not layers:
         return PackageRun(program.name, outputs, values)
-    if program.states and not runner.stateful:
+    if program.states and not runner.shows_all:
         raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
     found = list(_layers(runner, path, program.name, call, expected, dump))
     operations = () if runner.exact else compare_with_run(program, call, interpreted(MilRuntime()),

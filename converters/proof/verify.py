@@ -171,7 +171,7 @@ class PackageRunner(Runner):
 
     Attributes:
         engine: runs functions. source: returns the values inside a function, on ``values_engine`` (None: on none that
-            is kept loaded). stateful: also of functions with a state. cheap: all values cost little more than a few.
+            is kept loaded). shows_all: of every function, at little more cost than a few of them.
         compute_units: where Core ML may run every network; None: as the bundle states for each.
         exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
         interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
@@ -181,8 +181,7 @@ class PackageRunner(Runner):
     engine: Runtime
     source: ActivationSource
     values_engine: Runtime | None = None
-    stateful: bool = True
-    cheap: bool = True
+    shows_all: bool = True
     compute_units: str | None = None
     exact: bool = False
     interpreter: MilRuntime | None = None
@@ -191,7 +190,7 @@ class PackageRunner(Runner):
                  layers: LayerComparison | None) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
-        layers = layers if self.stateful or not program.states else None
+        layers = layers if self.shows_all or not program.states else None
         names = [value for op in program.ops for value in op.outputs] if layers else []
         captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
         with captured.capture():
@@ -200,7 +199,7 @@ class PackageRunner(Runner):
         backend = PackagedBackend(model, engine, reference, compute_units=self.compute_units,
                                   only=called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
-        if layers and not self.cheap:
+        if layers and not self.shows_all:
             if not check.passed:
                 check.difference = first_loss(program, engine.calls[name], self.source, path)
         elif layers:
@@ -260,7 +259,7 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
         from ane.backends.coreml.trial import CoreMLTrial
 
         return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
-                             stateful=False, cheap=False, compute_units=compute_units)
+                             shows_all=False, compute_units=compute_units)
     if name.startswith("coreai"):
         from ane.backends.coreai.runtime import CoreAIRuntime
 

@@ -247,8 +247,8 @@ class Inspecting:
 def core_ml(mac):  # noqa: F811
     """Core ML with a stand-in for its inspector."""
     engine = CoreMLRuntime()
-    return lambda inspector, cheap=False: PackageRunner(
-        "coreml", engine, partial(core_ml_activations, inspector=inspector), stateful=False, cheap=cheap)
+    return lambda inspector, shows_all=False: PackageRunner(
+        "coreml", engine, partial(core_ml_activations, inspector=inspector), shows_all=shows_all)
 
 
 class Wrong(Inspecting):
