@@ -10,7 +10,7 @@ from ane.backends.mil.values import Constant, TensorType
 from converters.neural_engine import MAX_AXIS, MAX_CHANNELS, STATE_WIDTH
 from converters.proof.cost import VIEWS, constant_of, form, nbytes, size, unique_bytes, unique_weights, values
 
-MAX_RANK, ENGINE_RANK = 4, 5            # of our graphs; that the engine supports
+MAX_RANK = 4
 MAX_KERNEL = 13
 MAX_UPSAMPLE = 2
 MAX_STATES = 2
@@ -236,8 +236,6 @@ OWN = "the network's own"
 RULES = (
     LintRule("rank", REFUSED, "No value is above rank 4: the engine works on (batch, channels, height, width).",
              APPLE_TRANSFORMERS, above_rank_4),
-    LintRule("rank-of-engine", REFUSED, "The compiler rejects rank 6, and a matmul of rank 5.", ANE_GUIDE,
-             values_where(lambda op, type: len(type.shape) > ENGINE_RANK - (op == "matmul"), "its rank")),
     LintRule("dynamic-shape", REFUSED, "Every dimension is fixed: one function for each shape.", APPLE_RULES,
              values_where(lambda op, type: min(type.shape, default=0) < 0, "a dynamic dimension")),
     LintRule("integer-io", REFUSED, "Inputs and outputs are fp16: the compiler rejects int32 and bool.", ANE_GUIDE,

@@ -81,11 +81,6 @@ def transposed_conv(x):
     return mb.conv_transpose(x=x, weight=KERNEL, strides=[1, 3], pad_type="valid")
 
 
-def ranked(x, *shape):
-    x = mb.reshape(x=x, shape=shape)
-    return mb.matmul(x=mb.exp(x=x), y=x, transpose_y=True)
-
-
 def palette(x):
     indices = np.random.default_rng(0).integers(0, 16, KERNEL.shape).astype(np_uint4_dtype)
     table = np.arange(16, dtype=np.float16).reshape(1, 1, 1, 1, 16, 1)
@@ -95,7 +90,6 @@ def palette(x):
 # rule → (body, types of the ops reported)
 GRAPHS = {
     "rank": (lambda x: mb.reshape(x=mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 1, 64))), shape=X), {"reshape", "exp"}),
-    "rank-of-engine": (lambda x: mb.reduce_sum(x=ranked(x, 1, 2, 2, 2, 64), axes=[0]), {"matmul"}),
     "integer-io": (lambda x: mb.cast(x=x, dtype="int32"), {"output"}),
     "gather": (gathered, {"gather"}),
     "scatter": (scattered, {"scatter"}),
@@ -217,8 +211,6 @@ def test_rules_of_old_chips_are_left_out_for_newer_ones(tmp_path):
 # rule → a graph just inside its limit; that of ``GRAPHS`` is just outside
 INSIDE = {
     "rank": lambda x: mb.exp(x=mb.reshape(x=x, shape=(1, 2, 4, 64))),
-    # coremltools refuses rank 6 itself, so that only the limit of matmul is seen here
-    "rank-of-engine": lambda x: ranked(x, 1, 2, 4, 64),
     "dimension": lambda x: mb.tile(x=x, reps=[1, 1, 1, 256]),
     "singleton-width": lambda x: mb.split(x=x, num_splits=32, axis=3)[0],
     "kernel-width": lambda x: conv(x, np.ones((8, 8, 1, 13), np.float16)),
