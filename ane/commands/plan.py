@@ -38,8 +38,8 @@ LIMITS = {"bandwidth": "memory", "compute": "compute", "dispatch": "dispatch"}
 COLUMNS = """\
 weights: MB that a call reads, as stored. cache: MB of keys and values read and written, rewritten states included.
 handed over: MB moved between float32 of the host and fp16 of the package. large: MB of values above 2 MB, which leave
-the chip. GFLOP: of convolutions and products, 2 for each multiplication and addition. The columns of chips have the
-least ms of a call, and what takes longest: memory (bytes / bandwidth), compute (FLOPs / rate) or dispatch."""
+the chip. GFLOP: of convolutions and products, 2 for each multiplication and addition. The columns of chips also say
+what takes longest: m, memory (bytes / bandwidth), c, compute (FLOPs / rate), or d, dispatch."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +166,9 @@ def print_plans(console: Console, plans: Sequence[FunctionPlan], broken: "dict[P
                 print_placement(console, one.function, one.placement)
             elif sys.platform == "darwin":
                 console.print(f"Core ML has no plan for {one.function}.")
-        console.print(cost_table(functions))
+        console.print(cost_table(functions), estimate_table(functions))
         paragraph(console, *(described(rule, len(functions)) for rule in broken[package]))
-    paragraph(console, f"\n{COLUMNS}", f"Estimates are not measurements. {FORMULA}.", *(
+    paragraph(console, "", COLUMNS.replace("\n", " "), f"Estimates are not measurements. {FORMULA}.", *(
         f"{chip.name}: {chip.bandwidth} GB/s, {chip.tflops} TFLOPS ({chip.source}"
         f"{'; assumed: ' + chip.assumed if chip.assumed else ''})" for chip in chips), *(
         f"{name}: {source}" for name, source in SOURCES.items()))
@@ -209,15 +209,21 @@ def print_placement(console: Console, function: str, placement: Placement) -> No
 
 
 def cost_table(functions: Sequence[FunctionPlan]) -> Table:
-    chips = list(functions[0].estimates)
-    table = plain_table("A call, estimated, not measured (sizes in MB)", "function", "ops", "weights", "cache",
-                        "handed over", "large", "GFLOP", *chips, numbers=range(1, 7 + len(chips)))
+    table = plain_table("Cost of a call (sizes in MB)", "function", "ops", "weights", "cache", "handed over", "large",
+                        "GFLOP", numbers=range(1, 7))
     for one in functions:
         cost = one.cost
         sizes = (cost.weights, cost.cache_read + cost.cache_written + cost.rewritten, cost.converted, cost.large)
         table.add_row(one.function, str(cost.ops), *(f"{bytes / 1e6:.1f}" for bytes in sizes),
-                      f"{cost.flops / 1e9:.2f}",
-                      *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound]}" for each in one.estimates.values()))
+                      f"{cost.flops / 1e9:.2f}")
+    return table
+
+
+def estimate_table(functions: Sequence[FunctionPlan]) -> Table:
+    table = plain_table("Least ms of a call, estimated, not measured", "function", *functions[0].estimates)
+    for one in functions:
+        table.add_row(one.function, *(f"{each.seconds * 1e3:.2f} {LIMITS[each.bound][0]}"
+                                      for each in one.estimates.values()))
     return table
 
 
