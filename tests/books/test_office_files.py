@@ -22,7 +22,8 @@ ENCRYPTION = f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O ({'o' * 32}) /U 
 def write_docx(path, body: str, **more: str):
     parts = {"[Content_Types].xml": "<Types/>", "word/document.xml": f"<w:document><w:body>{body}</w:body>",
              "_rels/.rels": f'<Relationships><Relationship Type="{OFFICE}" Target="word/document.xml"/>'}
-    return write_archive(path, parts | {f"word/{name}.xml": content for name, content in more.items()})
+    return write_archive(path, parts | {name if "/" in name else f"word/{name}.xml": content
+                                        for name, content in more.items()})
 
 
 def paragraph(inside: str, style: str = "") -> str:
@@ -84,8 +85,10 @@ def test_a_table_of_contents_of_word_is_left_out_and_titles_are_known_by_their_l
     styles = '<w:styles><w:style w:styleId="V1"><w:name w:val="toc 1"/></w:style></w:styles>'
     title, text = ('<w:p><w:pPr><w:outlineLvl w:val="{}"/></w:pPr>' + run("{}") + "</w:p>" for _ in range(2))
     body = paragraph(run("One 7"), "V1") + title.format(0, "One") + text.format(9, "It was late.")
-    path = write_docx(tmp_path / "a.docx", body, styles=styles)
+    facts = "<cp:coreProperties><dc:title>A\nTitle</dc:title> <dc:creator>A. Writer</dc:creator>"
+    path = write_docx(tmp_path / "a.docx", body, styles=styles, **{"docProps/core.xml": facts})
     document = read_document(path)
+    assert (document.title, document.author) == ("A Title", "A. Writer")
     assert kinds(document) == [(HEADING, "One", 2), (PARAGRAPH, "It was late.", 0)]
     assert document.omitted == {"front-matter": 1}
     assert kinds(read_document(path, ["navigation"]))[0] == (PARAGRAPH, "One 7", 0)

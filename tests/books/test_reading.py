@@ -143,7 +143,7 @@ def test_sloppy_html_is_read(tmp_path):
     document = read(tmp_path, "a.html", "<title>T</title><h1>H<p>One & two <b>bold<p>a < b</i><ul><li>x<li>y</ul>tail")
     assert texts(document) == ["H", "One & two bold", "a < b", "x", "y", "tail"]
     assert document.title == "T"
-    items = read(tmp_path, "b.html", "<ul><li>x<li><p>y</p></ul><p>z</p>").chapters[0].blocks
+    items = read(tmp_path, "b.html", "<ul><li><p>x</p><li>y</ul><p>z</p>").chapters[0].blocks
     assert [(block.text, block.kind) for block in items] == [("x", ITEM), ("y", ITEM), ("z", PARAGRAPH)]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.entries import assemble
+from ane.bundles.packages import missing_packages
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout, shape_text
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.tortoise.checkpoints import CheckpointDirectory
@@ -152,6 +154,15 @@ def test_tensors_that_share_memory_are_written_separately(tmp_path):
 
 
 # Destinations
+
+def test_packages_are_made_of_a_folder_and_a_checkpoint_in_one_file_is_imported_first(tmp_path):
+    family = SimpleNamespace(networks={"voice": None})
+    (tmp_path / "model.pt").touch()
+    folder, file = (str(missing_packages(SimpleNamespace(family=family, name="x", path=path), "coreml"))
+                    for path in (tmp_path, tmp_path / "model.pt"))
+    assert folder.endswith(f": make them with `ane convert {tmp_path} --to coreml -o DIR` and open that bundle")
+    assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with `ane convert NAME" in file
+
 
 def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
     with pytest.raises(UserError, match="overwrite=True"):

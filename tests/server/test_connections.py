@@ -61,6 +61,20 @@ def test_a_newcomer_takes_the_place_of_the_connection_that_was_silent_longest():
     asyncio.run(converse())
 
 
+def test_a_connection_that_ended_leaves_its_place():
+    async def converse() -> None:
+        connections = Connections(3)
+        async with serving(hello, connections, 60.0) as address:
+            for _ in range(3):
+                _, writer = await asyncio.open_connection(*address)
+                writer.close()
+                await writer.wait_closed()
+            while connections._open:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(converse(), PATIENCE))
+
+
 def test_connections_that_are_answered_are_kept_and_make_a_crowd():
     closed: list[str] = []
     connections = Connections(8)

@@ -159,10 +159,14 @@ def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
 
 def test_an_application_that_counts_no_connections_answers():
     testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
-    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="x"))
+    page = "http://page.example"
+    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="x", origins=(page,)))
     try:
         client = testclient.TestClient(make_app(service), headers={"Authorization": "Bearer x"})
         assert client.get("/v1/models").json()["data"][0]["id"] == "demo-fast"
+        assert client.get("/v1/models", headers={"Origin": page}).headers["access-control-allow-origin"] == page
+        with service.models.using("demo-fast"):
+            assert "ane_loaded_models 1.0" in client.get("/metrics").text
         assert client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
         stated = client.get("/openapi.json").json()["paths"]["/v1/audio/speech"]["post"]["responses"]
         assert stated.keys() == {"200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504))}

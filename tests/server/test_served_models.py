@@ -13,6 +13,7 @@ from ane.bundles import open_model
 from ane.bundles.opening import find_bundle
 from ane.server import served_models
 from ane.server.errors import RefusedError
+from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import Limits, ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, arguments
@@ -128,10 +129,25 @@ def test_sound_beside_others_is_that_alone():
 
 
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
-    catalogue = Catalogue(ServerSettings(("demo-fast",)))
+    catalogue = Catalogue(ServerSettings(("demo-fast", "demo")))
     assert (catalogue.model("tts-1"), catalogue.voice("demo-fast", "alloy")) == ("demo-fast", "default")
     with pytest.raises(RefusedError, match=r"--map-voice nova=VOICE.*the voices are default$"):
         catalogue.voice("demo-fast", "nova")
+    with pytest.raises(RefusedError, match="demo-fast has no voice 'nobody'"):
+        catalogue.voice("demo-fast", "nobody")
+    with pytest.raises(RefusedError, match="cast has no effect on demo-fast"):
+        catalogue.cast("demo-fast", CastFields())
+    assert catalogue.cast("demo", CastFields()) is not None
+
+
+def test_the_names_of_openais_transcribers_mean_the_one_that_there_is():
+    catalogue = Catalogue(ServerSettings(("demo-fast", "demo")))
+    with pytest.raises(RefusedError, match="this server has no model that transcribes"):
+        catalogue.transcriber("whisper-1")
+    catalogue.settings = replace(catalogue.settings, transcriber="tiny")
+    assert catalogue.transcriber("whisper-1") == catalogue.transcriber("tiny") == "tiny"
+    with pytest.raises(RefusedError, match="no model that transcribes is named 'large' here; it is tiny"):
+        catalogue.transcriber("large")
 
 
 def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):

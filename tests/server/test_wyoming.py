@@ -112,6 +112,10 @@ def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
         assert await LimitedReader(ended, 1000, 0.1).readline() == b""
         stream.feed_data(b'{"type": "ping"}\n{"ty')
         assert await reader.readline() == b'{"type": "ping"}\n'
+        assert await reader.readexactly(4) == b'{"ty'
+        for count in (1001, "4"):
+            with pytest.raises(ValueError, match="an event must have at most 1000 bytes"):
+                await reader.readexactly(count)
         for silent in (reader, LimitedReader(asyncio.StreamReader(), 1000, 0.1)):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(silent.readline(), PATIENCE)

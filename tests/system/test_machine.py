@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ane.system import machine
+from ane.system import machine, version
 
 
 def test_cores_are_those_this_process_may_run_on(monkeypatch):
@@ -64,6 +64,14 @@ def test_a_mac_that_gives_no_answer_has_its_architecture_for_a_name(monkeypatch)
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(subprocess, "run", fail)
     assert (machine.processor_name(), machine.system_version()) == ("arm64", "macOS 15.3")
+
+
+def test_a_checkout_that_is_not_installed_says_so(monkeypatch):
+    def missing(name: str) -> str:
+        raise version.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(version.importlib.metadata, "version", missing)
+    assert version.version() == "(not installed)"
 
 
 def test_the_system_version_is_the_distributions(monkeypatch):
