@@ -161,7 +161,7 @@ def test_packages_are_made_of_a_folder_and_a_checkpoint_in_one_file_is_imported_
     folder, file = (str(missing_packages(SimpleNamespace(family=family, name="x", path=path), "coreml"))
                     for path in (tmp_path, tmp_path / "model.pt"))
     assert folder.endswith(f": make them with `ane convert {tmp_path} --to coreml -o DIR` and open that bundle")
-    assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with `ane convert NAME" in file
+    assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with" in file
 
 
 def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):

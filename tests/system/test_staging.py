@@ -124,12 +124,6 @@ def test_a_folder_of_another_user_is_nobodys_leftover(tmp_path, monkeypatch):
     assert leftovers(tmp_path) == []
 
 
-def test_a_system_without_locks_has_no_leftovers(tmp_path, monkeypatch):
-    kill_in_process(tmp_path / "file")
-    monkeypatch.setattr(staging, "fcntl", None)
-    assert leftovers(tmp_path) == []
-
-
 def test_a_file_system_without_locks_has_no_leftovers(tmp_path, monkeypatch):
     import fcntl
 
