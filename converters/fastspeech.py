@@ -24,7 +24,7 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.functions import Bucket, ConvertibleModel, Function, Sizes
 from converters.neural_engine import MAX_AXIS
 from converters.onnx.graph import network_call, noise, traced
-from converters.vocoders.hifigan import hifigan
+from converters.vocoders import hifigan
 
 SYMBOLS = 32, 64, 96, 128, 192, 256, 384        # 384 symbols fill about 2048 frames
 FRAMES = 256, 512, 768, 1024, 1536, 2048

@@ -15,8 +15,7 @@ from converters.tortoise import autoregressive, clvp, conditioning, probes, univ
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise import onnx_graphs as onnx
 from converters.tortoise.probes import id_probe, stage_probe
-from converters.vocoders.bigvgan import bigvgan
-from converters.vocoders.hifigan import hifigan
+from converters.vocoders import bigvgan, hifigan
 
 UPSTREAM_CODES = 500            # max_codes of upstream's presets
 BATCHES = (1, 2)                # rows of a denoising step: unguided, guided

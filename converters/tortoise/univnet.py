@@ -6,7 +6,6 @@ needs no slices of the last axis (with an offset these are slow, and wrong for l
 Engines).
 """
 
-from functools import partial
 from math import prod
 
 import numpy as np
@@ -14,26 +13,18 @@ import numpy as np
 from ane.models.tortoise.networks.univnet import BORDER, TAPS, KernelPredictor, LVCBlock, UnivNet
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.vocoders.segments import SoundMask, check_width, cropped, leaky, upsampled
+from converters.vocoders import SoundMask, cropped, leaky, segmented, upsampled
 
 
 def univnet(network: UnivNet, frames: int) -> CoreMLGraph:
-    """The sound of ``frames`` frames, computed from these and ``margin`` more on either side.
+    """mel (1, 100, 1, W), noise (1, Z, 1, W), inside → sound (``segmented``).
 
-    mel (1, 100, 1, W), noise (1, Z, 1, W), inside (1, 1, 1, W) → sound (1, 1, 1, 256·frames), where W = frames +
-    2·margin. ``inside`` is 1 in the frames of the sound, including the silent ones at its end, and 0 before and after
-    it; there the mel is 0 and the noise is mirrored, for at least 3 frames.
-
-    Raises:
-        UserError: more frames than the engine's widest axis allows, or kernels that do not fit their strides.
+    The silent frames at the end of the sound are inside it; before and after it the noise is mirrored, for at least 3
+    frames.
     """
     config = network.config
-    each, margin = config.level_margins, config.margin
-    check_width("univnet", frames, each[-1], prod(config.strides))
-    width = frames + 2 * margin
-    return CoreMLGraph("univnet", {"frames": frames, "margin": margin},
-                       {"mel": (1, config.n_mel_channels, 1, width), "noise": (1, config.noise_dim, 1, width),
-                        "inside": (1, 1, 1, width)}, partial(_univnet, network=network, margins=each, margin=margin))
+    return segmented("univnet", network, frames, prod(config.strides), _univnet,
+                     {"mel": config.n_mel_channels, "noise": config.noise_dim})
 
 
 def _univnet(s: Style, mel: Var, noise: Var, inside: Var, *, network: UnivNet, margins: list[int],

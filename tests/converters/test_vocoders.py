@@ -26,8 +26,7 @@ from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.neural_engine import MAX_AXIS
 from converters.tortoise.univnet import univnet
-from converters.vocoders.bigvgan import bigvgan
-from converters.vocoders.hifigan import hifigan
+from converters.vocoders import bigvgan, hifigan
 from tests.backends.packaged.packages import FP16, FP32, ROUNDED, assert_fits_the_engine, functions, saved
 from tests.random_model import draw
 

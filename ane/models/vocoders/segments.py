@@ -2,7 +2,7 @@
 
 A function returns the sound of ``frames`` frames, given these and ``margin`` more on either side, both in its bucket.
 Before the beginning and after the end of the sound its inputs are zeros, and a mask marks them
-(``converters.vocoders.segments``).
+(``converters.vocoders``).
 """
 
 from collections.abc import Callable, Iterator, Sequence

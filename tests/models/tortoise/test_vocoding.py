@@ -28,7 +28,7 @@ from ane.models.tortoise.vocoding import (
 from ane.models.vocoders.segments import HifiganVocoder
 from ane.models.vocoders.streaming import WHOLE, VocodingWindow
 from converters.tortoise.univnet import univnet
-from converters.vocoders.hifigan import hifigan
+from converters.vocoders import hifigan
 from tests.backends.packaged.packages import FP32, functions, saved
 from tests.random_model import draw
 

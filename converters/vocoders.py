@@ -1,0 +1,245 @@
+"""Vocoders as Core ML graphs that compute audio in segments, which join to exactly the audio of one long call.
+
+References: ``ane.models.vocoders.hifigan``, ``ane.models.tortoise.networks.hifigan`` (HiFi-GAN conditioned on a voice)
+and ``ane.models.vocoders.bigvgan``.
+
+A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
+on either side, as wide as the receptive field of the levels after it needs (``ane.models.vocoders.layers``). The margin
+shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the border of a
+segment affects samples of the margin only.
+
+At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the
+input of every convolution is multiplied by a mask that is 0 outside the audio. One graph serves first, middle and last
+segments.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from types import MappingProxyType
+
+import numpy as np
+from torch import nn
+
+from ane.models.tortoise.networks.hifigan import Hifigan
+from ane.models.vocoders.bigvgan import HOP, TAPS, Activation, BigVGAN, PeriodicBlock, low_pass
+from ane.models.vocoders.hifigan import BORDER, HifiganResBlock, MelHifigan, SmallResBlock
+from ane.system.errors import UserError
+from converters import blocks
+from converters.coreml.graph import CoreMLGraph, Style, Var, mb
+from converters.neural_engine import MAX_AXIS
+
+SLOPE, LAST_SLOPE = 0.1, 0.01       # of HiFi-GAN's leaky ReLU
+REACH = TAPS // 4               # positions on either side that half of a filter of BigVGAN reads
+EVEN, ODD = low_pass()[1::2], low_pass()[0::2]
+# kernels over 2·REACH + 1 positions: to the even and odd samples of twice the rate, and back from them
+UP = 2 * np.pad(EVEN[::-1], (0, 1)), 2 * np.pad(ODD[::-1], (1, 0))
+DOWN = np.pad(EVEN, (1, 0)), np.pad(ODD, (0, 1))
+
+
+def hifigan(network: Hifigan | MelHifigan, frames: int, kind: str = "hifigan") -> CoreMLGraph:
+    """x (1, D, 1, W), conditioning (1, D', 1, 1) if the network has it, inside → sound (``segmented``).
+
+    The mean over a level's blocks is computed as their sum. The division is folded into the weights that read it, which
+    is exact because the leaky ReLU in between commutes with a positive factor.
+    """
+    voice = {"conditioning": network.config.cond_channels} if isinstance(network, Hifigan) else {}
+    return segmented(kind, network, frames, network.config.hop, _hifigan, {"x": network.conv_pre.in_channels}, voice)
+
+
+def bigvgan(network: BigVGAN, frames: int) -> CoreMLGraph:
+    """x (1, M, 1, W), inside → sound (``segmented``).
+
+    An activation works at twice the rate. Its even and odd samples are two tensors here, so that no axis is twice as
+    long: a filter of 12 taps becomes one of 6 for each. At the ends of the sound, where convolutions see zeros, the
+    filters see the first and the last sample again; these are selected by masks, since the end may lie anywhere in a
+    segment.
+    """
+    return segmented("bigvgan", network, frames, HOP, _bigvgan, {"x": network.config.num_mels})
+
+
+def segmented(kind: str, network: nn.Module, frames: int, hop: int, build: Callable[..., dict[str, Var]],
+              channels: Mapping[str, int], once: Mapping[str, int] = MappingProxyType({})) -> CoreMLGraph:
+    """The sound of ``frames`` frames, computed from these and ``margin`` more on either side.
+
+    Inputs of ``channels`` (1, D, 1, W), of ``once`` (1, D, 1, 1), inside (1, 1, 1, W) → sound (1, 1, 1, hop·frames),
+    where W = frames + 2·margin. ``inside`` is 1 in the frames of the sound and 0 before and after it, where the other
+    inputs are 0.
+
+    Raises:
+        UserError: more frames than the engine's widest axis allows, or kernels that do not fit their strides.
+    """
+    each, margin = network.config.level_margins, network.config.margin
+    most = MAX_AXIS // hop - 2 * each[-1]
+    if not 1 <= frames <= most:
+        raise UserError(f"buckets={kind}={frames}: it takes 1 to {most} frames")
+    width = frames + 2 * margin
+    inputs = {name: (1, count, 1, width) for name, count in channels.items()}
+    inputs |= {name: (1, count, 1, 1) for name, count in once.items()} | {"inside": (1, 1, 1, width)}
+    return CoreMLGraph(kind, {"frames": frames, "margin": margin}, inputs,
+                       partial(build, network=network, margins=each, margin=margin))
+
+
+def _hifigan(s: Style, x: Var, inside: Var, conditioning: Var | None = None, *, network: Hifigan | MelHifigan,
+             margins: list[int], margin: int) -> dict[str, Var]:
+    inside = SoundMask(inside, margin)
+    x = blocks.conv(s, x, *blocks.kernel(network.conv_pre), "conv_pre")
+    if conditioning is not None:
+        x = mb.add(x=x, y=blocks.linear(s, conditioning, network.cond_layer, "cond_layer"))
+    x = mb.mul(x=x, y=inside.at(s, margins[0], 1))
+    rate, before, share = 1, margins[0], 1.0
+    sizes = len(network.config.resblock_kernel_sizes)
+    for level, up in enumerate(network.ups):
+        x = leaky(s, cropped(x, (before - margins[level]) * rate), SLOPE)
+        rate, before = rate * up.stride[0], margins[level]
+        mask = inside.at(s, before, rate)
+        x = mb.mul(x=upsampled(s, x, up, share), y=mask, name=blocks.value_name(f"ups.{level}"))
+        x = _sum([_block(s, x, mask, network.resblocks[index], f"resblocks.{index}")
+                  for index in range(level * sizes, (level + 1) * sizes)])
+        share = 1 / sizes
+    weight, bias = blocks.kernel(network.conv_post)
+    x = leaky(s, cropped(x, before * rate - BORDER), LAST_SLOPE)
+    return {"sound": mb.tanh(x=blocks.conv(s, x, weight * share, bias, "conv_post"))}
+
+
+def _block(s: Style, x: Var, mask: Var, block: HifiganResBlock | SmallResBlock, name: str) -> Var:
+    """(1, C, 1, n) → the same; both are 0 outside the sound."""
+    pairs = [(conv,) for conv in block.convs] if isinstance(block, SmallResBlock) else [
+        *zip(block.convs1, block.convs2, strict=True)]
+    for index, convs in enumerate(pairs):
+        y = x
+        for conv in convs:
+            y = mb.mul(x=blocks.same_conv(s, leaky(s, y, SLOPE), conv), y=mask)
+        x = mb.add(x=x, y=y, **blocks.named(name if index == len(pairs) - 1 else None))
+    return x
+
+
+def _sum(values: Sequence[Var]) -> Var:
+    return reduce(lambda total, value: mb.add(x=total, y=value), values)
+
+
+def _bigvgan(s: Style, x: Var, inside: Var, *, network: BigVGAN, margins: list[int], margin: int) -> dict[str, Var]:
+    sound = SoundMask(inside, margin)
+    x = blocks.conv(s, x, *blocks.kernel(network.conv_pre), "conv_pre")
+    x = mb.mul(x=x, y=sound.at(s, margins[0], 1))
+    rate, before, sizes = 1, margins[0], len(network.config.resblock_kernel_sizes)
+    for level, [up] in enumerate(network.ups):
+        x = cropped(x, (before - margins[level]) * rate)
+        rate, before = rate * up.stride[0], margins[level]
+        ends = SoundEnds.of(s, sound.at(s, before, rate))
+        x = mb.mul(x=upsampled(s, x, up), y=ends.inside, name=blocks.value_name(f"ups.{level}.0"))
+        x = mb.mul(x=_sum([_periodic_block(s, x, ends, network.resblocks[index], f"resblocks.{index}")
+                           for index in range(level * sizes, (level + 1) * sizes)]), y=s.dtype(1 / sizes))
+    x = cropped(_activation(s, x, ends, network.activation_post), before * rate - BORDER)
+    x = blocks.conv(s, x, *blocks.kernel(network.conv_post), "conv_post")
+    return {"sound": mb.tanh(x=x) if network.config.use_tanh_at_final else mb.clip(x=x, alpha=s.dtype(-1),
+                                                                                   beta=s.dtype(1))}
+
+
+@dataclass(frozen=True)
+class SoundEnds:
+    """Masks (1, 1, 1, n) of a level.
+
+    Attributes:
+        inside: 1 in the sound. first, last: 1 at its first and at its last sample, if they are in the segment.
+        before, after: 1 at the REACH positions before the first sample and after the last.
+    """
+
+    inside: Var
+    first: Var
+    last: Var
+    before: Var
+    after: Var
+
+    @classmethod
+    def of(cls, s: Style, inside: Var) -> "SoundEnds":
+        def shifted(x: Var, kernel: list[float]) -> Var:
+            reach = len(kernel) // 2
+            return blocks.conv(s, x, np.reshape(kernel, (1, 1, 1, -1)), None, pad_type="custom",
+                               pad=[0, 0, reach, reach])
+
+        first, last = (mb.relu(x=shifted(inside, kernel)) for kernel in ([-1, 1, 0], [0, 1, -1]))
+        near = [0.0] * (REACH + 1) + [1.0] * REACH
+        return cls(inside, first, last, shifted(first, near), shifted(last, near[::-1]))
+
+    def repeated(self, first: Var, last: Var) -> Var:
+        """``first``'s first sample before the sound and ``last``'s last one after it: (1, C, 1, n), 0 elsewhere."""
+        def copied(x: Var, sample: Var, mask: Var) -> Var:
+            return mb.mul(x=mb.reduce_sum(x=mb.mul(x=x, y=sample), axes=[3], keep_dims=True), y=mask)
+
+        return mb.add(x=copied(first, self.first, self.before), y=copied(last, self.last, self.after))
+
+
+def _periodic_block(s: Style, x: Var, ends: SoundEnds, block: PeriodicBlock, name: str) -> Var:
+    """(1, C, 1, n) → the same; both are 0 outside the sound."""
+    pairs = list(zip(block.convs1, block.convs2, block.activations[::2], block.activations[1::2], strict=True))
+    for index, (dilated, plain, first, second) in enumerate(pairs):
+        y = x
+        for activation, conv in ((first, dilated), (second, plain)):
+            y = blocks.same_conv(s, _activation(s, y, ends, activation), conv)
+            y = mb.mul(x=y, y=ends.inside)
+        x = mb.add(x=x, y=y, **blocks.named(name if index == len(pairs) - 1 else None))
+    return x
+
+
+def _activation(s: Style, x: Var, ends: SoundEnds, activation: Activation) -> Var:
+    """Snake at twice the rate: (1, C, 1, n) → the same; both are 0 outside the sound."""
+    x = mb.add(x=x, y=ends.repeated(x, x))
+    even, odd = (mb.mul(x=_snake(s, _filtered(s, x, kernel), activation), y=ends.inside) for kernel in UP)
+    repeated = ends.repeated(even, odd)
+    halves = [_filtered(s, mb.add(x=half, y=repeated), kernel) for half, kernel in zip((even, odd), DOWN, strict=True)]
+    return mb.mul(x=mb.add(x=halves[0], y=halves[1]), y=ends.inside)
+
+
+def _filtered(s: Style, x: Var, kernel: np.ndarray) -> Var:
+    """Each channel by the same kernel."""
+    channels = x.shape[1]
+    return blocks.conv(s, x, np.tile(kernel, (channels, 1, 1, 1)), None, pad_type="custom",
+                       pad=[0, 0, REACH, REACH], groups=channels)
+
+
+def _snake(s: Style, x: Var, activation: Activation) -> Var:
+    alpha, beta = (blocks.array(part)[None, :, None, None] for part in activation.act.scales())
+    wave = mb.sin(x=mb.mul(x=x, y=s.const(alpha)))
+    return mb.add(x=x, y=mb.mul(x=mb.mul(x=wave, y=wave), y=s.const(1 / beta)))
+
+
+@dataclass(frozen=True)
+class SoundMask:
+    """1 in the frames of the sound, 0 outside; (1, 1, 1, frames + 2·margin)."""
+
+    frames: Var
+    margin: int
+
+    def at(self, s: Style, margin: int, rate: int) -> Var:
+        """The mask of a level, (1, 1, 1, (frames + 2·margin)·rate)."""
+        mask = cropped(self.frames, self.margin - margin)
+        n = mask.shape[3]
+        if rate == 1:
+            return mask
+        repeated = mb.mul(x=mb.reshape(x=mask, shape=(1, 1, n, 1)), y=s.const(np.ones((1, 1, 1, rate))))
+        return mb.reshape(x=repeated, shape=(1, 1, 1, n * rate))
+
+
+def cropped(x: Var, columns: int) -> Var:
+    """``x`` without ``columns`` columns at either end."""
+    if not columns:
+        return x
+    *others, width = x.shape
+    return mb.slice_by_index(x=x, begin=(0, 0, 0, columns), end=(*others, width - columns))
+
+
+def leaky(s: Style, x: Var, slope: float) -> Var:
+    return mb.leaky_relu(x=x, alpha=s.dtype(slope))
+
+
+def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
+    """A transposed convolution of ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride). Raises UserError when its
+    kernel does not multiply the length by the stride."""
+    (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
+    if size - 2 * pad + extra != stride:
+        raise UserError(f"a transposed convolution of size {size}, stride {stride} and padding {pad} does not multiply "
+                        "the length by its stride: this vocoder cannot be converted")
+    weight, bias = blocks.kernel(conv)
+    return mb.conv_transpose(x=x, weight=s.const(weight * scale), bias=s.const(bias), strides=[1, stride],
+                             pad_type="custom", pad=[0, 0, pad, pad - extra])

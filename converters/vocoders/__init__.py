@@ -1,1 +1,0 @@
-"""Graphs of the vocoders that several models share."""
