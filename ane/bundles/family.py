@@ -205,7 +205,7 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
     if found is None and path.is_file():
         raise UserError(f"{path} is a checkpoint of no model that this version knows: FastSpeech's has "
                         "word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the directory of its "
-                        ".pth files")
+                        ".pth files, or a file with a whole network, such as a fine-tuned decoder, and base")
     return found or find_family()
 
 

@@ -91,7 +91,7 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
             raise
     console = report_console(args)
     report(console, bundle, args.to)
-    console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, str(bundle.path))}")
+    console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, args.output)}")
     return 0
 
 

@@ -21,9 +21,9 @@ WIDTH = 100
 ELEMENT_HEADINGS = ("torch", "package", "mean error", "largest error", "out of tolerance", "identical")
 COSTLIEST = 12          # operations shown of those that lose most
 COLUMNS = """\
-dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert`
-demands of this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a little less
-than it recorded, if that is more. largest error: the largest absolute difference."""
+dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert` \
+demands of this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a little \
+less than it recorded, if that is more. largest error: the largest absolute difference."""
 
 
 def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionCheck]") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ane.models.whisper.transcription import Transcriber
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
-from ane.voices import RANDOM
+from ane.voices import RANDOM, voice_names
 
 LOGGER = logging.getLogger("ane.server")
 REST_SECONDS = 5.0      # without a request, after which freed memory is returned: it takes a tenth of a second
@@ -138,11 +138,18 @@ class ServedModels:
 
 
 def check_models(settings: ServerSettings) -> None:
-    """Raise UserError, before the server starts, for a bundle that is not there or cannot speak."""
+    """Raise UserError, before the server starts, for a bundle that is not there or cannot speak, or a mapped voice that
+    no model has, nor may get from a client."""
+    voices = {DEFAULT_VOICE}
     for name in settings.models:
         model = open_model(bundle=name)
         if model.family.settings is None:
             raise UserError(f"{name} is a {model.family.title} model, which cannot speak: name it as transcriber")
+        voices.update(voice_names(model))
+    for name, voice in settings.voices.items():
+        if voice not in voices and not settings.add_voices:
+            raise UserError(f"map_voice {name}={voice}: no model that is served has the voice {voice!r}; the voices "
+                            f"are {', '.join(sorted(voices))}", "map_voice")
     if settings.transcriber and open_model(bundle=settings.transcriber).family.settings is not None:
         raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks",
                         "transcriber")

@@ -25,6 +25,7 @@ from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.text import ANY_SCRIPT, Lexicon, NothingToSayError
 from ane.text.cast import Cast, cast_of
+from ane.text.language import foreign_language
 from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import foreign_scripts
 from ane.voices import voice_names
@@ -304,11 +305,12 @@ class Speaker(ABC):
             self.backend.release()
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
-        """A note on letters for which the model has no sounds, which is logged once before they are spoken."""
-        names = foreign_scripts(request.text)
-        if not names or self.normaliser(request.settings) in ANY_SCRIPT:
+        """A note on letters for which the model has no sounds, or on another language, logged once before it speaks."""
+        names, language = foreign_scripts(request.text), foreign_language(request.text)
+        if not (names or language) or self.normaliser(request.settings) in ANY_SCRIPT:
             return []
-        note = f"{' and '.join(names)} letters are read as the English ones nearest to them: the voice speaks English"
+        note = (f"{' and '.join(names)} letters are read as the English ones nearest to them: the voice speaks English"
+                if names else f"the text looks like {language}, and is read as English")
         if note not in self.warned:
             self.warned.add(note)
             LOGGER.warning("%s", note)

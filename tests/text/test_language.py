@@ -1,0 +1,31 @@
+"""The language of a text, by its commonest words."""
+
+from pathlib import Path
+
+import pytest
+
+import ane
+from ane.text.language import foreign_language
+
+
+@pytest.mark.parametrize(("language", "text"), [
+    ("German", "Guten Tag, ich bin sehr müde und möchte nach Hause gehen."),
+    ("French", "Je ne sais pas si elle est dans la maison."),
+    ("Spanish", "El perro de la casa está en el jardín y no quiere comer."),
+    ("Italian", "Non so che cosa è successo, ma il treno è in ritardo per la neve."),
+    ("Portuguese", "Eu não sei o que é isso, mas ele não gosta de café com leite."),
+    ("Dutch", "Ik weet niet waar het boek is, maar het ligt op een tafel."),
+    ("Polish", "Nie wiem, co to jest, ale wydaje mi się, że jest dobrze.")])
+def test_sentences_of_other_languages_are_named(language, text):
+    assert foreign_language(text) == language
+
+
+def test_english_is_none_of_them():
+    texts = (Path(__file__).parent / "dialogues.txt").read_text(encoding="utf-8").splitlines()
+    english = [*texts, "A café, a façade, and déjà vu.", "Die hard.", "Las Vegas, Los Angeles and La Paz."]
+    assert [text for text in english if foreign_language(text)] == []
+
+
+def test_it_is_noted_with_the_speech_once():
+    speech = ane.load().speak("Guten Tag, ich bin müde und möchte nicht gehen.")
+    assert speech.notes[0] == "the text looks like German, and is read as English"
