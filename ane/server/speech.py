@@ -116,14 +116,15 @@ class Catalogue:
 
     def voice(self, model: str, name: str | None) -> str:
         """The voice that a client's name means. Raises RefusedError for a name of none; a path never is one."""
-        name = DEFAULT_VOICE if name is None else self.settings.voices.get(name, name)
-        known = self.voices(model)
-        if name in known or name == DEFAULT_VOICE:
-            return name
+        name = DEFAULT_VOICE if name is None else name
+        known, meant = self.voices(model), self.settings.voices.get(name, name)
+        if meant in known or meant == DEFAULT_VOICE:
+            return meant
         if name == OPENAI_VOICES[0]:        # which examples of OpenAI's API use
             return DEFAULT_VOICE
         why = (f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
-               if name in OPENAI_VOICES else f"{model} has no voice {name!r}")
+               if meant in OPENAI_VOICES else f"{model} has no voice {meant!r}"
+               + (f", which {name!r} means here" if meant != name else ""))
         names = ", ".join(dict.fromkeys([DEFAULT_VOICE, *known[:20]]))
         raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
 
