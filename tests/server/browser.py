@@ -7,20 +7,6 @@ from typing import Any
 
 import pytest
 
-# what the page plays, and the words that it lights, each with the time at which it does
-RECORDER = """
-window.recorded = {heard: [], lit: []};
-const start = AudioBufferSourceNode.prototype.start;
-AudioBufferSourceNode.prototype.start = function (at) {
-  recorded.heard.push({at, rate: this.buffer.sampleRate, samples: Array.from(this.buffer.getChannelData(0))});
-  return start.call(this, at);
-};
-document.addEventListener("DOMContentLoaded", () => new MutationObserver((records) => {
-  for (const {target} of records)
-    if (target.className === "lit") recorded.lit.push([target.textContent, performance.now() / 1000]);
-}).observe(document.getElementById("words"), {subtree: true, attributes: true, attributeFilter: ["class"]}));
-"""
-
 
 def open_browser(downloads: Path) -> Any:
     """A Selenium driver; skips, with the command that installs it, when there is no browser."""
@@ -37,5 +23,6 @@ def open_browser(downloads: Path) -> Any:
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    opened.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": RECORDER})
+    opened.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {
+        "source": Path(__file__).with_name("recorder.js").read_text(encoding="utf-8")})
     return opened

@@ -13,7 +13,6 @@ import json
 import random
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,8 +25,8 @@ from hypothesis import strategies as st
 
 from ane.system.machine import usable_cores
 from tests.server.server_process import ServerProcess
+from tests.server.speech_requests import TOKEN, active, post
 
-TOKEN = "secret"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 TEXT = "The wind blew over the hill."
 SETTINGS = {"deadline": None, "database": None, "phases": [Phase.generate],
@@ -66,16 +65,6 @@ class Failures(list):
             self.append(f"{what}: an error in another shape: {body[:200]!r}")
 
 
-def send(address: str, body: bytes) -> tuple[int, bytes]:
-    request = urllib.request.Request(f"{address}/v1/audio/speech", body,
-                                     {**HEADERS, "Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=120) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-
-
 def fuzz_schema(server: ServerProcess, count: int, failures: Failures, statuses: Counter) -> None:
     """Requests that schemathesis makes of the schema, and answers that it compares with the schema. Operations without
     parameters are sent once."""
@@ -109,7 +98,7 @@ def fuzz_bodies(server: ServerProcess, count: int, failures: Failures, statuses:
     @hypothesis.settings(max_examples=count, **SETTINGS)
     @given(body=BODIES)
     def send_body(body: bytes) -> None:
-        status, answer = send(server.address, body)
+        status, answer = post(server, body=body)
         statuses[status] += 1
         if status != 200:
             failures.check_answer(status, answer, repr(body[:200]))
@@ -168,22 +157,16 @@ def leave_at_random(server: ServerProcess, count: int, failures: Failures, statu
 
 def speak_all_lengths(server: ServerProcess) -> None:
     for digits in range(1, 80, 6):
-        send(server.address, json.dumps({**VALID, "input": "9" * digits}).encode())
+        post(server, **{**VALID, "input": "9" * digits})
 
 
 def settled(server: ServerProcess, seconds: float = 60.0) -> dict[str, float]:
     """What the server holds when no request is left."""
     until = time.monotonic() + seconds
-    while (active := read_active(server)) and time.monotonic() < until:
+    while (requests := active(server)) and time.monotonic() < until:
         time.sleep(0.2)
     time.sleep(1)
-    return {**server.status(), "active": active}
-
-
-def read_active(server: ServerProcess) -> float:
-    with urllib.request.urlopen(urllib.request.Request(f"{server.address}/metrics", headers=HEADERS)) as response:
-        lines = response.read().decode().splitlines()
-    return float(next(line for line in lines if line.startswith("ane_active_requests ")).split()[1])
+    return {**server.status(), "active": requests}
 
 
 PHASES: dict[str, Callable[..., None]] = {
@@ -201,7 +184,7 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
                        "--threads", str(min(2, usable_cores()))) as server:
         server.wait_until_ready()
         valid = json.dumps({**VALID, "input": TEXT}).encode()
-        before = send(server.address, valid)
+        before = post(server, body=valid)
         speak_all_lengths(server)       # so that caches of the libraries are full
         for phase, _ in phases:
             phase(server, 60, failures, Counter())
@@ -212,7 +195,7 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
             speak_all_lengths(server)       # what long speech freed is returned with the next
             held_after = settled(server)
             memory[phase.__name__] = held_after["memory_kib"]
-        if send(server.address, valid) != before:
+        if post(server, body=valid) != before:
             failures.append("the server does not speak as before")
         for name in ("threads", "files", "children", "active"):
             if held_after[name] > held_before[name] + MARGINS.get(name, 0):

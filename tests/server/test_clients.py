@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,10 @@ import pytest
 
 from tests.node_packages import node_modules
 from tests.server.server_process import PATIENCE, ServerProcess
-from tests.server.speech_requests import LONG, TEXT, TOKEN, guarded_server, post, sound_of
+from tests.server.speech_requests import LONG, TEXT, TOKEN, post, sound_of
 
 av = pytest.importorskip("av", reason="needs the extra server")
 pytest.importorskip("fastapi", reason="needs the extra server")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with guarded_server() as running:
-        yield running.wait_until_ready()
 
 
 def openai_client(server: ServerProcess) -> Any:
@@ -71,27 +65,7 @@ def test_the_openai_client_gets_its_own_errors(server):
 
 
 NODE_CLIENT = "openai@7"       # Apache-2.0, of npm's registry
-NODE_PROGRAM = """
-const OpenAI = require('openai');
-const [address, token, text] = process.argv.slice(1);
-const client = new OpenAI({baseURL: address + '/v1', apiKey: token, maxRetries: 0});
-const request = {model: 'demo-fast', voice: 'default', input: text, response_format: 'wav'};
-(async () => {
-  const response = await client.audio.speech.create(request);
-  let pieces = 0, bytes = 0, events = '';
-  for await (const piece of response.body) { pieces += 1; bytes += piece.length; }
-  const streamed = await client.audio.speech.create({...request, stream_format: 'sse'});
-  for await (const piece of streamed.body) events += Buffer.from(piece).toString();
-  const deltas = events.split('\\n\\n').filter(Boolean).map((event) => JSON.parse(event.slice('data: '.length)));
-  const events_bytes = deltas.filter(({type}) => type === 'speech.audio.delta')
-    .reduce((sum, {audio}) => sum + Buffer.from(audio, 'base64').length, 0);
-  const models = [];
-  for await (const model of client.models.list()) models.push(model.id);
-  const error = await client.audio.speech.create({...request, model: 'other'}).catch((error) => error);
-  console.log(JSON.stringify({pieces, bytes, events_bytes, models, status: response.status,
-                              error: [error.constructor.name, error.status]}));
-})();
-"""
+NODE_PROGRAM = Path(__file__).with_name("openai_client.js")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +75,8 @@ def node_path(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 
 
 def test_the_node_client_streams(server, node_path):
-    found = subprocess.run(["node", "-e", NODE_PROGRAM, server.address, TOKEN, TEXT], capture_output=True, text=True,
-                           timeout=PATIENCE, check=True, env={**os.environ, "NODE_PATH": node_path})
+    found = subprocess.run(["node", "-e", NODE_PROGRAM.read_text(), server.address, TOKEN, TEXT], check=True,
+                           capture_output=True, text=True, timeout=PATIENCE, env=os.environ | {"NODE_PATH": node_path})
     answer = json.loads(found.stdout)
     assert answer["status"] == 200
     assert answer["pieces"] > 1
@@ -166,10 +140,14 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
     asyncio.run(converse())
 
 
-def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
+def web_socket(server: ServerProcess, token: str = TOKEN) -> Any:
     client = pytest.importorskip("websockets.sync.client")
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
+    return client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream",
+                          additional_headers={"Authorization": f"Bearer {token}"})
+
+
+def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
+    with web_socket(server) as socket_:
         socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
         socket_.send(json.dumps({"type": "text", "text": "The wind blew over the hill. And then "}))
         sound = socket_.recv(timeout=PATIENCE)
@@ -180,15 +158,13 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
     assert json.loads(done)["type"] == "done"
     assert json.loads(done)["usage"]["input_tokens"] == 48
     assert len(sound) + sum(map(len, pieces)) > 2 * 24000 * 2
-    with pytest.raises(Exception, match="401"), client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream"):
+    with pytest.raises(Exception, match="401"), web_socket(server, "wrong"):
         pass
 
 
 @pytest.mark.parametrize("model", [{"model": "demo-fast"}, {"model": "demo", "preset": "fastest", "seed": 1}])
 def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server, model):
-    client = pytest.importorskip("websockets.sync.client")
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
+    with web_socket(server) as socket_:
         socket_.send(json.dumps({"type": "start", "word_times": True, **model}))
         for text in ("The wind blew over the hill. ", "It rained."):
             socket_.send(json.dumps({"type": "text", "text": text}))
@@ -206,14 +182,10 @@ def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server, model)
 
 
 def test_a_text_in_pieces_has_a_limit_of_its_own(server):
-    client = pytest.importorskip("websockets.sync.client")
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with client.connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", additional_headers=headers) as socket_:
+    with web_socket(server) as socket_:
         socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
         for _ in range(26):
             socket_.send(json.dumps({"type": "text", "text": "…" * 4000}))
         error = json.loads(socket_.recv(timeout=PATIENCE))
     assert error["error"]["message"] == "the text of a stream must have at most 100000 characters"
 
-
-# Requests

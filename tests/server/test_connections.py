@@ -1,10 +1,13 @@
-"""Connections whose clients do not read are closed in time."""
+"""Connections: of WebSockets and of the Wyoming protocol."""
 
 import asyncio
 import contextlib
 import functools
+import json
 import socket
 import threading
+import time
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import closing
 from typing import Any
@@ -12,14 +15,18 @@ from typing import Any
 import pytest
 
 pytest.importorskip("uvicorn", reason="needs the extra server")
+pytest.importorskip("wyoming", reason="needs the extra server")
 
 import uvicorn
+from wyoming.audio import AudioStop
+from wyoming.event import read_event
 
 from ane.server.connections import Connections, limited_protocol, limited_websocket
 from ane.server.lifecycle import QuietServer, open_port, serve
 from ane.server.settings import ServerSettings
+from ane.server.wyoming_protocol import LimitedReader
 from ane.system.errors import UserError
-from tests.server.server_process import PATIENCE
+from tests.server.server_process import PATIENCE, ServerProcess
 
 
 @contextlib.asynccontextmanager
@@ -41,38 +48,32 @@ async def hello(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def test_a_newcomer_takes_the_place_of_the_connection_that_was_silent_longest():
-    async def converse() -> None:
-        connections = Connections(3)
-        async with serving(hello, connections, 60.0) as address:
-            silent = []
-            for _ in range(8):
-                silent.append(await asyncio.open_connection(*address))
-                await asyncio.sleep(0.05)
-            reader, writer = silent[-1]
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 200")
-            for reader, _ in silent[:5]:        # closed: reset, or at its end
-                with contextlib.suppress(ConnectionError):
-                    assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
-            for _, writer in silent:
-                writer.close()
-
-    asyncio.run(converse())
+async def test_a_newcomer_takes_the_place_of_the_connection_that_was_silent_longest():
+    connections = Connections(3)
+    async with serving(hello, connections, 60.0) as address:
+        silent = []
+        for _ in range(8):
+            silent.append(await asyncio.open_connection(*address))
+            await asyncio.sleep(0.05)
+        reader, writer = silent[-1]
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), PATIENCE)).startswith(b"HTTP/1.1 200")
+        for reader, _ in silent[:5]:        # closed: reset, or at its end
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        for _, writer in silent:
+            writer.close()
 
 
-def test_a_connection_that_ended_leaves_its_place():
-    async def converse() -> None:
-        connections = Connections(3)
-        async with serving(hello, connections, 60.0) as address:
-            for _ in range(3):
-                _, writer = await asyncio.open_connection(*address)
-                writer.close()
-                await writer.wait_closed()
-            while connections._open:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(converse(), PATIENCE))
+async def test_a_connection_that_ended_leaves_its_place():
+    connections = Connections(3)
+    async with serving(hello, connections, 60.0) as address, asyncio.timeout(PATIENCE):
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(*address)
+            writer.close()
+            await writer.wait_closed()
+        while connections._open:
+            await asyncio.sleep(0.01)
 
 
 def test_connections_that_are_answered_are_kept_and_make_a_crowd():
@@ -97,77 +98,68 @@ def test_an_address_of_ipv6_is_listened_on():
         assert opened.getsockname()[0] == "::1"
 
 
-def test_pings_of_a_client_that_reads_nothing_are_not_answered():
+async def test_pings_of_a_client_that_reads_nothing_are_not_answered():
     """20 MB of pings; without a limit as much waits for the client."""
     transports: list[Any] = []
 
-    async def converse() -> None:
-        async def accept(scope: dict[str, Any], receive: Any, send: Any) -> None:
-            await receive()
-            await send({"type": "websocket.accept"})
-            await receive()
+    async def accept(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
 
-        connections = Connections(3)
-        add = connections.add
-        connections.add = lambda key, close: (transports.append(key), add(key, close))
-        async with serving(accept, connections, 60.0) as address:
-            reader, writer = await asyncio.open_connection(*address, limit=1 << 10)
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                         b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
-            await reader.readuntil(b"\r\n\r\n")
-            ping = b"\x89\xfd" + bytes(4) + bytes(125)
-            for _ in range(160):
-                writer.write(ping * 1000)
-                await asyncio.wait_for(writer.drain(), PATIENCE)
-            assert transports[0].get_write_buffer_size() < 1 << 20
-            writer.close()
-
-    asyncio.run(converse())
+    connections = Connections(3)
+    add = connections.add
+    connections.add = lambda key, close: (transports.append(key), add(key, close))
+    async with serving(accept, connections, 60.0) as address:
+        reader, writer = await asyncio.open_connection(*address, limit=1 << 10)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        ping = b"\x89\xfd" + bytes(4) + bytes(125)
+        for _ in range(160):
+            writer.write(ping * 1000)
+            await asyncio.wait_for(writer.drain(), PATIENCE)
+        assert transports[0].get_write_buffer_size() < 1 << 20
+        writer.close()
 
 
 @pytest.mark.parametrize("more", [b"", b"x"])
-def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more):
-    async def converse() -> None:
-        blocked, left = asyncio.Event(), asyncio.Event()
+async def test_a_client_that_does_not_read_is_closed_even_if_it_sends_more(more):
+    blocked, left = asyncio.Event(), asyncio.Event()
 
-        async def send_for_ever(scope: dict[str, Any], receive: Any, send: Any) -> None:
-            await receive()
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            while not left.is_set():
-                sending = asyncio.ensure_future(send({"type": "http.response.body", "body": bytes(1 << 20),
-                                                      "more_body": True}))
-                if not (await asyncio.wait([sending], timeout=0.2))[0]:
-                    blocked.set()
-                    assert (await receive())["type"] == "http.disconnect"
-                    left.set()
-                await sending
+    async def send_for_ever(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while not left.is_set():
+            sending = asyncio.ensure_future(send({"type": "http.response.body", "body": bytes(1 << 20),
+                                                  "more_body": True}))
+            if not (await asyncio.wait([sending], timeout=0.2))[0]:
+                blocked.set()
+                assert (await receive())["type"] == "http.disconnect"
+                left.set()
+            await sending
 
-        async with serving(send_for_ever, Connections(3)) as address:
-            with socket.create_connection(address) as connection:
-                connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                await asyncio.wait_for(blocked.wait(), PATIENCE)
-                connection.sendall(more)
-                await asyncio.wait_for(left.wait(), 10)
-
-    asyncio.run(converse())
+    async with serving(send_for_ever, Connections(3)) as address:
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.wait_for(blocked.wait(), PATIENCE)
+            connection.sendall(more)
+            await asyncio.wait_for(left.wait(), 10)
 
 
-def test_a_client_that_pauses_its_reading_gets_everything():
-    async def converse() -> None:
-        async def send_much(scope: dict[str, Any], receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for left in range(15, -1, -1):
-                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": left > 0})
+async def test_a_client_that_pauses_its_reading_gets_everything():
+    async def send_much(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for left in range(15, -1, -1):
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": left > 0})
 
-        async with serving(send_much, Connections(3), 60.0) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            await reader.readline()
-            await asyncio.sleep(0.2)
-            assert len(await asyncio.wait_for(reader.read(), PATIENCE)) > 16 << 20
-            writer.close()
-
-    asyncio.run(converse())
+    async with serving(send_much, Connections(3), 60.0) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await reader.readline()
+        await asyncio.sleep(0.2)
+        assert len(await asyncio.wait_for(reader.read(), PATIENCE)) > 16 << 20
+        writer.close()
 
 
 def test_a_port_that_is_taken_starts_no_thread():
@@ -175,3 +167,111 @@ def test_a_port_that_is_taken_starts_no_thread():
     with open_port("127.0.0.1", 0) as taken, pytest.raises(UserError, match="cannot listen"):
         asyncio.run(serve(ServerSettings(port=taken.getsockname()[1]), lambda address: None))
     assert threading.active_count() == threads
+
+
+FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
+
+
+def chunk(text: str) -> bytes:
+    return json.dumps({"type": "synthesize-chunk", "data": {"text": text}}).encode() + b"\n"
+
+
+def receive_until(connection: socket.socket, sign: bytes) -> None:
+    received = b""
+    while sign not in received:
+        data = connection.recv(1 << 16)
+        assert data, "the server closed the connection"
+        received += data
+
+
+def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered():
+    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "50",
+                       "--log-texts") as server:
+        server.wait_until_ready()
+        address = ("127.0.0.1", server.wyoming_port)
+        with (socket.create_connection(address, PATIENCE) as idle,
+              socket.create_connection(address, PATIENCE) as speaking):
+            for connection in (idle, speaking):
+                connection.sendall(b'{"type": "ping"}\n')
+                receive_until(connection, b"pong")
+            speaking.sendall(b'{"type": "synthesize-start"}\n' + chunk(FIRST))
+            receive_until(speaking, b"audio-start")
+            stopping = threading.Thread(target=server.stop)
+            began = time.monotonic()
+            stopping.start()
+            while idle.recv(1000):          # until the server closes it
+                pass
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address, 5)
+            speaking.sendall(chunk(SECOND) + b'{"type": "synthesize-stop"}\n')
+            receive_until(speaking, b"synthesize-stopped")
+            stopping.join()
+        spoken = next(record for record in server.log() if record["message"] == "request")
+        assert spoken["text"] == FIRST + SECOND
+        assert spoken["characters"] == len(FIRST + SECOND)
+        assert time.monotonic() - began < 40
+
+
+@pytest.mark.parametrize("event", [
+    b'{"type": "synthesize", "data": {"text": ["The wind"]}}\n',
+    b'{"type": "synthesize-start"}\n{"type": "synthesize-chunk", "data": {"text": 4e148}}\n'])
+def test_a_text_that_is_no_string_is_refused_and_not_spoken(small_server, event):
+    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(event)
+        receive_until(connection, b"text must be a string")
+
+
+def test_the_sound_has_the_form_that_its_events_state(small_server):
+    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(b'{"type": "synthesize", "data": {"text": "It rained."}}\n')
+        with connection.makefile("rb") as stream:
+            events = list(iter(lambda: read_event(stream) or pytest.fail("no answer"), AudioStop().event()))
+    start, *chunks = events
+    assert (start.data["width"], start.data["channels"]) == (2, 1)
+    assert all({key: chunk.data[key] for key in ("rate", "width", "channels")} == {
+        key: start.data[key] for key in ("rate", "width", "channels")} for chunk in chunks)
+    assert 0.3 < sum(len(chunk.payload) for chunk in chunks) / 2 / start.data["rate"] < 3
+
+
+@pytest.fixture(scope="module")
+def small_server():
+    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", descriptors=256) as server:
+        server.wait_until_ready()
+        yield server
+
+
+def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
+    """More of them than the server may have descriptors, on both ports."""
+    ports = (small_server.wyoming_port, small_server.port)
+    silent = [socket.create_connection(("127.0.0.1", port), PATIENCE) for port in ports for _ in range(200)]
+    for _ in range(5):
+        with urllib.request.urlopen(f"{small_server.address}/health", timeout=5) as response:
+            assert response.status == 200
+    assert small_server.status()["files"] < 256
+    with socket.create_connection(("127.0.0.1", small_server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(b'{"type": "ping"}\n')
+        receive_until(connection, b"pong")
+    for connection in silent:
+        connection.close()
+    assert small_server.log_file.stat().st_size < 10_000
+
+
+def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
+    async def read() -> None:
+        stream, ended = asyncio.StreamReader(), asyncio.StreamReader()
+        ended.feed_eof()
+        reader = LimitedReader(stream, 1000, 0.1)
+        assert await LimitedReader(ended, 1000, 0.1).readline() == b""
+        stream.feed_data(b'{"type": "ping"}\n{"ty')
+        assert await reader.readline() == b'{"type": "ping"}\n'
+        assert await reader.readexactly(4) == b'{"ty'
+        for count in (1001, "4"):
+            with pytest.raises(ValueError, match="an event must have at most 1000 bytes"):
+                await reader.readexactly(count)
+        for silent in (reader, LimitedReader(asyncio.StreamReader(), 1000, 0.1)):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(silent.readline(), PATIENCE)
+
+    began = time.monotonic()
+    asyncio.run(read())
+    assert time.monotonic() - began < PATIENCE / 2

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ane.server.engine import BusyError, Engine, calls_at_a_time
-from ane.server.jobs import URGENT, ClientGoneError, DeadlineError, Job, Waits, Work
+from ane.server.jobs import URGENT, ClientGoneError, DeadlineError, Job, Waits
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
@@ -20,8 +20,8 @@ from tests.server.server_process import wait_until
 
 
 @contextmanager
-def running(calls: int = 1, **limits: Any) -> Iterator[Engine]:
-    engine = Engine(replace(Limits(), **limits), calls, 2)
+def running(calls: int = 1, threads: int = 2, **limits: Any) -> Iterator[Engine]:
+    engine = Engine(replace(Limits(), **limits), calls, threads)
     engine.start()
     try:
         yield engine
@@ -29,42 +29,46 @@ def running(calls: int = 1, **limits: Any) -> Iterator[Engine]:
         engine.stop()
 
 
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with running(**getattr(request, "param", {})) as engine:
+        yield engine
+
+
+def engine_of(**options: Any) -> pytest.MarkDecorator:
+    """The options of ``running`` for the fixture ``engine``."""
+    return pytest.mark.parametrize("engine", [options], indirect=True, ids=[""])
+
+
 async def received(job: Job) -> list[Any]:
     return [item async for item in job.items()]
 
 
-def test_items_arrive_in_order_and_the_error_of_the_work_after_them():
+async def test_items_arrive_in_order_and_the_error_of_the_work_after_them(engine):
     def work(job: Job) -> None:
         for number in range(5):
             yield job.put(number, 1.0)
         raise UserError("no more")
 
-    async def client() -> None:
-        items = engine.submit(work).items()
-        assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
-        with pytest.raises(UserError, match="no more"):
-            await anext(items)
-
-    with running() as engine:
-        asyncio.run(client())
-        assert engine.count == 0
+    items = engine.submit(work).items()
+    assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+    with pytest.raises(UserError, match="no more"):
+        await anext(items)
+    assert engine.count == 0
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_work_that_fails_in_any_way_ends_alone(kind):
+async def test_work_that_fails_in_any_way_ends_alone(engine, kind):
     def fail(job: Job) -> None:
         raise kind("no more")
 
-    async def client() -> None:
-        with pytest.raises(RuntimeError, match=kind.__name__):
-            await asyncio.wait_for(received(engine.submit(fail)), 10)
-        assert await received(engine.submit(lambda job: job.put(1))) == [1]
-
-    with running() as engine:
-        asyncio.run(client())
+    with pytest.raises(RuntimeError, match=kind.__name__):
+        await asyncio.wait_for(received(engine.submit(fail)), 10)
+    assert await received(engine.submit(lambda job: job.put(1))) == [1]
 
 
-def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
+@engine_of(sound_ahead=3.0)
+async def test_work_that_is_ahead_of_its_client_pauses_while_others_run(engine):
     produced = {"slow": 0, "fast": 0}
 
     def work(name: str) -> Callable[[Job], None]:
@@ -74,19 +78,15 @@ def test_work_that_is_ahead_of_its_client_pauses_while_others_run():
                 yield job.put(number, 1.0)
         return produce
 
-    async def client() -> None:
-        slow = engine.submit(work("slow")).items()
-        assert await anext(slow) == 0
-        assert await received(engine.submit(work("fast"))) == list(range(50))
-        assert produced["slow"] <= 5, "three seconds ahead, the one taken and the one that waits to be handed over"
-        assert [item async for item in slow] == list(range(1, 50))
-
-    with running(sound_ahead=3.0) as engine:
-        asyncio.run(client())
+    slow = engine.submit(work("slow")).items()
+    assert await anext(slow) == 0
+    assert await received(engine.submit(work("fast"))) == list(range(50))
+    assert produced["slow"] <= 5, "three seconds ahead, the one taken and the one that waits to be handed over"
+    assert [item async for item in slow] == list(range(1, 50))
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(leaves):
+async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(engine, leaves):
     cleaned = threading.Event()
 
     def work(job: Job) -> None:
@@ -96,37 +96,31 @@ def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(
         finally:
             cleaned.set()
 
-    async def client() -> None:
-        job = engine.submit(work, seconds=None if leaves else 0.2)
-        if leaves:
-            asyncio.get_running_loop().call_later(0.1, job.leave)
-        with pytest.raises(ClientGoneError if leaves else DeadlineError):
-            await received(job)
-        assert cleaned.is_set()
-
-    with running() as engine:
-        asyncio.run(client())
-        assert engine.count == 0
+    job = engine.submit(work, seconds=None if leaves else 0.2)
+    if leaves:
+        asyncio.get_running_loop().call_later(0.1, job.leave)
+    with pytest.raises(ClientGoneError if leaves else DeadlineError):
+        await received(job)
+    assert cleaned.is_set()
+    assert engine.count == 0
 
 
-def test_one_request_too_many_is_refused_until_another_ends():
-    async def client() -> None:
-        await received(engine.submit(lambda job: None))     # how long it took is what the one too many must wait
-        jobs = [engine.submit(lambda job: (opened.is_set for _ in range(1))) for _ in range(3)]
-        with pytest.raises(BusyError) as found:
-            engine.submit(lambda job: None)
-        assert 1 <= found.value.retry_after < 60
-        opened.set()
-        engine.wake()
-        await asyncio.gather(*map(received, jobs))
-        await received(engine.submit(lambda job: None))
-
+@engine_of(requests=3)
+async def test_one_request_too_many_is_refused_until_another_ends(engine):
     opened = threading.Event()
-    with running(requests=3) as engine:
-        asyncio.run(client())
+    await received(engine.submit(lambda job: None))     # how long it took is what the one too many must wait
+    jobs = [engine.submit(lambda job: (opened.is_set for _ in range(1))) for _ in range(3)]
+    with pytest.raises(BusyError) as found:
+        engine.submit(lambda job: None)
+    assert 1 <= found.value.retry_after < 60
+    opened.set()
+    engine.wake()
+    await asyncio.gather(*map(received, jobs))
+    await received(engine.submit(lambda job: None))
 
 
-def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_with_sound_left():
+@engine_of(sound_ahead=1000.0)
+async def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_with_sound_left(engine):
     order: list[str] = []
 
     def work(name: str, seconds: float) -> Callable[[Job], None]:
@@ -136,43 +130,30 @@ def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_wi
                 yield job.put(number, seconds)
         return speak
 
-    async def client() -> None:
-        gate = threading.Event()
-        blocked = engine.submit(lambda job: gate.wait(5))
-        named = {"ahead": 60.0, "short": 0.01, "late": 60.0}
-        jobs = [engine.submit(work(name, seconds)) for name, seconds in named.items()]
-        gate.set()
-        await asyncio.gather(*map(received, [blocked, *jobs]))
-
-    with running(sound_ahead=1000.0) as engine:
-        asyncio.run(client())
+    gate = threading.Event()
+    blocked = engine.submit(lambda job: gate.wait(5))
+    named = {"ahead": 60.0, "short": 0.01, "late": 60.0}
+    jobs = [engine.submit(work(name, seconds)) for name, seconds in named.items()]
+    gate.set()
+    await asyncio.gather(*map(received, [blocked, *jobs]))
     assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
 
 
-def test_work_without_sound_takes_turns_and_lets_later_speech_go_first():
+async def test_work_without_sound_takes_turns_and_lets_later_speech_go_first(engine):
     order: list[str] = []
 
-    def transcribe(name: str) -> Callable[[Job], None]:
-        def work(job: Job) -> None:
-            for _ in range(3):
+    def work(name: str, count: int) -> Callable[[Job], None]:
+        def run(job: Job) -> None:
+            for _ in range(count):
                 order.append(name)
                 yield None
-        return work
+        return run
 
-    def speak(job: Job) -> None:
-        for _ in range(2):
-            order.append("speech")
-            yield None
-
-    async def client() -> None:
-        gate = threading.Event()
-        blocked = engine.submit(lambda job: gate.wait(5))
-        jobs = [engine.submit(transcribe(name), speaks=False) for name in ("first", "second")]
-        gate.set()
-        await asyncio.gather(*map(received, [blocked, *jobs, engine.submit(speak)]))
-
-    with running() as engine:
-        asyncio.run(client())
+    gate = threading.Event()
+    blocked = engine.submit(lambda job: gate.wait(5))
+    jobs = [engine.submit(work(name, 3), speaks=False) for name in ("first", "second")]
+    gate.set()
+    await asyncio.gather(*map(received, [blocked, *jobs, engine.submit(work("speech", 2))]))
     assert order == ["speech"] * 2 + ["first", "second"] * 3
 
 
@@ -186,8 +167,9 @@ class CountedLanes(Lanes):
         self.order.append("step")
 
 
-def test_no_step_of_speech_waits_for_work_without_sound():
+async def test_no_step_of_speech_waits_for_work_without_sound(engine):
     order: list[str] = []
+    lanes = CountedLanes(order)
 
     def speak(job: Job) -> Iterator[Waits]:
         for _ in range(3):
@@ -198,77 +180,63 @@ def test_no_step_of_speech_waits_for_work_without_sound():
             order.append("transcription")
             yield None
 
-    async def client() -> None:
-        gate = threading.Event()
-        blocked = engine.submit(lambda job: gate.wait(5))
-        jobs = [engine.submit(transcribe, speaks=False), engine.submit(speak)]
-        gate.set()
-        await asyncio.gather(*map(received, [blocked, *jobs]))
-
-    lanes = CountedLanes(order)
-    with running() as engine:
-        asyncio.run(client())
+    gate = threading.Event()
+    blocked = engine.submit(lambda job: gate.wait(5))
+    jobs = [engine.submit(transcribe, speaks=False), engine.submit(speak)]
+    gate.set()
+    await asyncio.gather(*map(received, [blocked, *jobs]))
     assert order == ["step"] * 3 + ["transcription"] * 3
 
 
-def test_text_that_arrives_is_awaited_without_holding_the_others_up():
+async def test_text_that_arrives_is_awaited_without_holding_the_others_up(engine):
     def work(job: Job) -> None:
         for text in job.texts():
             yield job.has_text if text is None else job.put(text.upper())
 
-    async def client() -> None:
-        job = engine.submit(work)
-        items = job.items()
-        for text in ("one", "two"):
-            job.send_text(text)
-            assert await anext(items) == text.upper()
-            assert await received(engine.submit(lambda other: other.put(1))) == [1]
-        job.send_text(None)
-        assert [item async for item in items] == []
-
-    with running() as engine:
-        asyncio.run(client())
+    job = engine.submit(work)
+    items = job.items()
+    for text in ("one", "two"):
+        job.send_text(text)
+        assert await anext(items) == text.upper()
+        assert await received(engine.submit(lambda other: other.put(1))) == [1]
+    job.send_text(None)
+    assert [item async for item in items] == []
 
 
-def test_stopping_ends_what_runs_and_the_thread():
-    async def client() -> None:
-        assert engine.alive
-        job = engine.submit(lambda job: (lambda: False for _ in range(1)))
-        asyncio.get_running_loop().call_later(0.1, lambda: threading.Thread(target=engine.stop).start())
-        with pytest.raises(ClientGoneError):
-            await received(job)
-
-    with running() as engine:
-        asyncio.run(client())
+async def test_stopping_ends_what_runs_and_the_thread(engine):
+    assert engine.alive
+    job = engine.submit(lambda job: (lambda: False for _ in range(1)))
+    stopping = threading.Thread(target=engine.stop)
+    asyncio.get_running_loop().call_later(0.1, stopping.start)
+    with pytest.raises(ClientGoneError):
+        await received(job)
+    stopping.join()
     assert not engine.alive
 
 
-def test_a_request_that_comes_when_the_server_stops_is_told_so():
+async def test_a_request_that_comes_when_the_server_stops_is_told_so(engine):
     begun, gate = threading.Event(), threading.Event()
 
     def work(job: Job) -> None:
         begun.set()
         gate.wait(10)
 
-    async def client() -> None:
-        jobs = [engine.submit(work)]
-        assert begun.wait(10)
-        jobs.append(engine.submit(lambda job: job.put(1)))
-        stopping = threading.Thread(target=engine.stop)
-        stopping.start()
-        await asyncio.sleep(0.05)
-        gate.set()
-        with pytest.raises(ClientGoneError, match="the server stops"):
-            await asyncio.wait_for(received(jobs[1]), 10)
-        stopping.join()
-
-    with running() as engine:
-        asyncio.run(client())
+    jobs = [engine.submit(work)]
+    assert begun.wait(10)
+    jobs.append(engine.submit(lambda job: job.put(1)))
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    await asyncio.sleep(0.05)
+    gate.set()
+    with pytest.raises(ClientGoneError, match="the server stops"):
+        await asyncio.wait_for(received(jobs[1]), 10)
+    stopping.join()
 
 
 # Jobs on threads beside the engine's
 
-def test_two_jobs_run_at_a_time_and_a_third_waits():
+@engine_of(calls=2)
+async def test_two_jobs_run_at_a_time_and_a_third_waits(engine):
     both, third, order = threading.Barrier(2), threading.Event(), []
 
     def work(name: str, call: Callable[[], Any]) -> Job:
@@ -278,18 +246,15 @@ def test_two_jobs_run_at_a_time_and_a_third_waits():
 
         return engine.submit(run)
 
-    async def client() -> None:
-        jobs = [work("a", lambda: (both.wait(10), third.wait(0.2))), work("b", lambda: both.wait(10)),
-                work("c", third.set)]
-        await asyncio.wait_for(asyncio.gather(*map(received, jobs)), 20)
-
-    with running(calls=2) as engine:
-        asyncio.run(client())
+    jobs = [work("a", lambda: (both.wait(10), third.wait(0.2))), work("b", lambda: both.wait(10)),
+            work("c", third.set)]
+    await asyncio.wait_for(asyncio.gather(*map(received, jobs)), 20)
     assert sorted(order) == ["a", "b", "c"]
     assert order[0] == "b"
 
 
-def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests():
+@engine_of(calls=2)
+async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engine):
     gate, cleaned = threading.Event(), threading.Event()
 
     def work(job: Job) -> Iterator[Waits]:
@@ -299,24 +264,21 @@ def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests():
         finally:
             cleaned.set()
 
-    async def client() -> None:
-        job = engine.submit(work)
-        await asyncio.sleep(0.1)
-        job.leave()
-        with pytest.raises(ClientGoneError):
-            await asyncio.wait_for(received(job), 10)
-        assert engine.count == 0            # while it still runs
-        assert not cleaned.is_set()
-        gate.set()
-        wait_until(cleaned.is_set)
-        await received(engine.submit(lambda job: None))
-
-    with running(calls=2) as engine:
-        asyncio.run(client())
+    job = engine.submit(work)
+    await asyncio.sleep(0.1)
+    job.leave()
+    with pytest.raises(ClientGoneError):
+        await asyncio.wait_for(received(job), 10)
+    assert engine.count == 0            # while it still runs
+    assert not cleaned.is_set()
+    gate.set()
+    wait_until(cleaned.is_set)
+    await received(engine.submit(lambda job: None))
 
 
+@engine_of(calls=2)
 @pytest.mark.parametrize("leaves", [True, False])
-def test_progress_ends_work_whose_client_has_left_or_whose_time_is_over(leaves):
+async def test_progress_ends_work_whose_client_has_left_or_whose_time_is_over(engine, leaves):
     ended = threading.Event()
 
     def work(job: Job) -> None:
@@ -326,16 +288,12 @@ def test_progress_ends_work_whose_client_has_left_or_whose_time_is_over(leaves):
         finally:
             ended.set()
 
-    async def client() -> None:
-        job = engine.submit(work, seconds=None if leaves else 0.1)
-        if leaves:
-            asyncio.get_running_loop().call_later(0.1, job.leave)
-        with pytest.raises(ClientGoneError if leaves else DeadlineError):
-            await asyncio.wait_for(received(job), 10)
-        wait_until(ended.is_set)
-
-    with running(calls=2) as engine:
-        asyncio.run(client())
+    job = engine.submit(work, seconds=None if leaves else 0.1)
+    if leaves:
+        asyncio.get_running_loop().call_later(0.1, job.leave)
+    with pytest.raises(ClientGoneError if leaves else DeadlineError):
+        await asyncio.wait_for(received(job), 10)
+    wait_until(ended.is_set)
 
 
 def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():
@@ -344,30 +302,18 @@ def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():
         calls_at_a_time(3, 2)
 
 
-def test_the_thread_uses_no_processor_while_there_is_nothing_to_do():
+async def test_the_thread_uses_no_processor_while_there_is_nothing_to_do(engine):
     async def used() -> float:
         return (await received(engine.submit(lambda job: job.put(time.thread_time()))))[0]
 
-    async def client() -> float:
-        before = await used()
-        await asyncio.sleep(0.5)
-        return await used() - before
-
-    with running() as engine:
-        assert asyncio.run(client()) < 0.1
+    before = await used()
+    await asyncio.sleep(0.5)
+    assert await used() - before < 0.1
 
 
-def test_the_thread_of_the_models_has_the_threads_that_it_was_given():
-    engine = Engine(Limits(), 1, 3)
-    engine.start()
-    try:
-        assert asyncio.run(answer_of(engine, lambda job: job.put(torch.get_num_threads()))) == [3]
-    finally:
-        engine.stop()
-
-
-async def answer_of(engine: Engine, work: Work) -> list[Any]:
-    return await received(engine.submit(work))
+@engine_of(threads=3)
+async def test_the_thread_of_the_models_has_the_threads_that_it_was_given(engine):
+    assert await received(engine.submit(lambda job: job.put(torch.get_num_threads()))) == [3]
 
 
 def test_a_stream_is_urgent_before_its_listener_hears_a_gap():

@@ -7,14 +7,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ane.books.media_writer import FORMATS as BOOKS
-from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.server_process import PATIENCE, wait_until
 from tests.server.speech_requests import (
     LONGEST,
     TEXT,
@@ -22,7 +21,6 @@ from tests.server.speech_requests import (
     active,
     begin,
     error_of,
-    guarded_server,
     post,
     sound_of,
 )
@@ -30,12 +28,6 @@ from tests.server.speech_requests import (
 pytest.importorskip("fastapi", reason="needs the extra server")
 
 from ane.server.encoders import FORMATS
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with guarded_server() as running:
-        yield running.wait_until_ready()
 
 
 def test_a_sound_has_the_bit_rate_of_a_file_of_a_book():

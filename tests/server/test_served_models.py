@@ -1,7 +1,8 @@
-"""Models are loaded when they are needed and released when others need their memory or nobody uses them."""
+"""Models that are served, and lanes that their clients share."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -9,16 +10,25 @@ import numpy as np
 import pytest
 
 import ane
+from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
 from ane.bundles.opening import find_bundle
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
 from ane.server import served_models
+from ane.server.engine import Engine
 from ane.server.errors import RefusedError
+from ane.server.jobs import Job, Waits, Work
 from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import Limits, ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, arguments
 from ane.server.speech_service import Service
+from ane.speech.lanes import Lanes
+from ane.speech.request import Run
 from tests.fastspeech_files import write_fastspeech
+from tests.random_model import RandomModel
+from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
 SIZES = {"demo-fast": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
@@ -102,7 +112,7 @@ def test_loading_at_the_start_may_take_longer_than_a_request():
         service.engine.stop()
 
 
-def test_sound_beside_others_is_that_alone():
+async def test_sound_beside_others_is_that_alone():
     """Bit for bit, with two calls at a time, of a model with shared lanes and of one without."""
     service = Service(ServerSettings(("demo-fast", "demo"), threads=2, calls=2))
 
@@ -114,16 +124,13 @@ def test_sound_beside_others_is_that_alone():
         finally:
             utterance.close()
 
-    async def client() -> None:
+    try:
         for model in ("demo-fast", "demo"):
             alone = await sound(model, TEXT)
             together = await asyncio.gather(*(sound(name, text) for name, text in (
                 (model, TEXT), ("demo-fast", "Another one."), (model, "It rained in the valley."), (model, TEXT))))
             for found in (together[0], together[3]):
                 assert np.array_equal(found, alone)
-
-    try:
-        asyncio.run(client())
     finally:
         service.engine.stop()
 
@@ -160,3 +167,93 @@ def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     with pytest.raises(RefusedError, match="preset has no effect on FastSpeech"):
         arguments(served, ServedRequest("fast", "default", TEXT, preset="fastest"))
     assert arguments(served, ServedRequest("fast", "default", TEXT))["seed"] is None
+
+
+TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped, and we went home.", "Two?",
+         "Good morning to you.", "A door opened."]
+SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
+
+
+class Sharing:
+    """A synthesizer whose streams share lanes, on an engine; ``calls`` of them run at a time."""
+
+    def __init__(self, lanes: int = 4):
+        model = RandomModel()
+        self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
+        self.synthesizer.backend.keeps_threads = True       # as of a server's models
+        self.lanes = self.synthesizer.shared_lanes(lanes)
+
+    def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
+        def work(job: Job) -> Iterator[Waits]:
+            request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
+            run = Run(job.check, lanes=self.lanes, priority=lambda: job.priority)
+            with closing(self.synthesizer.stream_of(request, run)) as stream:
+                for item in stream.items():
+                    yield item if isinstance(item, Lanes) else job.put(item)
+
+        return work
+
+
+@pytest.fixture(params=[1, 2])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with running(request.param) as engine:
+        yield engine
+
+
+async def heard(engine: Engine, *works: Work) -> list[list[np.ndarray]]:
+    return list(await asyncio.gather(*(received(engine.submit(work)) for work in works)))
+
+
+def small(settings: Settings, max_codes: int = 12) -> Settings:
+    return replace(settings, sampling=replace(settings.sampling, max_codes=max_codes))
+
+
+async def test_streams_that_share_lanes_sound_as_alone(engine):
+    """The pieces are divided alike, and their samples are equal."""
+    shared, settings = Sharing(), small(SETTINGS)
+    works = [shared.work(text, seed, settings) for seed, text in enumerate(TEXTS)]
+    alone = [(await heard(engine, work))[0] for work in works]
+    together = await heard(engine, *works, *works)
+    assert not shared.lanes.active
+    assert len(shared.lanes.free_prefixes) == 4
+    for pieces, expected in zip(together, [*alone, *alone], strict=True):
+        assert [len(piece) for piece in pieces] == [len(piece) for piece in expected]
+        np.testing.assert_array_equal(np.concatenate(pieces), np.concatenate(expected))
+
+
+async def test_streams_share_the_steps_of_the_decoder(engine):
+    shared, counted = Sharing(), []
+    step = shared.lanes.decoder.step
+    shared.lanes.decoder.step = lambda columns, *rest: (counted.append(len(columns)), step(columns, *rest))[1]
+    work = shared.work("One.", 1, small(SETTINGS))
+    await heard(engine, work)
+    alone = len(counted)
+    counted.clear()
+    await heard(engine, *[work] * 4)
+    assert len(counted) < 3 * alone         # not 4: those that begin a few steps later end as much later
+    assert max(counted) > 2
+
+
+async def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
+    shared = Sharing(1)
+    leaving = engine.submit(shared.work(TEXTS[2], 1))
+    async for _ in leaving.items():
+        leaving.leave()
+        break
+    await received(engine.submit(shared.work("One.", 2, small(SETTINGS))))
+    assert not shared.lanes.active
+    assert not shared.lanes.jobs
+    assert shared.lanes.free_prefixes == [0]
+
+
+async def test_a_step_that_fails_ends_its_streams_and_no_others(engine):
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("out of order")
+
+    shared = Sharing()
+    work = shared.work("One.", 1, small(SETTINGS))
+    step, shared.lanes.decoder.step = shared.lanes.decoder.step, broken
+    with pytest.raises(RuntimeError, match="out of order"):
+        await received(engine.submit(work))
+    shared.lanes.decoder.step = step
+    assert await received(engine.submit(work))

@@ -1,4 +1,4 @@
-"""Files and folders are replaced whole or not at all, and what cannot be read or written is reported in one line."""
+"""Files written whole or not at all, and where they lie."""
 
 import io
 import json
@@ -11,9 +11,12 @@ import threading
 import zipfile
 from pathlib import Path
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
-from ane.system import files
+from ane.system import files, paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, read_json, replacing, write_json
 
@@ -225,3 +228,57 @@ def test_the_directory_of_a_zip_archive_is_found_at_its_very_end_and_nowhere_els
 def test_a_reason_is_the_message_of_an_error_without_number_and_path():
     assert files._reason(OSError(2, "No such file or directory", "a.json")) == "No such file or directory"
     assert files._reason(ValueError("not JSON")) == "not JSON"
+
+
+FOLDERS = (paths.cache_dir, paths.data_dir, paths.voices_dir, paths.bundles_dir)
+
+
+@pytest.fixture(autouse=True)
+def plain_linux(monkeypatch, tmp_path):
+    """A user without any of the variables, whose home is ``tmp_path``."""
+    for name in ("ANE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+DATA, LIBRARY = ".local/share/tortoise-ane", "Library/Application Support/tortoise-ane"
+
+
+@pytest.mark.parametrize(("platform", "variables", "cache", "data"), [
+    (Unix, {}, ".cache/tortoise-ane", DATA), (MacOS, {}, "Library/Caches/tortoise-ane", LIBRARY),
+    *((platform, {"ANE_HOME": "{home}/all", "XDG_CACHE_HOME": "{home}/xdg"}, "all/cache", "all")
+      for platform in (Unix, MacOS)),
+    (Unix, {"XDG_CACHE_HOME": "{home}/c", "XDG_DATA_HOME": "{home}/d"}, "c/tortoise-ane", "d/tortoise-ane"),
+    (Unix, {"ANE_HOME": "", "XDG_CACHE_HOME": ""}, ".cache/tortoise-ane", DATA),
+    (Unix, {"XDG_CACHE_HOME": "relative"}, ".cache/tortoise-ane", DATA),
+    (Unix, {"ANE_HOME": "~/speech"}, "speech/cache", "speech")])
+def test_folders_of_a_system_and_its_variables(tmp_path, monkeypatch, platform, variables, cache, data):
+    monkeypatch.setattr(platformdirs, "PlatformDirs", platform)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value.format(home=tmp_path))
+    assert [folder().relative_to(tmp_path).as_posix() for folder in FOLDERS] == [
+        cache, data, f"{data}/voices", f"{data}/bundles"]
+    assert list(tmp_path.iterdir()) == [], "asking creates nothing"
+
+
+def test_a_home_of_nobody_is_a_folder_of_its_name(monkeypatch):
+    monkeypatch.setenv("ANE_HOME", "~nobody-of-that-name/speech")
+    assert paths.data_dir().name == "speech"
+
+
+def test_a_user_without_a_home_is_told_to_set_one(monkeypatch):
+    """For example in a container that runs under a user number that the system does not know."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    with pytest.raises(UserError, match="set ANE_HOME"):
+        paths.cache_dir()
+
+
+def test_a_deleted_working_directory_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    paths.check_working_directory()
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UserError, match="working directory"):
+        paths.check_working_directory()
