@@ -1,12 +1,22 @@
-"""Speaking on Core ML itself; on the stand-in it is tested in tests/commands/test_on_a_mac.py."""
+"""Commands on a Mac."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from ane.backends.mil import Package
+from ane.bundles.bundle import Bundle
+from ane.commands.placement import NEURAL_ENGINE, function_placement
+from converters.conversion import convert
+from converters.coreml.graph import Style
+from converters.coreml.merge import merge
+from converters.coreml.package import CoreMLOptions, load_reference
+from converters.tortoise import autoregressive as gpt2
+from tests.random_model import RandomModel
 from tests.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
@@ -36,3 +46,55 @@ def test_auto_speaks(ane, small, tmp_path):
                            "hi.wav"))
     assert facts["backend"].startswith("coreml")
     assert (tmp_path / "hi.wav").stat().st_size > 1000
+
+
+@pytest.fixture(scope="module")
+def converted(random_bundle, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("bundles") / "converted"
+    buckets = {"prefill": (64,), "step": (1088,), "clvp_text": (64,), "clvp_speech": (128,)}
+    convert(Bundle(random_bundle), path, [CoreMLOptions(lanes=(2,), buckets=buckets)], ["autoregressive", "clvp"])
+    return path
+
+
+def test_every_function_is_measured_on_all_compute_units_and_one_is_chosen(converted, tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+
+    def run(*arguments) -> str:
+        result = subprocess.run([sys.executable, "-m", "ane", *arguments, "--bundle", str(converted)], cwd=tmp_path,
+                                capture_output=True, text=True, timeout=1800, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    found = json.loads(run("bench", "--runs", "3", "--preset", "fastest", "--text", "Hi.", "-o", "-"))
+    core_ml = [row for row in found["rows"] if row["competitor"] == "coreml" and row["what"] != "sentence"]
+    assert {row["settings"]["compute_units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
+    on_cpu = [row for row in core_ml if row["settings"]["compute_units"] == "CPU_ONLY"]
+    assert all(row["error"] is None and row["value"]["median"] > 0 for row in on_cpu)
+    assert len([row for row in core_ml if "compile_s" in row["figures"]]) == 2
+    spoken = [row["competitor"] for row in found["rows"] if row["what"] == "sentence"]
+    assert {re.split("[:, ]", competitor)[0] for competitor in spoken} == {"coreml", "torch"}
+    assert found["chosen"]["backend"].partition(":")[0] in ("coreml", "torch")
+
+
+@pytest.fixture(scope="module")
+def step(tmp_path_factory) -> Package:
+    """Two functions: Core ML plans the default one of a package only."""
+    folder: Path = tmp_path_factory.mktemp("packages")
+    network = load_reference(RandomModel(), "autoregressive")
+    graphs = [gpt2.decoder_graphs(network).step(columns, slots) for columns, slots in ((32, 64), (64, 128))]
+    parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in graphs}
+    for graph in graphs:
+        graph.build(Style()).save(str(parts[graph.name]))
+    merge(parts.items(), folder / "steps.mlpackage")
+    return Package(folder / "steps.mlpackage")
+
+
+@pytest.mark.parametrize(("units", "devices"), [("CPU_ONLY", {"CPU"}), ("CPU_AND_GPU", {"CPU", "GPU"}),
+                                                ("CPU_AND_NE", {"CPU", NEURAL_ENGINE})])
+def test_every_operation_has_a_device_that_was_allowed(step, tmp_path, monkeypatch, units, devices):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    for name in step.functions:
+        found = function_placement(step, units, name)
+        assert set(found.ops) <= devices
+        assert sum(found.ops.values()) + found.unknown == len(step.function(name).ops)
+        assert sum(found.ops.values()) > found.unknown

@@ -1,4 +1,4 @@
-"""The cache of compiled models: when a package is compiled, and how damaged and interrupted entries are handled."""
+"""Compiled packages and where their operations run, on a stand-in for Core ML."""
 
 # ruff: noqa: F811  fixtures are imported
 
@@ -16,10 +16,12 @@ import pytest
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools, MacMachine
+from ane.backends.mil import Package
+from ane.commands.placement import NEURAL_ENGINE, function_placement
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
-from tests.backends.coreml.mac_fixtures import (  # noqa: F401
+from tests.backends.coreml.mac_fixtures import (  # noqa: F401  # noqa: F401
     M2,
     RecordingTools,
     api,
@@ -29,7 +31,8 @@ from tests.backends.coreml.mac_fixtures import (  # noqa: F401
     run,
     unguarded_mac,
 )
-from tests.backends.coreml.packages import X
+from tests.backends.coreml.native import Order
+from tests.backends.coreml.packages import X, save_two_functions
 
 
 def leftovers() -> list[str]:
@@ -263,3 +266,18 @@ def test_a_cached_hash_that_cannot_be_read_is_computed_again(api, package, damag
     damage(file)
     run(api, package)
     assert api.compiled == 1
+
+
+def test_every_function_of_a_package_has_a_plan(mac, tmp_path):
+    package = Package(save_two_functions(tmp_path / "both.mlpackage"))
+    for name in ("double", "triple"):
+        found = function_placement(package, "CPU_AND_NE", name)
+        assert found.ops == {NEURAL_ENGINE: len(package.function(name).ops)}
+        assert found.unknown == 0
+
+
+def test_a_plan_that_core_ml_refuses_is_one_line(mac, tmp_path):
+    package = Package(save_two_functions(tmp_path / "both.mlpackage"))
+    mac.order(Order("plan", message="no plan today"))
+    with pytest.raises(UserError, match=r"no plan for double of .*: no plan today$"):
+        function_placement(package, "CPU_ONLY", "double")

@@ -1,8 +1,15 @@
-"""Thresholds of parity: what a function must reach, tried just above and just below."""
+"""Converted functions compared with the model, and what packages keep of it: probes and golden values."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
+from ane.backends.base import MASKED
+from ane.backends.packaged.probes import FILE
+from ane.bundles import open_model
+from ane.bundles.bundle import Bundle
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
 from converters.proof.parity import (
@@ -13,9 +20,13 @@ from converters.proof.parity import (
     called_by_probe,
     check_threshold,
     mean_snr_db,
+    reference_backend,
     relative_error,
     threshold_of,
+    used_columns,
 )
+from converters.tortoise.probes import prefill
+from tests.small_bundle import write_small_bundle
 
 # network, kind, precision → threshold with fp32 maths, and with fp16 rounding
 THRESHOLDS = [
@@ -111,3 +122,63 @@ def test_an_fp32_onnx_graph_must_not_have_a_larger_error(network, kind, largest)
 def test_the_error_of_an_array_is_relative_to_its_own_largest_value():
     references, outputs = [np.array([100.0, 1.0]), np.array([1.0, 0.5])], [np.array([99.0, 1.0]), np.array([1.0, 0.6])]
     assert relative_error(references, outputs) == pytest.approx(0.1)
+
+
+class WithoutKeys:
+    """A backend whose decoder returns the right outputs for a prefix, and stores another prefix's keys and values."""
+
+    def __init__(self, backend):
+        self.backend = backend
+
+    def __getattr__(self, name):
+        return getattr(self.backend, name)
+
+    def decoder(self, lanes: int, capacity: int):
+        decoder = self.backend.decoder(lanes, capacity)
+        store = decoder.prefill
+
+        def prefill_and_forget(columns: np.ndarray):
+            outputs = store(columns)
+            store(np.zeros_like(columns))
+            return outputs
+
+        decoder.prefill = prefill_and_forget
+        return decoder
+
+
+@pytest.fixture(scope="module")
+def model():
+    return open_model("demo")
+
+
+def test_a_prefill_that_stores_wrong_keys_is_noticed(model):
+    backend = reference_backend(model, keep=True)
+    expected, actual = (prefill(each, model, {"columns": 24}, np.random.default_rng(0))
+                        for each in (backend, WithoutKeys(backend)))
+    same = [np.allclose(*pair, atol=0.01) for pair in zip(expected, actual, strict=True)]
+    assert same == [True] * 6 + [False] * 2 + [True] * 2
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Bundle:
+    return Bundle(write_small_bundle(tmp_path_factory.mktemp("bundles")))
+
+
+def test_every_function_has_a_probe_that_a_wrong_one_fails(small):
+    """Values 5 % too large are 26 dB away."""
+    for package in small.packages:
+        path = Path(small.path / package.path / FILE)
+        with safe_open(path, "np") as file:
+            thresholds = {name: float(dB) for name, dB in file.metadata().items()}
+        assert set(thresholds) == set(package.functions)
+        assert min(thresholds.values()) > 30, package.path
+        assert path.stat().st_size < 2_000_000
+
+
+def test_columns_that_a_decoder_left_unused_are_the_first():
+    x, mask = np.zeros((1, 2, 1, 3), np.float16), np.full((1, 1, 3, 5), MASKED, np.float16)
+    x[0, :, 0, :2], mask[0, 0, :2, :2] = [[1, 2], [3, 4]], 0
+    filled = used_columns({"x": x, "mask": mask})
+    np.testing.assert_array_equal(filled["x"][0, :, 0], [[1, 2, 1], [3, 4, 3]])
+    np.testing.assert_array_equal(filled["mask"][0, 0, 2], filled["mask"][0, 0, 0])
+    assert used_columns({"x": x}).keys() == {"x"}
