@@ -46,17 +46,6 @@ def test_a_cache_that_grows_keeps_its_content(torch, onnx):
     assert near(*(one.step(x, length + GROWTH + 2) for one in both))
 
 
-def test_a_longer_second_prefix_does_not_change_lanes(torch, onnx):
-    together, separate = onnx.decoder(1, 8, 2), torch.decoder(1, 8)
-    for one in (together, separate):
-        one.prefill(columns(1, 5))
-    x = columns(3, 1, 2)
-    assert near(separate.step(x, np.zeros(1, dtype=np.int64)), together.step(x, np.zeros(1, dtype=np.int64)))
-    together.prefill(columns(2, 30), 1)
-    x = columns(4, 1, 1)
-    assert near(separate.step(x, np.full(1, 2)), together.step(x, np.full(1, 2)))
-
-
 @pytest.mark.parametrize(("precision", "threshold"), [("fp16", 50), ("int8", 25), ("int4", 9)])
 def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precision, threshold):
     package, = (both for both in decoder_bundle.onnx_packages
