@@ -92,14 +92,6 @@ def test_vectors_of_many_lengths_equal_the_references(module, paths, style, arit
     assert worst(module, ranking(module, paths[style], arithmetic)) >= least
 
 
-def test_wide_norms_compute_in_float32(module, tmp_path):
-    text, _ = graphs(module, (16,))
-    path, = saved(text, Style("fp16", frozenset({"norm"})), tmp_path).values()
-    roots = [op for op in Package(path).function("main").ops if op.type in ("rsqrt", "layer_norm")]
-    assert len(roots) == 5
-    assert {type.dtype for op in roots for type in op.outputs.values()} == {"fp32"}
-
-
 def test_scores_are_upstreams_products(module, paths):
     ranked = ranking(module, paths[FP32], FP16)
     text, codes = ids(9), ids(30, rows=3)
