@@ -53,20 +53,24 @@ def _encoder(s: Style, mel: Var, *, network: WhisperEncoder, scale: float) -> di
 def _encoder_block(s: Style, x: Var, block: WhisperEncoderBlock, scale: float, name: str) -> Var:
     """One pre-norm block: x (1, D, 1, N), scaled by ``scale``, → the same."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
-    y = _attention(s, q, k, v, block.attn.heads)
+    y = attend_to_all(s, q, k, v, block.attn.heads)
     x = mb.add(x=x, y=blocks.linear(s, y, block.attn.out, f"{name}.attn.out", scale))
     y = blocks.layer_norm(s, x, block.mlp_ln, f"{name}.mlp_ln", scale)
     return mb.add(x=x, y=feed_forward(s, y, block.mlp, scale, f"{name}.mlp"), name=blocks.value_name(name))
 
 
-def _attention(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
-    """Attention of all positions to all, in blocks of queries: (1, D, 1, N) each."""
-    N = q.shape[3]
-    if N <= QUERIES:
-        return blocks.attention(s, q, k, v, heads, None)
+def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
+    """Attention of all positions to all, in blocks of queries: (1, D, 1, N) each.
+
+    The mean of the values passes beside the attention, which changes nothing while its weights add up to 1. Many
+    weights of trained networks are subnormal in fp16, and an M1 replaces them by 0: together they are near a mean.
+    """
+    N, mean = q.shape[3], mb.reduce_mean(x=v, axes=[3], keep_dims=True)
+    v = mb.sub(x=v, y=mean)
     sizes = [min(QUERIES, N - start) for start in range(0, N, QUERIES)]
-    parts = mb.split(x=q, split_sizes=sizes, axis=3)
-    return mb.concat(values=[blocks.attention(s, part, k, v, heads, None) for part in parts], axis=3)
+    parts = [q] if len(sizes) == 1 else mb.split(x=q, split_sizes=sizes, axis=3)
+    attended = [blocks.attention(s, part, k, v, heads, None) for part in parts]
+    return mb.add(x=attended[0] if len(parts) == 1 else mb.concat(values=attended, axis=3), y=mean)
 
 
 # Layers of encoder and decoder; reference: ``ane.models.whisper.networks.layers``

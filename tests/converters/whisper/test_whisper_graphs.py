@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ane.backends.mil import Package
+from ane.backends.mil.interpreter import Arithmetic
 from ane.backends.packaged.decoder import joined_logits
 from ane.bundles.family import find_family
 from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
@@ -23,7 +24,15 @@ from converters.coreml.target import check_options
 from converters.functions import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
 from converters.whisper.functions import prefill_columns
-from converters.whisper.graphs import QUERIES, decoder_graphs, decoder_scale, encoder, encoder_scale, memory
+from converters.whisper.graphs import (
+    QUERIES,
+    attend_to_all,
+    decoder_graphs,
+    decoder_scale,
+    encoder,
+    encoder_scale,
+    memory,
+)
 from tests.backends.packaged.packages import FP16, FP32, NARROW, ROUNDED, functions, saved
 
 
@@ -83,6 +92,21 @@ def test_a_prefill_matches_the_network(tmp_path, style, arithmetic, threshold):
     hidden, logits = reference(network, x, states)
     assert snr_db(hidden.T, outputs["hidden"][0, :, 0]) >= threshold
     assert snr_db(logits, joined_logits(outputs, slice(5))) >= threshold
+
+
+def test_many_subnormal_weights_of_attention_may_be_flushed(tmp_path):
+    """As in trained encoders: one position gets most of the attention, 1500 others 5e-5 each, 7 % in all."""
+    N, width = 1500, 16
+    q, k = np.zeros((2, 1, width, 1, N), np.float32)
+    q[:, 0], k[:, 0, :, 7] = 1, np.log(20000)
+    v = 1 + 0.3 * np.random.default_rng(0).standard_normal((1, width, 1, N)).astype(np.float32)
+    graph = CoreMLGraph("attention", {}, {"q": q.shape, "k": k.shape, "v": v.shape},
+                        lambda style, q, k, v: {"y": attend_to_all(style, q, k, v, heads=1)})
+    attended = run(graph, Style(), tmp_path, Arithmetic(fp16=True, flush=True), q=q, k=k, v=v)["y"]
+    weight = np.exp(k[0, 0, 0]) / np.exp(k[0, 0, 0]).sum()
+    assert np.median(weight) < 6e-5
+    assert weight.sum() - weight.max() > 0.06
+    assert snr_db(np.repeat(v @ weight[:, None], N, axis=3), attended) >= 45
 
 
 def test_the_memory_is_the_keys_and_values_of_the_cross_attention(tmp_path):
