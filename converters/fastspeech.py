@@ -1,6 +1,6 @@
 """FastSpeech and its vocoder: Core ML graphs, ONNX graphs, default lengths and test inputs of their functions.
 
-Reference: ``ane.models.fastspeech.networks.acoustic``. The embedding table and the length regulator stay on the host;
+Reference: ``ane.models.fastspeech.networks``. The embedding table and the length regulator stay on the host;
 the regulator's repeats arrive as a matrix of zeros and ones. Streams are normalised after every residual, so they
 stay near 1 and are not scaled (blocks, principle 7). A text and its frames get their buckets independently: the
 text's by its symbols, then, when the durations are known, the mel's by its frames.
@@ -17,8 +17,14 @@ from ane.backends.base import Backend
 from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 from ane.bundles import Model
 from ane.models.durations import alignment_matrix
-from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
-from ane.models.fastspeech.networks.layers import FFTBlock, FFTStack, joined_heads, position_table
+from ane.models.fastspeech.networks import (
+    FastSpeech,
+    FastSpeechConfig,
+    FFTBlock,
+    FFTStack,
+    joined_heads,
+    position_table,
+)
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 from converters.functions import Bucket, ConvertibleModel, Function, Sizes

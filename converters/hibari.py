@@ -1,6 +1,6 @@
 """hibari's three parts as Core ML graphs and as ONNX graphs, their default lengths and their test inputs.
 
-Reference: ``ane.models.hibari.networks.hibari``. The embedding tables, the repeats of states and the order of the
+Reference: ``ane.models.hibari.networks``. The embedding tables, the repeats of states and the order of the
 prosody's frames stay on the host. In every Core ML graph x is 0 in the padding, and ``inside`` (1, 1, 1, N) is 1 in the
 sequence and 0 after it; the output is y (1, C', 1, N). A text gets its bucket by its phonemes. Frames are computed in
 windows of any length up to the largest bucket.
@@ -15,7 +15,7 @@ from torch import nn
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.hibari.networks.hibari import AttentionLayer, ConvNextBlock, Hibari, PhonemeEncoder
+from ane.models.hibari.networks import AttentionLayer, ConvNextBlock, Hibari, PhonemeEncoder
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.functions import Bucket, ConvertibleModel, Function

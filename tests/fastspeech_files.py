@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from ane.bundles.weights import skeleton
-from ane.models.fastspeech.networks import NETWORKS
-from ane.models.fastspeech.networks.acoustic import FastSpeechConfig
-from ane.models.fastspeech.networks.layers import position_table
+from ane.models.fastspeech.networks import NETWORKS, FastSpeechConfig, position_table
 from ane.models.vocoders.hifigan import MelHifiganConfig
 from tests.random_model import draw
 

@@ -22,7 +22,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
 from ane.bundles.weights import SCALE
-from ane.models.hibari.networks.hibari import HibariConfig
+from ane.models.hibari.networks import HibariConfig
 from ane.system.version import version
 from benchmarks.packages import PACKAGES, package_folder
 
@@ -58,7 +58,7 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
     parameters = sum(value.size for key, value in weights.items() if not key.endswith(SCALE))
     write_manifest(folder, Manifest(
-        name="demo-fast", precision="fp32", trained=True, default_voice="", description=DESCRIPTION,
+        name="demo-fast", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
         networks={"hibari": NetworkRecord(HibariConfig(), record(folder, file), parameters)}, licence="Apache-2.0",
         source={"package": f"{PACKAGE.name} {PACKAGE.version}", "sha256": PACKAGE.sha256, "file": model.name},
         created_by=f"tortoise-ane {version()}", clones=False, family="hibari"))

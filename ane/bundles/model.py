@@ -25,7 +25,7 @@ class Model(ABC):
         networks: names (of ``family.networks``) of the networks it has.
         precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
         trained: False when the weights are random numbers.
-        default_voice: the voice to speak with when none is named.
+        default_voice: the voice to speak with when none is named; of a model of one voice, what it is called.
         voices: directory of the voices that come with it, or None.
         settings: synthesis settings that replace upstream's for this model; see ``Settings.of``.
         clones: whether clips of any speaker give that speaker's voice; False for a model trained on few speakers.

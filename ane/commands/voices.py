@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane.bundles import Model, add_model_arguments, is_path, open_model
-from ane.bundles.opening import DEFAULT_BUNDLE, DEMO
+from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
 from ane.commands.messages import LOGGER, output_console, plain_table, report_console
 from ane.system import paths
@@ -17,9 +17,6 @@ from ane.system.files import check_output_file
 
 if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handlers, so that --help is quick
     from ane.voices import FoundVoice, Voice
-
-
-OWN_VOICES = {DEFAULT_BUNDLE: "heart"}      # the names of voices that models of one voice do not state
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -76,7 +73,7 @@ def list_command(args: argparse.Namespace) -> int:
 
     model = open_model(args.bundle, args.checkpoints)
     if model.voice_names or not model.has_latents:
-        names = model.voice_names or [OWN_VOICES.get(model.name, model.name)]
+        names = model.voice_names or [model.default_voice or model.name]
         as_json = getattr(args, "json", False)
         output_console().print(json.dumps([{"name": name, "files": []} for name in names]) if as_json else
                                ", ".join(names))

@@ -19,7 +19,7 @@ from ane.backends.packaged.functions import LoadedFunction
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.decoding import Embeddings, Prompt, candidates_of, make_lanes
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
@@ -101,9 +101,15 @@ def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Se
     """What the runtime does for one sentence of at most ``codes`` codes; the arrays of the calls, and the sound."""
     backend = recording_backend(bundle, precision)
     [chunk, *_] = split_into_chunks(text, bundle, settings)
-    prompt = Prompt(voice.ar, chunk.tokens, [InverseCdfSampler(Randomness(SEED).candidate(0, 0))])
     sampling = replace(settings.sampling, max_codes=min(settings.sampling.max_codes, codes))
-    [[candidate]] = decode(backend, [prompt], bundle.config(DECODER), sampling, lanes=1, rewrite_tail=False)
+    config, sampler = bundle.config(DECODER), InverseCdfSampler(Randomness(SEED).candidate(0, 0))
+    prompt = Prompt(voice.ar, chunk.tokens, [sampler], Embeddings(**backend.embeddings()), config, sampling,
+                    rewrite_tail=False)
+    lanes = make_lanes(backend, config, 1, sampling.max_codes, 1, len(prompt.prefix()))
+    job = lanes.add(prompt)
+    while not job.done:
+        lanes.step()
+    [candidate] = candidates_of(job)
     sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)
     replay = {"text": chunk.text, "seed": SEED, "maxCodes": sampling.max_codes, "codes": candidate.codes,
               "calls": backend.runtime.calls}

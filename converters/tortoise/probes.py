@@ -119,8 +119,8 @@ def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
     frames = bucket["frames"] - 7
     denoiser = bind_denoiser(backend, model, max(frames // 5, 1), frames, rng)
     guidance = 2.0 if bucket["batch"] == 2 else None
-    return [sample(denoiser, frames, Diffusion(bucket["steps"], sampler, guidance), rng,
-                   prediction=model.config("diffusion").prediction) for sampler in ("p", "dpm++2m")]
+    return [sample(denoiser, [frames], Diffusion(bucket["steps"], sampler, guidance), [rng],
+                   prediction=model.config("diffusion").prediction)[0] for sampler in ("p", "dpm++2m")]
 
 
 def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],

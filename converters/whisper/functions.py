@@ -1,7 +1,7 @@
 """Whisper's converted functions, and the default lengths of Core ML's."""
 
 from ane.bundles import Model
-from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, stores
 from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
 from converters.whisper import graphs, probes

@@ -13,9 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderBlock
-from ane.models.whisper.networks.layers import WhisperAttention
-from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderBlock
+from ane.models.whisper.networks import (
+    WhisperAttention,
+    WhisperDecoder,
+    WhisperDecoderBlock,
+    WhisperEncoder,
+    WhisperEncoderBlock,
+)
 from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
@@ -73,7 +77,7 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
     return mb.add(x=attended[0] if len(parts) == 1 else mb.concat(values=attended, axis=3), y=mean)
 
 
-# Layers of encoder and decoder; reference: ``ane.models.whisper.networks.layers``
+# Layers of encoder and decoder; reference: ``ane.models.whisper.networks``
 
 def queries(s: Style, x: Var, attention: WhisperAttention) -> Var:
     """(1, D, 1, S), divided by √width."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.onnx.graph import (
     LANES,
     PREFILL_OUTPUTS,

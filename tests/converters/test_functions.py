@@ -111,7 +111,7 @@ def copy(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize(("file", "changes"), [
-    ("ane/models/tortoise/networks/univnet.py", True), ("ane/models/whisper/networks/text_decoder.py", True),
+    ("ane/models/tortoise/networks/univnet.py", True), ("ane/models/whisper/networks.py", True),
     ("ane/models/vocoders/hifigan.py", True), ("converters/functions.py", True), ("converters/blocks.py", True),
     ("converters/vocoders.py", True), ("converters/tortoise/functions.py", True),
     ("converters/coreml/merge.py", True), ("converters/onnx/graph.py", True),

@@ -17,10 +17,10 @@ from ane.backends.mil import Arithmetic, Package
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged import UnivnetVocoder
+from ane.models.tortoise.packaged import univnet_sounds
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
-from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder
+from ane.models.vocoders.segments import hifigan_sounds
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
@@ -68,9 +68,9 @@ class VocoderCase:
     graphs: list[CoreMLGraph]
     paths: Callable[[Style], dict[str, Path]]
 
-    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> PackagedVocoder:
+    def vocoder(self, style: Style = FP32, arithmetic: Arithmetic = FP16) -> Callable[..., np.ndarray]:
         found = functions(self.graphs, self.paths(style), arithmetic)
-        return (UnivnetVocoder if isinstance(self.network, UnivNet) else HifiganVocoder)(found)
+        return partial(univnet_sounds if isinstance(self.network, UnivNet) else hifigan_sounds, found)
 
     def inputs(self, length: int, batch: int = 1) -> tuple[np.ndarray, ...]:
         rng, config = np.random.default_rng(length), self.network.config

@@ -21,12 +21,12 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
 from ane.bundles import Model, open_model
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
 from converters.proof.parity import mean_snr_db
+from tests.decoding import ChunkPrompt, decode
 from tests.random_model import RandomModel
 
 pytestmark = pytest.mark.usefixtures("torch_on_cuda")
@@ -200,8 +200,9 @@ def test_the_same_seed_gives_the_same_codes_as_on_the_cpu(lanes):
     config = model.config("autoregressive")
 
     def sample(device: str) -> list[list[int]]:
-        chunks = [Prompt(columns(index, 1, width=config.model_dim), text_tokens(list(range(3, 12 + 5 * index)), config),
-                        [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(3)])
+        chunks = [ChunkPrompt(columns(index, 1, width=config.model_dim),
+                              text_tokens(list(range(3, 12 + 5 * index)), config),
+                              [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(3)])
                   for index in range(3)]
         return [one.codes for row in decode(TorchBackend(model, device, "fp32"), chunks, config,
                                             Sampling(max_codes=100), lanes) for one in row]

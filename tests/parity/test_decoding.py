@@ -7,8 +7,9 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
-from ane.models.tortoise.decoding import Prompt, decode, pad_codes, trimmed_length
+from ane.models.tortoise.decoding import pad_codes, trimmed_length
 from ane.models.tortoise.sampling import Sampler, Sampling
+from tests.decoding import ChunkPrompt, decode
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_greedy_codes_are_upstreams(golden_stage, model, backend, name, penalty,
 
     sampling = Sampling(temperature=1.0, repetition_penalty=penalty, top_k=config.number_mel_codes, top_p=1.0,
                         max_codes=len(expected))
-    prompt = Prompt(stage["cond_latent"], stage["text_ids"][0], [greedy])
+    prompt = ChunkPrompt(stage["cond_latent"], stage["text_ids"][0], [greedy])
     [[candidate]] = decode(backend, [prompt], config, sampling)
     codes = candidate.codes + [config.stop_mel_token] * candidate.stopped
     np.testing.assert_array_equal(codes, expected[:len(codes)])
@@ -72,7 +73,7 @@ def test_steps_compute_upstreams_latents_on_any_number_of_lanes(golden_stage, mo
     """In upstream too (single_pass), the states of decoding and seven more equal the second pass."""
     stage = golden_stage("single_pass")
     allowed = tolerance("single_pass", "second_pass_latents")
-    prompt = Prompt(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
+    prompt = ChunkPrompt(stage["cond_latent"], stage["text_ids"][0], [replay(stage["codes"][0]) for _ in range(3)])
     [candidates] = decode(backend, [prompt], model.config("autoregressive"),
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes)
     for candidate in candidates:
@@ -89,7 +90,7 @@ def test_with_upstreams_random_numbers_all_candidates_are_upstreams(golden_stage
     rows = [(batch, row) for batch in batches for row in range(len(stage[f"{batch}.codes"]))]
     samplers = [sampler_of_upstream(*(stage[f"{batch}.multinomial_{part}"][:, row] for part in ("ids", "exponential")))
                 for batch, row in rows]
-    [candidates] = decode(backend, [Prompt(stage["ar_latent"], stage["text_ids"][0], samplers)], config,
+    [candidates] = decode(backend, [ChunkPrompt(stage["ar_latent"], stage["text_ids"][0], samplers)], config,
                           Sampling(max_codes=stage["codes_fixed"].shape[1]), lanes=3)
     for (batch, row), candidate, whole in zip(rows, candidates, stage["codes_fixed"], strict=True):
         codes = candidate.codes + [config.stop_mel_token] * candidate.stopped

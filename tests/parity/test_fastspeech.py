@@ -13,8 +13,7 @@ from ane.backends import load_backend
 from ane.bundles.weights import skeleton
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
-from ane.models.fastspeech.networks import NETWORKS
-from ane.models.fastspeech.networks.acoustic import FastSpeech, FastSpeechConfig
+from ane.models.fastspeech.networks import NETWORKS, FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
 from converters.fastspeech import published_names
 from converters.proof.engine_values import capture_outputs

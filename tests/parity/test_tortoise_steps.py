@@ -197,7 +197,7 @@ def test_complete_sampling_runs_are_upstreams(golden_stage, backend, tolerance, 
         diffusion = Diffusion(len(samples), sampler, None if run.endswith("nocf") else 2.0)
         frames = frame_count(stage["latents"].shape[1])
         denoiser = backend.denoiser([stage["latents"]], stage["conditioning_latent"], [frames])
-        mel = sample(denoiser, frames, diffusion, recorded_noise(stage, run))
+        [mel] = sample(denoiser, [frames], diffusion, [recorded_noise(stage, run)])
         assert_close(mel[0], samples[-1], tolerance("diffusion", f"{run}.samples"), run)
         [mel] = spectrograms(backend, [stage["latents"][0]], stage["conditioning_latent"], diffusion,
                              [recorded_noise(stage, run)])

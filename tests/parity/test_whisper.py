@@ -18,8 +18,7 @@ from ane.backends.torch.static_decoder import StaticDecoder
 from ane.models.whisper.checkpoints import openai_name
 from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.features import RATE, WINDOW_SECONDS, log_mel, pad_or_cut, whisper_filters
-from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
-from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 from ane.models.whisper.tokenizer_files import find_tokenizer
 from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer
 from tests.models.whisper.random_whisper import COVERED_TEXTS, RANKS

@@ -23,7 +23,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles.packages import read_section, section
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import WindowDecoder, WindowText
-from ane.models.whisper.networks.text_decoder import WhisperDecoder
+from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.models.whisper.tokens import SpecialTokens, WhisperTokenizer
 from ane.models.whisper.transcript import TranscriptSegment

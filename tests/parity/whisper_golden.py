@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ane.models.whisper.checkpoints import SIZES, WhisperCheckpoint
 from ane.models.whisper.decoding import DecodingOptions
-from ane.models.whisper.networks.text_decoder import WhisperDecoder
+from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokens import SpecialTokens, suppressed_tokens
 
 FP32 = 1e-4         # what the golden set's README allows in float32

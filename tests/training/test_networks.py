@@ -10,10 +10,11 @@ import torch
 from ane.audio.mel import HOP
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Prompt, decode, pad_codes
+from ane.models.tortoise.decoding import pad_codes
 from ane.models.tortoise.ranking import score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
+from tests.decoding import ChunkPrompt, decode
 from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence
 from training.pitch import MIDDLE
 from training.publish import TrainedModel
@@ -93,7 +94,7 @@ def test_latents_in_training_equal_those_of_the_pipeline():
     trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
     text = Tokenizer(tokenizer_json()).encode("hello there")
     sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [InverseCdfSampler(np.random.default_rng(5))]
-    chunk = Prompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
+    chunk = ChunkPrompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)
     [[candidate]] = decode(TorchBackend(trained, "cpu"), [chunk], config, sampling)
     assert candidate.stopped
     rows, positions, targets, first = training_sequence(

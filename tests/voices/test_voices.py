@@ -10,7 +10,7 @@ import torch
 from ane.audio import write
 from ane.backends import load_backend
 from ane.bundles import open_model
-from ane.models.tortoise.stages import STAGES
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.voices import (
     CONDITIONING_SAMPLES,
     conditioning_window,

@@ -14,9 +14,7 @@ from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS, layout
-from ane.models.fastspeech.networks import NETWORKS
-from ane.models.fastspeech.networks.acoustic import PADDINGS, FastSpeechConfig
-from ane.models.fastspeech.networks.layers import HEAD_WIDTH, position_table
+from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError

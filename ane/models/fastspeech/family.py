@@ -1,19 +1,67 @@
-"""What FastSpeech declares to bundles, backends and commands."""
+"""What FastSpeech declares to bundles, backends and commands, with its stages (named network calls).
+
+Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel bands.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
+from ane.backends.fixed_shapes import pad_last_axis, row_lengths, run_rows, sequence_masks, smallest_fitting
 from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint, is_fastspeech, source_files
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stages import FASTSPEECH_STAGES
+from ane.models.vocoders.segments import hifigan_sounds
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
     from ane.backends.base import Backend
     from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
+
+
+def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of text. Raises UserError when a row has more symbols than the largest bucket."""
+    states = package.table("word_emb.weight")[inputs["ids"]]
+    return run_rows(package, stage, states, inputs["mask"], "symbols", ("states", "log_durations"))
+
+
+def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of mel. Raises UserError when a row has more frames than the largest bucket."""
+    functions, states, alignment = package.functions(stage), inputs["states"], inputs["alignment"]
+    rows: list[np.ndarray] = []
+    for row, length in enumerate(row_lengths(inputs["mask"])):
+        function = smallest_fitting(functions, "the speech", frames=length, symbols=states.shape[1])
+        frames, symbols = function.bucket["frames"], function.bucket["symbols"]
+        matrix = np.zeros((1, 1, symbols, frames), np.float32)
+        matrix[0, 0, :states.shape[1], :length] = alignment[row, :, :length]
+        mel = function(states=pad_last_axis(states[row].T[None, :, None], symbols), alignment=matrix,
+                       inside=sequence_masks(length, frames)["inside"])["mel"]
+        rows.append(pad_last_axis(mel[0, :, 0, :length], alignment.shape[2]))
+    return np.stack(rows)
+
+
+def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of the vocoder."""
+    return hifigan_sounds(package.functions(stage), inputs["mel"])
+
+
+# masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
+STAGES = {
+    # the output's last channel is the log durations, the others are the encoder's states
+    "text": Stage("fastspeech", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
+                  TensorSpec(("B", "T", "C+1")), "text", run_text),
+    # the alignment repeats the states (ane.models.durations)
+    "mel": Stage("fastspeech", {"states": TensorSpec(("B", "T", "C")), "alignment": TensorSpec(("B", "T", "L")),
+                                "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "mel", run_mel),
+    "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
+                     packaged=run_vocoder),
+}
+
+FASTSPEECH_STAGES = ModelStages(STAGES)
 
 
 class FastSpeechFamily(ModelFamily):

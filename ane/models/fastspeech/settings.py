@@ -6,6 +6,10 @@ from ane.models.durations import Rounding
 from ane.speech.settings import SpeechSettings, split_setting
 from ane.system.checked import checked
 
+SAMPLE_RATE = 22050
+HOP = 256               # samples of a mel frame
+HIGHEST = 8000.0        # Hz: upper end of the mel bands
+
 
 @checked
 class FastSpeechSettings(SpeechSettings):

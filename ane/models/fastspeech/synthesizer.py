@@ -10,8 +10,7 @@ from ane.audio.mel import griffin_lim
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
-from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stages import HIGHEST, HOP, SAMPLE_RATE
+from ane.models.fastspeech.settings import HIGHEST, HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.text import (
     SymbolChunk,
     halve,

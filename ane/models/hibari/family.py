@@ -1,16 +1,59 @@
-"""What hibari declares to bundles, backends and commands."""
+"""What hibari declares to bundles, backends and commands: its stages (named network calls), and how packages run them.
+
+Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P and C channels of the states for the
+prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs may be anything.
+"""
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
+from ane.backends.fixed_shapes import run_rows
 from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
-from ane.models.hibari.networks import NETWORKS
+from ane.models.hibari.networks import NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
-from ane.models.hibari.stages import HIBARI_STAGES
+from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
     from ane.backends.base import Backend
     from ane.models.hibari.synthesizer import HibariSynthesizer
+
+
+TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
+
+
+def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of text: phonemes are looked up here."""
+    tables = np.concatenate([package.table(key) for key in TABLES], axis=1)
+    return run_rows(package, stage, tables[inputs["ids"]], inputs["mask"], "symbols")
+
+
+def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of prosody. Packages return both frames of a slow frame side by side, f0 in hundreds of Hz."""
+    found = run_rows(package, stage, inputs["states"], inputs["mask"], "frames")            # (B, S, 4)
+    B, S, _ = found.shape
+    found = found.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
+    return found * np.array([PITCH_SCALE, 1], np.float32)
+
+
+def run_spectra(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of spectra."""
+    return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")
+
+
+STAGES = {
+    # channels: the states for the prosody, those for the sound, and the log durations
+    "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
+                  TensorSpec(("B", "T", "P+C+1")), "text", run_text),
+    # states repeated for their durations → f0 in Hz, and energy
+    "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
+                     TensorSpec(("B", "2S", 2)), "prosody", run_prosody),
+    "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
+                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra", run_spectra),
+}
+HIBARI_STAGES = ModelStages(STAGES)
 
 
 class HibariFamily(ModelFamily):

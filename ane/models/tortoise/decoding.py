@@ -9,8 +9,8 @@ code i is latent i of that pass, because the network is causal. Upstream also ov
 before that pass; only the few latents that this changes need another call, with the lane's cache.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -115,8 +115,6 @@ class Candidate:
 PREFIX_ID = 1       # upstream's placeholder for every position of the prefix; the repetition penalty applies to it
 LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ignores the distribution
 
-DecodingProgress = Callable[[int, int], None]       # codes sampled, candidates finished
-
 
 @dataclass
 class Prompt:
@@ -126,7 +124,6 @@ class Prompt:
     Attributes:
         conditioning: the voice's conditioning latent (1, D) float32.
         tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
-        tables, config, sampling: set by ``decode`` where it is called.
         rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
             call per candidate; otherwise ``Candidate.latents`` ends before them.
         codes: sampled so far in all candidates.
@@ -135,9 +132,9 @@ class Prompt:
     conditioning: np.ndarray
     tokens: Sequence[int]
     samplers: Sequence[Sampler]
-    tables: Embeddings = None           # type: ignore[assignment]
-    config: UnifiedVoiceConfig = None   # type: ignore[assignment]
-    sampling: Sampling = None           # type: ignore[assignment]
+    tables: Embeddings
+    config: UnifiedVoiceConfig
+    sampling: Sampling
     rewrite_tail: bool = True
     codes: int = 0
 
@@ -233,29 +230,6 @@ def check_codes(max_codes: int, limit: int) -> None:
     if not 1 <= max_codes <= limit:
         raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}",
                         "max_codes")
-
-
-def decode(backend: Backend, prompts: Sequence[Prompt], config: UnifiedVoiceConfig, sampling: Sampling,
-           lanes: int = 16, rewrite_tail: bool = True,
-           progress: DecodingProgress = lambda codes, finished: None,
-           recorded_heads: Sequence[tuple[int, int]] = ()) -> Iterator[list[Candidate]]:
-    """Yield the candidates of each chunk in order, as soon as they and those of earlier chunks have ended.
-
-    Work is done only while the caller waits for a result. ``progress`` is called after every step. Other arguments:
-    ``Prompt``, ``make_lanes``.
-    """
-    tables = Embeddings(**backend.embeddings())
-    count = sum(len(prompt.samplers) for prompt in prompts)
-    lanes = min(lanes, count)
-    longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
-    shared = make_lanes(backend, config, lanes, sampling.max_codes, min(lanes, len(prompts)), longest, recorded_heads)
-    jobs = [shared.add(replace(prompt, tables=tables, config=config, sampling=sampling, rewrite_tail=rewrite_tail))
-            for prompt in prompts]
-    for job in jobs:
-        while not job.done:
-            shared.step()
-            progress(sum(each.prompt.codes for each in jobs), sum(each.finished for each in jobs))
-        yield candidates_of(job)
 
 
 def candidates_of(job: LaneJob) -> list[Candidate]:

@@ -163,19 +163,13 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
 SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
 
 
-def sample(denoiser: Denoiser, frames: int, diffusion: Diffusion, rng: np.random.Generator,
-           progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> np.ndarray:
-    """Sample a normalised mel (1, 100, frames) float32 within ±1; ``prediction``: see ``denoising_steps``.
+def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs: Sequence[np.random.Generator],
+           progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> list[np.ndarray]:
+    """Sample normalised mels (1, 100, L) float32 within ±1, one call per step; ``prediction``: see ``denoising_steps``.
 
-    Draws from ``rng`` float32 normals (1, 100, frames): x_T, then for sampler ``p`` one per step, the last unused.
+    Each draws from its own ``rng`` float32 normals (1, 100, L): x_T, then for sampler ``p`` one per step, the last
+    unused.
     """
-    return sample_batch(denoiser, [frames], diffusion, [rng], progress, prediction)[0]
-
-
-def sample_batch(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion,
-                 rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
-                 prediction: str = "epsilon") -> list[np.ndarray]:
-    """``sample`` for several utterances, one call per step; each draws from its own ``rng`` as ``sample`` does."""
     initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
     xs, previous_x0s = map(list, zip(*initial, strict=True))
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
@@ -215,13 +209,14 @@ def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
 
 def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
                  rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
-                 prediction: str = "epsilon") -> list[np.ndarray]:
+                 prediction: str = "epsilon", lengths: Sequence[int] = ()) -> list[np.ndarray]:
     """Latents (N, D) of utterances and their voice's diffusion latent (1, C) → log-mels (1, 100, L) for the vocoder, in
     order.
 
     Each has its own ``rng``. They are batched as the backend prefers. ``progress`` counts the steps of all utterances.
+    ``lengths``: the frames of each, where they are parts of longer ones.
     """
-    lengths = [frame_count(len(rows)) for rows in latents]
+    lengths = lengths or [frame_count(len(rows)) for rows in latents]
     total = diffusion.steps * len(lengths)
     mels: list[np.ndarray] = []
     for group in group_by_frames(lengths, backend.max_batched_frames):
@@ -231,7 +226,7 @@ def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndar
         rows, random = [latents[index] for index in group], [rngs[index] for index in group]
         frames = [lengths[index] for index in group]
         denoiser = backend.denoiser([array[None] for array in rows], voice, frames)
-        normalised = sample_batch(denoiser, frames, diffusion, random, report, prediction)
+        normalised = sample(denoiser, frames, diffusion, random, report, prediction)
         mels += [denormalise_mel(mel) for mel in normalised]
     return mels
 

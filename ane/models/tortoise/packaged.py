@@ -10,7 +10,7 @@ from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
 from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
-from ane.models.vocoders.segments import HifiganVocoder, PackagedVocoder, zero_padded
+from ane.models.vocoders.segments import hifigan_sounds, sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
 INPUT = "the text"      # what is too long when no bucket fits
@@ -125,99 +125,78 @@ def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
     return code[..., np.minimum(source.astype(np.int64), count - 1)]
 
 
-class ClvpEncoder:
-    """The text or the speech encoder; rows of a batch are encoded one by one.
+def clvp_vectors(functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str,
+                 ids: np.ndarray) -> np.ndarray:
+    """Ids (B, T) int64 → vectors of CLVP's text or speech encoder (B, E) float32; rows are encoded one by one.
 
     Args:
-        functions: of the kind clvp_text or clvp_speech.
-        table: embeddings (ids, width) float32.
-        factor: length of the vectors returned: exp(temperature) for the text, 1 for the speech.
+        functions: of the kind clvp_text or clvp_speech. table: embeddings (ids, width) float32.
+        factor: length of the vectors: exp(temperature) for the text, 1 for the speech.
         what: name of the input in messages, "the text" or "the speech".
+
+    Raises:
+        UserError: too long for every bucket, or an id that has no embedding.
     """
-
-    def __init__(self, functions: Sequence[FixedFunction], table: np.ndarray, factor: float, what: str):
-        self.functions, self.table, self.factor, self.what = functions, table, np.float32(factor), what
-
-    def __call__(self, ids: np.ndarray) -> np.ndarray:
-        """Ids (B, T) int64 → (B, E) float32.
-
-        Raises:
-            UserError: too long for every bucket, or an id that has no embedding.
-        """
-        if ids.size and not 0 <= ids.min() <= ids.max() < len(self.table):
-            raise UserError(f"{self.what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has "
-                            f"embeddings for {len(self.table)} ids")
-        return np.stack([self._vector(row) for row in ids])
-
-    def _vector(self, ids: np.ndarray) -> np.ndarray:
-        function = smallest_fitting(self.functions, self.what, positions=len(ids))
+    def vector(row: np.ndarray) -> np.ndarray:
+        function = smallest_fitting(functions, what, positions=len(row))
         positions = function.bucket["positions"]
-        x = pad_last_axis(self.table[ids].T[None, :, None], positions)
-        latent = function(x=x, **sequence_masks(len(ids), positions))["latent"].reshape(-1)
-        return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * self.factor
+        x = pad_last_axis(table[row].T[None, :, None], positions)
+        latent = function(x=x, **sequence_masks(len(row), positions))["latent"].reshape(-1)
+        return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * np.float32(factor)
+
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
+        raise UserError(f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
+                        f"{len(table)} ids")
+    return np.stack([vector(row) for row in ids])
 
 
-def run_clvp_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of clvp_text."""
-    factor = float(np.exp(package.table("temperature")))
-    return ClvpEncoder(package.functions(stage), package.table("text_emb.weight"), factor,
-                       "the text")(inputs["tokens"])
+def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of clvp_text and clvp_speech."""
+    [ids] = inputs.values()
+    side = stage.removeprefix("clvp_")
+    factor = float(np.exp(package.table("temperature"))) if side == "text" else 1.0
+    return clvp_vectors(package.functions(stage), package.table(f"{side}_emb.weight"), factor, f"the {side}", ids)
 
 
-def run_clvp_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of clvp_speech."""
-    return ClvpEncoder(package.functions(stage), package.table("speech_emb.weight"), 1.0,
-                       "the speech")(inputs["codes"])
-
-
-def clip_latents(functions: Sequence[FixedFunction], mel: np.ndarray) -> np.ndarray:
-    """The stages ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32.
+def run_clip_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32.
 
     Raises:
         UserError: no function takes clips of exactly this length; padding would change the latent.
     """
-    length = mel.shape[-1]
+    functions, length = package.functions(stage), inputs["mel"].shape[-1]
     function = next((f for f in functions if f.bucket["frames"] == length), None)
     if function is None:
         lengths = " or ".join(str(f.bucket["frames"]) for f in functions)
         raise UserError(f"a clip of {length} mel frames: {functions[0].package.stem} takes exactly {lengths} frames; "
                         "convert the model again")
-    return np.concatenate([function(mel=row[None, :, None])["latent"][:, :, 0, 0] for row in mel])
-
-
-def random_latents(functions: Sequence[FixedFunction], noise: np.ndarray) -> np.ndarray:
-    """The stages ar_random and diffusion_random: noise (B, width) → (B, width) float32."""
-    function, = functions
-    return np.concatenate([function(noise=row[None, :, None, None])["latent"][:, :, 0, 0] for row in noise])
-
-
-def run_clip_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    return clip_latents(package.functions(stage), **inputs)
+    return np.concatenate([function(mel=row[None, :, None])["latent"][:, :, 0, 0] for row in inputs["mel"]])
 
 
 def run_random_converter(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    return random_latents(package.functions(stage), **inputs)
+    """``Stage.packaged`` of ar_random and diffusion_random: noise (B, width) → (B, width) float32."""
+    function, = package.functions(stage)
+    return np.concatenate([function(noise=row[None, :, None, None])["latent"][:, :, 0, 0] for row in inputs["noise"]])
 
 
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
 
 
-class UnivnetVocoder(PackagedVocoder):
-    def __call__(self, mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """mel (B, 100, L), noise (B, Z, L + 10) → (B, 1, 256·L), all float32."""
-        return np.stack([self._row(*row)[None] for row in zip(mel, noise, strict=True)])
-
-    def _row(self, mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
+def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """mel (B, 100, L), noise (B, Z, L + 10) → (B, 1, 256·L), all float32."""
+    def sound(mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
         stop = mel.shape[1]
         mel = np.pad(mel, ((0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
         length = mel.shape[1]
         noise = np.pad(noise[:, :length], ((0, 0), (MIRRORED, MIRRORED)), mode="reflect")
-        return self._sound(stop, length, lambda begin, width: {
+        return sound_of_windows(functions, stop, length, lambda begin, width: {
             "mel": zero_padded(mel, begin, width), "noise": zero_padded(noise, begin + MIRRORED, width)})
+
+    return np.stack([sound(*row)[None] for row in zip(mel, noise, strict=True)])
 
 
 def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of univnet, hifigan and bigvgan."""
     if stage == "bigvgan":
-        return HifiganVocoder(package.functions(stage))(inputs["mel"])
-    vocoder = {"univnet": UnivnetVocoder, "hifigan": HifiganVocoder}[stage]
-    return vocoder(package.functions(stage))(**inputs)
+        return hifigan_sounds(package.functions(stage), inputs["mel"])
+    return {"univnet": univnet_sounds, "hifigan": hifigan_sounds}[stage](package.functions(stage), **inputs)

@@ -32,7 +32,7 @@ class Sampling:
     top_k: int = setting(50, "number of codes to sample from", metavar="K", group=CODES, ge=1)
     top_p: float = setting(0.8, "share of probability to sample codes from", metavar="P", group=CODES, gt=0, le=1)
     typical_mass: float | None = setting(None, "typical sampling with this mass", metavar="M", group=CODES, gt=0, lt=1)
-    max_codes: int = setting(500, "codes in a chunk at most, 21.5 a second", metavar="N", group=CODES)
+    max_codes: int = setting(500, "codes in a chunk at most, 21.5 a second", metavar="N", group=CODES, ge=1)
 
 
 @checked
@@ -194,22 +194,16 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
-    for name in ("split", "silence"):       # JSON has lists
-        if name in stated and not isinstance(stated[name], list | tuple):
-            raise _model_error(f"{name} must be two numbers, not {stated[name]!r}")
-    changes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
-                               for name, value in stated.items() if name != "sampling"}
-    sampling = stated.get("sampling", {})
-    if not isinstance(sampling, Mapping):
-        raise _model_error(f"sampling must be an object, not {sampling!r}")
+    if not isinstance(stated.get("sampling", {}), Mapping) or stated.get("split", ()) is None:
+        raise _model_error("sampling must be an object, and split two numbers")
+    changes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value       # JSON has lists
+                               for name, value in stated.items()}
     try:
-        if sampling:
-            changes["sampling"] = Sampling(**sampling)
+        if "sampling" in changes:
+            changes["sampling"] = Sampling(**changes["sampling"])
         Settings(**changes)
     except UserError as error:
         raise _model_error(str(error)) from error
-    if sampling and changes["sampling"].max_codes < 1:      # the decoder knows the upper limit
-        raise _model_error(f"sampling: max_codes must be at least 1, not {changes['sampling'].max_codes}")
     return changes
 
 

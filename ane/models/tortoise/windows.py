@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.audio.mel import denormalise_mel
 from ane.backends.base import Backend
-from ane.models.tortoise.diffusion import Diffusion, StepProgress, frame_count, no_step_progress, sample
+from ane.models.tortoise.diffusion import Diffusion, StepProgress, frame_count, no_step_progress, spectrograms
 from ane.system.errors import UserError
 
 
@@ -50,7 +49,7 @@ class WindowedDiffusion:
 
     Args:
         voice: the voice's diffusion latent (1, C).
-        rng: draws for each window what ``sample`` draws, but only for frames that no earlier window had.
+        rng: draws for each window what ``spectrograms`` draws, but only for frames that no earlier window had.
         progress: called with the steps done and all steps of the current window.
 
     Attributes:
@@ -72,12 +71,12 @@ class WindowedDiffusion:
         """Append latents, and yield the mel of every window that is complete and not the last."""
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
         while self.received > self.stop:
-            yield denormalise_mel(self.next_window())
+            yield self.next_window()
 
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the mel of all remaining latents."""
         if self.received:
-            yield denormalise_mel(self.last_window())
+            yield self.last_window()
 
     @property
     def received(self) -> int:
@@ -88,7 +87,7 @@ class WindowedDiffusion:
         return self.start + self.size
 
     def next_window(self) -> np.ndarray:
-        """The next window's mel up to where the window after it begins: (100, frames), normalised."""
+        """The next window's mel up to where the window after it begins: (100, frames)."""
         start, stop = self.start, self.stop
         mel = self._cross_faded(start, stop)
         common = frame_count(stop) - frame_count(stop - self.windows.overlap)
@@ -98,16 +97,16 @@ class WindowedDiffusion:
         return mel[:, :-common]
 
     def last_window(self) -> np.ndarray:
-        """The mel of all remaining latents: (100, frames), normalised."""
+        """The mel of all remaining latents: (100, frames)."""
         return self._cross_faded(max(self.first, min(self.start, self.received - self.size)), self.received)
 
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
         """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""
         frames = frame_count(stop) - frame_count(start)
         self.noise.start_window(frame_count(start))
-        latents = self.latents[None, start - self.first:stop - self.first]
-        denoiser = self.backend.denoiser([latents], self.voice, [frames])
-        mel = sample(denoiser, frames, self.diffusion, self.noise, self.progress, self.prediction)[0]
+        latents = self.latents[start - self.first:stop - self.first]
+        [[mel]] = spectrograms(self.backend, [latents], self.voice, self.diffusion, [self.noise], self.progress,
+                               self.prediction, [frames])
         if self.overlapping is None:
             return mel
         mel = mel[:, frame_count(self.start) - frame_count(start):].copy()

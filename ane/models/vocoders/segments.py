@@ -32,37 +32,29 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
     return out
 
 
-class PackagedVocoder:
-    """Base of the vocoders.
+def sound_of_windows(functions: Sequence[FixedFunction], stop: int, length: int,
+                     inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
+    """The sound (samples,) of frames 0 … ``stop`` of ``length``.
 
     Args:
         functions: all of one kind and one margin: they belong to one network.
+        inputs: ``inputs(begin, width)`` returns those of frames ``begin`` … ``begin + width``, except ``inside``.
     """
-
-    def __init__(self, functions: Sequence[FixedFunction]):
-        self.functions = functions
-        self.margin = functions[0].bucket["margin"]
-
-    def _sound(self, stop: int, length: int, inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
-        """The sound (samples,) of frames 0 … ``stop`` of ``length``.
-
-        ``inputs(begin, width)`` returns the inputs of frames ``begin`` … ``begin + width``, except ``inside``.
-        """
-        inside, sound = np.ones((1, length), np.float32), []
-        for function, first, count in split_into_windows(self.functions, 0, stop):
-            begin, width = first - self.margin, function.bucket["frames"] + 2 * self.margin
-            out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"][0, 0, 0]
-            sound.append(out[:count * (len(out) // function.bucket["frames"])])
-        return np.concatenate(sound)
+    inside, sound = np.ones((1, length), np.float32), []
+    margin = functions[0].bucket["margin"]
+    for function, first, count in split_into_windows(functions, 0, stop):
+        begin, width = first - margin, function.bucket["frames"] + 2 * margin
+        out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"][0, 0, 0]
+        sound.append(out[:count * (len(out) // function.bucket["frames"])])
+    return np.concatenate(sound)
 
 
-class HifiganVocoder(PackagedVocoder):
-    def __call__(self, frames: np.ndarray, conditioning: np.ndarray | None = None) -> np.ndarray:
-        """frames (B, D, L), and for a network that is conditioned (B, D'), → (B, 1, hop·L), all float32."""
-        return np.stack([self._row(row, None if conditioning is None else conditioning[index:index + 1])[None]
-                         for index, row in enumerate(frames)])
+def hifigan_sounds(functions: Sequence[FixedFunction], frames: np.ndarray,
+                   conditioning: np.ndarray | None = None) -> np.ndarray:
+    """frames (B, D, L), and for a network that is conditioned (B, D'), → (B, 1, hop·L), all float32."""
+    def sound(index: int, row: np.ndarray) -> np.ndarray:
+        constant = {} if conditioning is None else {"conditioning": conditioning[index:index + 1, :, None, None]}
+        return sound_of_windows(functions, row.shape[1], row.shape[1], lambda begin, width: {
+            "x": zero_padded(row, begin, width), **constant})
 
-    def _row(self, frames: np.ndarray, conditioning: np.ndarray | None) -> np.ndarray:
-        length = frames.shape[1]
-        constant = {} if conditioning is None else {"conditioning": conditioning[..., None, None]}
-        return self._sound(length, length, lambda begin, width: {"x": zero_padded(frames, begin, width), **constant})
+    return np.stack([sound(index, row)[None] for index, row in enumerate(frames)])

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ane.models.whisper.rules import log_sum_exp
+from ane.models.whisper.tokens import log_sum_exp
 
 Tokens = tuple[int, ...]
 

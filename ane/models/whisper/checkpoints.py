@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ane.bundles.entries import match_entries
 from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
-from ane.bundles.weights import FLOATS, PRECISIONS, layout, shape_text
+from ane.bundles.weights import PRECISIONS, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.ctranslate2 import is_ctranslate2, read_ctranslate2
 from ane.models.whisper.networks import WHISPER_NETWORKS
@@ -156,37 +157,23 @@ class WhisperCheckpoint(Model):
                  if key.startswith(prefix)}
         return {key: tensor.float() if tensor.dtype == torch.float64 else tensor for key, tensor in found.items()}
 
-    def _check_layers(self, network: str) -> None:
-        """Compare the number of layers with the tensors, before a network of that many layers is made."""
-        size = {"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]
-        found = {key.split(".")[2] for key in self._entries if key.startswith(f"{network}.blocks.")}
-        if len(found) != self._sizes[size]:
-            raise UserError(f"{self.files[0]}: its sizes state {self._sizes[size]} layers of the {network}, its "
-                            f"tensors are of {len(found)}: the file is damaged")
-
     def _check(self, network: str) -> None:
-        """Compare keys, types and shapes of one network with the sizes."""
-        entry = WHISPER_NETWORKS[network]
-        self._check_layers(network)
-        self.config(network).check(str(self.files[0]))
-        shapes, where = layout(entry, self.config(network)).shapes, self.files[0]
-        tensors = {key.removeprefix(entry.prefix): tensor for key, tensor in self._entries.items()
-                   if key.startswith(entry.prefix)}
-        missing, surplus = sorted(set(shapes) - set(tensors)), sorted(set(tensors) - set(shapes))
-        if missing:
-            raise UserError(f"{where}: {entry.prefix}{missing[0]} is missing: the file is damaged, or is not the one "
-                            "that its sizes describe")
-        if surplus:
+        """Compare keys, types and shapes of one network with the sizes, at first the number of its layers."""
+        entry, where = WHISPER_NETWORKS[network], self.files[0]
+        size = self._sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
+        found = {key.split(".")[2] for key in self._entries if key.startswith(f"{entry.prefix}blocks.")}
+        if len(found) != size:
+            raise UserError(f"{where}: its sizes state {size} layers of the {network}, its tensors are of "
+                            f"{len(found)}: the file is damaged")
+        self.config(network).check(str(where))
+        shapes = layout(entry, self.config(network)).shapes
+        match_entries(shapes, self._entries, where, lambda key: (
+            "the file is damaged, or is not the one that its sizes describe"),
+            lambda: "the file is damaged, or its sizes are those of another", entry.prefix)
+        own = {key.removeprefix(entry.prefix) for key in self._entries if key.startswith(entry.prefix)}
+        if surplus := sorted(own - set(shapes)):
             raise UserError(f"{where}: {entry.prefix}{surplus[0]} is beyond the network that the sizes of the "
                             "checkpoint describe")
-        for key, shape in shapes.items():
-            tensor = tensors[key]
-            if tensor.dtype not in FLOATS or tensor.layout != torch.strided:
-                raise UserError(f"{where}: {entry.prefix}{key} is {tensor.dtype} where floats belong; is it a "
-                                "quantised copy?")
-            if tuple(tensor.shape) != shape:
-                raise UserError(f"{where}: {entry.prefix}{key} has shape {shape_text(tuple(tensor.shape))}, the sizes "
-                                f"of the checkpoint give {shape_text(shape)}")
 
 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:

@@ -12,8 +12,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.whisper.beams import BeamSearch, sequence_score
-from ane.models.whisper.rules import TokenRules, log_sum_exp
-from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens
+from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, TokenRules, log_sum_exp
 from ane.system.errors import UserError
 
 

@@ -1,9 +1,15 @@
-"""What Whisper declares to bundles and backends."""
+"""What Whisper declares to bundles and backends, with its stages (named network calls).
+
+Dimension names: B batch, M mel bands, L mel frames, N states (L / 2), D width.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from ane.backends.base import DecoderStage, FunctionSet, ModelStages, Stage, TensorSpec
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
@@ -18,7 +24,31 @@ from ane.models.whisper.checkpoints import (
     shard_names,
 )
 from ane.models.whisper.networks import WHISPER_NETWORKS
-from ane.models.whisper.stages import WHISPER_STAGES
+
+
+def run_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged``: mel (B, M, 2N) → states (B, N, D) float32, the windows of a batch one by one.
+
+    Raises:
+        ValueError: the function takes another number of frames.
+    """
+    function, = package.functions(stage)
+    mel, frames = inputs["mel"], 2 * function.bucket["states"]
+    if mel.shape[-1] != frames:
+        raise ValueError(f"mel must have {frames} frames, got {mel.shape[-1]}")
+    return np.stack([function(mel=row[None, :, None])["states"][0, :, 0].T for row in mel])
+
+
+ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")),
+                packaged=run_encoder)
+
+TEXT_DECODER = DecoderStage("decoder", {
+    "token": "token_embedding.weight",
+    "position": "positional_embedding",
+}, tied=("token",))
+
+WHISPER_STAGES = ModelStages({"encoder": ENCODER}, TEXT_DECODER)
+
 
 # files beside the weights that are used where they are
 BESIDE = (CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt")

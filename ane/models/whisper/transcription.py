@@ -1,12 +1,13 @@
 """Transcription of recordings of any length, window by window (openai/whisper transcribe.py)."""
 
-import math
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from ane.audio.reader import resample
 from ane.backends.base import Backend
@@ -22,6 +23,7 @@ from ane.models.whisper.tokens import (
 )
 from ane.models.whisper.transcript import Transcript, TranscriptSegment
 from ane.models.whisper.words import WordAligner, add_words
+from ane.system.checked import checked
 from ane.system.errors import UserError
 
 SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
@@ -30,7 +32,7 @@ PROMPT_TEMPERATURE = 0.5        # text decoded at a higher temperature does not 
 Progress = Callable[[float, float], None]       # seconds done, seconds in all
 
 
-@dataclass(frozen=True)
+@checked
 class TranscriptionOptions:
     """How a recording is transcribed; the defaults are those of openai-whisper's ``transcribe``.
 
@@ -49,12 +51,13 @@ class TranscriptionOptions:
     """
 
     language: str | None = None
-    task: str = "transcribe"
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    best_of: int = 5
-    beam_size: int | None = None
-    patience: float = 1.0
-    length_penalty: float | None = None
+    task: Literal["transcribe", "translate"] = "transcribe"
+    temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+                                                                    min_length=1)
+    best_of: int = Field(default=5, ge=1)
+    beam_size: int | None = Field(default=None, ge=1)
+    patience: float = Field(default=1.0, allow_inf_nan=False)
+    length_penalty: float | None = Field(default=None, ge=0, le=1)
     max_compression_ratio: float | None = 2.4
     min_log_probability: float | None = -1.0
     max_no_speech: float | None = 0.6
@@ -64,22 +67,11 @@ class TranscriptionOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.task not in ("transcribe", "translate"):
-            raise UserError(f"task must be transcribe or translate, got {self.task!r}", "task")
-        if not self.temperatures or min(self.temperatures) < 0:
-            raise UserError(f"temperatures must be at least one number from 0 on, got {self.temperatures}",
-                            "temperatures")
-        if self.best_of < 1:
-            raise UserError(f"best_of must be at least 1, got {self.best_of}", "best_of")
-        if self.beam_size is not None and self.beam_size < 1:
-            raise UserError(f"beam_size must be at least 1, got {self.beam_size}", "beam_size")
         if self.beam_size is None and self.patience != 1:
             raise UserError("patience has no effect without beams: add beam_size=5", "patience")
-        if not math.isfinite(self.patience) or round((self.beam_size or 1) * self.patience) < 1:
+        if round((self.beam_size or 1) * self.patience) < 1:
             raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}",
                             "patience")
-        if self.length_penalty is not None and not 0 <= self.length_penalty <= 1:
-            raise UserError(f"length_penalty must be from 0 to 1, got {self.length_penalty}", "length_penalty")
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -227,10 +219,9 @@ class RecordingTranscription:
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
-        base = DecodingOptions(task=self.options.task, best_of=self.options.best_of, suppressed=self.suppressed,
-                               blank=self.tokenizer.blank(), beam_size=self.options.beam_size,
-                               patience=self.options.patience, length_penalty=self.options.length_penalty,
-                               seed=self.options.seed)
+        shared = ("task", "best_of", "beam_size", "patience", "length_penalty", "seed")
+        base = DecodingOptions(suppressed=self.suppressed, blank=self.tokenizer.blank(),
+                               **{name: getattr(self.options, name) for name in shared})
         decoder = None
         for temperature in self.options.temperatures:
             options = replace(base, temperature=temperature)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.whisper.alignment_heads import alignment_heads
-from ane.models.whisper.networks.text_decoder import WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoderConfig
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, WhisperTokenizer
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
 from ane.speech.words import warping_path

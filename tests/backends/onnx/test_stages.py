@@ -9,9 +9,9 @@ import torch
 
 from ane.backends import load_backend
 from ane.cli import main
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
-from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.synthesizer import Synthesizer
 
 # Largest errors, relative to the largest value.

@@ -14,7 +14,7 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import StaticDecoder, StepRunner
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Candidate, Prompt, decode
+from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
@@ -29,6 +29,7 @@ from tests.backends.decoder_steps import (
     columns,
     in_dtype,
 )
+from tests.decoding import ChunkPrompt, decode
 from tests.random_model import RandomModel
 
 
@@ -105,7 +106,7 @@ def sample(lanes: int) -> list[Candidate]:
     """The candidates of three chunks on a few lanes, refilled as candidates end."""
     model = RandomModel()
     config = model.config("autoregressive")
-    chunks = [Prompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
+    chunks = [ChunkPrompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
                      [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
               for index in range(3)]
     backend = TorchBackend(model, "cpu", "fp32")

@@ -12,8 +12,8 @@ import torch
 from ane.backends.mil import Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.models.durations import alignment_matrix, length_mask
-from ane.models.fastspeech.networks.acoustic import FastSpeech
-from ane.models.fastspeech.stages import run_mel, run_text
+from ane.models.fastspeech.family import run_mel, run_text
+from ane.models.fastspeech.networks import FastSpeech
 from ane.system.decibels import snr_db
 from converters import fastspeech as acoustic
 from converters.coreml.graph import Style

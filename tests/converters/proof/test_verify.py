@@ -115,8 +115,8 @@ def denoised_and_compared(folder: Path, steps: int, rows: int) -> list[list[Comp
     first, last = found = {graph.name: captured(graph) for graph in (graphs[0], graphs[-1])}
     with found[first].capture(), found[last].capture():
         reference = TorchDenoiser(network, [torch.from_numpy(latents)], torch.from_numpy(voice), [length])
-        sample(reference, length, run, np.random.default_rng(1))
-    sample(packaged, length, run, np.random.default_rng(1))
+        sample(reference, [length], run, [np.random.default_rng(1)])
+    sample(packaged, [length], run, [np.random.default_rng(1)])
     source = interpreted(MilRuntime())
     return [compare_with_modules(one, source(paths[name], "main", engine.calls[name]),
                          engine.calls[name], LayerComparison()) for name, one in found.items()]

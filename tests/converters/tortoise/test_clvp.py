@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.models.tortoise import packaged
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
-from ane.models.tortoise.packaged import ClvpEncoder
+from ane.models.tortoise.packaged import clvp_vectors
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
@@ -50,16 +51,27 @@ def graphs(module: CLVP, lengths: tuple[int, ...] = BUCKETS) -> tuple[list[CoreM
     return tuple([build(module, size, stream_scale(module)) for size in lengths] for build in (clvp_text, clvp_speech))
 
 
+class StoredFunctions(list):
+    """The functions of a package, all of one kind."""
+
+    def functions(self, kind: str) -> "StoredFunctions":
+        return self
+
+
+Side = Callable[[np.ndarray], np.ndarray]
+
+
 class ClvpSides(NamedTuple):
-    text: ClvpEncoder
-    speech: ClvpEncoder
+    text: Side
+    speech: Side
 
 
 def ranking(module: CLVP, paths: dict[str, Path], arithmetic: Arithmetic,
             lengths: tuple[int, ...] = BUCKETS) -> ClvpSides:
     text, speech = (functions(side, paths, arithmetic) for side in graphs(module, lengths))
-    return ClvpSides(ClvpEncoder(text, module.text_emb.weight.numpy(), module.temperature.exp().item(), "the text"),
-                     ClvpEncoder(speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
+    return ClvpSides(partial(clvp_vectors, text, module.text_emb.weight.numpy(),
+                             module.temperature.exp().item(), "the text"),
+                     partial(clvp_vectors, speech, module.speech_emb.weight.numpy(), 1.0, "the speech"))
 
 
 def ids(length: int, rows: int = 1) -> np.ndarray:
@@ -68,7 +80,7 @@ def ids(length: int, rows: int = 1) -> np.ndarray:
 
 def worst(module: CLVP, ranked: ClvpSides, lengths: tuple[int, ...] = LENGTHS) -> float:
     """dB of the worse side, over the vectors of all lengths."""
-    def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: ClvpEncoder) -> float:
+    def difference(reference: Callable[[torch.Tensor], torch.Tensor], side: Side) -> float:
         expected = [reference(torch.from_numpy(ids(length))).numpy() for length in lengths]
         return snr_db(np.concatenate(expected), np.concatenate([side(ids(length)) for length in lengths]))
 
@@ -171,8 +183,8 @@ class ConditioningCase:
         return functions(graphs, saved(graphs, style, folder), arithmetic)
 
     def latents(self, served: list[PackageFunction]) -> np.ndarray:
-        encode = packaged.clip_latents if self.input == "mel" else packaged.random_latents
-        return encode(served, **{self.input: self.value()})
+        encode = packaged.run_clip_encoder if self.input == "mel" else packaged.run_random_converter
+        return encode(StoredFunctions(served), "", {self.input: self.value()})
 
 
 CASES = {
@@ -238,4 +250,4 @@ def test_a_clip_of_another_length_is_reported(length):
     package = Path("conditioning_encoder.mlpackage")
     served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
     with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes exactly 517 frames"):
-        packaged.clip_latents(served, np.zeros((1, 80, length), np.float32))
+        packaged.run_clip_encoder(StoredFunctions(served), "", {"mel": np.zeros((1, 80, length), np.float32)})

@@ -227,9 +227,9 @@ def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
     counted, mels = [], []
     for fused in (True, False):
         denoiser, reference = bind(odd, small, 14, 60, fused)
-        mels.append(sample(denoiser, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2),
-                           lambda done, _, fused=fused: counted.append(done) if fused else None, "v"))
-    expected = sample(reference, 60, Diffusion(5, sampler, guidance), np.random.default_rng(2), prediction="v")
+        mels += sample(denoiser, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)],
+                       lambda done, _, fused=fused: counted.append(done) if fused else None, "v")
+    [expected] = sample(reference, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)], prediction="v")
     assert counted == [2, 4, 5]
     assert snr_db(mels[1], mels[0]) > 90
     assert snr_db(expected, mels[0]) > 90
@@ -251,7 +251,7 @@ def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
 def test_nan_is_reported_from_fused_steps(odd, small):
     denoiser, _ = bind(odd, small, 14, 60, value=np.nan)
     with pytest.raises(UserError, match="NaN"):
-        sample(denoiser, 60, Diffusion(8, "ddim", None), np.random.default_rng(2))
+        sample(denoiser, [60], Diffusion(8, "ddim", None), [np.random.default_rng(2)])
 
 
 @pytest.mark.parametrize(("latents", "length"), [(17, 40), (14, 65)])

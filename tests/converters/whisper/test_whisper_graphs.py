@@ -14,8 +14,7 @@ from ane.backends.mil import Package
 from ane.backends.mil.interpreter import Arithmetic
 from ane.backends.packaged.decoder import joined_logits
 from ane.bundles.family import find_family
-from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
-from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style

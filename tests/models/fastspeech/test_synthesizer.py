@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.stages import HOP, SAMPLE_RATE
+from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.text import halve, split_into_symbols
 from ane.models.vocoders.streaming import FIRST_LENGTHS
 from ane.system.errors import UserError

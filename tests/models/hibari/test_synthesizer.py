@@ -6,8 +6,7 @@ import torch
 
 import ane
 from ane.bundles import open_model
-from ane.models.hibari.networks import NETWORKS
-from ane.models.hibari.networks.hibari import Hibari, margins
+from ane.models.hibari.networks import NETWORKS, Hibari, margins
 from ane.models.hibari.settings import HibariSettings
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.phoneme_chunks import split_into_phonemes

@@ -2,8 +2,14 @@
 
 import pytest
 
-from ane.models.kitten.published_text import MAX_WORD, preprocess, split_published
-from ane.models.kitten.spoken_forms import cardinal_words, decimal_words, ordinal_words
+from ane.models.kitten.published_text import (
+    MAX_WORD,
+    cardinal_words,
+    decimal_words,
+    ordinal_words,
+    preprocess,
+    split_published,
+)
 from ane.system.errors import UserError
 
 

@@ -14,23 +14,16 @@ from hypothesis import strategies as st
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import (
-    Candidate,
-    Embeddings,
-    Prompt,
-    candidates_of,
-    decode,
-    make_lanes,
-    trimmed_length,
-)
+from ane.models.tortoise.decoding import Candidate, candidates_of, make_lanes, trimmed_length
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampler, Sampling
 from ane.system.errors import UserError
+from tests.decoding import ChunkPrompt, decode
 from tests.random_model import RandomModel
 
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
 ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4        # elsewhere exactness is untried
 
-Prompts = Callable[[int, int, int], Prompt]
+Prompts = Callable[[int, int, int], ChunkPrompt]
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +44,12 @@ def backend(model) -> TorchBackend:
 @pytest.fixture(scope="module")
 def prompt(config) -> Prompts:
     """``prompt(chunk, tokens, candidates)``: a text of that many tokens, in a voice of its own."""
-    def make(chunk: int, tokens: int, candidates: int) -> Prompt:
+    def make(chunk: int, tokens: int, candidates: int) -> ChunkPrompt:
         rng = np.random.default_rng(chunk)
         voice = rng.standard_normal((1, config.model_dim), dtype=np.float32)
         ids = text_tokens(list(rng.integers(1, 30, tokens)), config)
         samplers = [InverseCdfSampler(Randomness(7).candidate(chunk, index)) for index in range(candidates)]
-        return Prompt(voice, ids, samplers)
+        return ChunkPrompt(voice, ids, samplers)
 
     return make
 
@@ -101,11 +94,6 @@ class RecordingBackend:
         return decoder
 
 
-def on_lanes(backend: TorchBackend, config, prompt: Prompt, max_codes: int) -> Prompt:
-    return replace(prompt, tables=Embeddings(**backend.embeddings()), config=config,
-                   sampling=Sampling(max_codes=max_codes))
-
-
 def stopping_after(codes: int, stop_code: int) -> Sampler:
     """Samples that many codes, then the stop code."""
     remaining = iter([7] * codes)
@@ -117,7 +105,7 @@ def stopping_after(codes: int, stop_code: int) -> Sampler:
 @settings(max_examples=15, deadline=None)
 @given(shapes=SHAPES, lanes=st.integers(1, 6), limit=st.integers(1, 30))
 def test_chunks_on_shared_lanes_are_decoded_as_if_alone(backend, config, prompt, shapes, lanes, limit):
-    def prompts() -> list[Prompt]:
+    def prompts() -> list[ChunkPrompt]:
         return [prompt(chunk, *shape) for chunk, shape in enumerate(shapes)]
 
     sampling = Sampling(max_codes=limit)
@@ -152,7 +140,8 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
     pool = make_lanes(backend, config, lanes, 30, lanes)
-    jobs = [pool.add(on_lanes(backend, config, prompt(chunk, length, 1), 30)) for chunk, length in enumerate(lengths)]
+    jobs = [pool.add(prompt(chunk, length, 1).bound(backend, config, Sampling(max_codes=30)))
+            for chunk, length in enumerate(lengths)]
     for job in jobs:
         streamed = 0
         while not job.done:
@@ -192,7 +181,7 @@ def test_sampling_ends_at_max_codes(sample_one_text):
 
 def test_every_position_of_the_decoder_can_be_used(backend, config, prompt):
     limit = config.max_mel_tokens - 1
-    endless = Prompt(prompt(0, 5, 1).conditioning, prompt(0, 5, 1).tokens, [lambda ids, probabilities: 7])
+    endless = ChunkPrompt(prompt(0, 5, 1).conditioning, prompt(0, 5, 1).tokens, [lambda ids, probabilities: 7])
     [[candidate]] = decode(backend, [endless], config, Sampling(max_codes=limit), lanes=1)
     assert len(candidate.codes) == limit
     assert not candidate.stopped
@@ -222,7 +211,7 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
     [[alone]] = decode(backend, [prompt(1, 9, 1)], config, sampling, 2)
     pool = make_lanes(backend, config, 2, sampling.max_codes, 2)
     damaged = replace(prompt(0, 7, 1), conditioning=np.full((1, config.model_dim), np.nan, np.float32))
-    failing, sound = (pool.add(on_lanes(backend, config, one, sampling.max_codes))
+    failing, sound = (pool.add(one.bound(backend, config, sampling))
                       for one in (damaged, prompt(1, 9, 1)))
     while not sound.done:
         pool.step()
@@ -238,7 +227,7 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
 
 @pytest.mark.parametrize("prefixes", [1, 2, 5])
 def test_each_prefix_is_computed_once_however_few_the_decoder_stores(backend, config, prompt, prefixes):
-    def prompts() -> list[Prompt]:
+    def prompts() -> list[ChunkPrompt]:
         return [prompt(chunk, 5 + chunk, 3) for chunk in range(5)]
 
     limited, sampling = RecordingBackend(backend, prefixes), Sampling(max_codes=12)
@@ -253,7 +242,7 @@ def test_a_lane_is_refilled_while_the_others_continue(backend, config, prompt):
     """A long candidate and four short ones on two lanes: the short ones follow each other beside the long one."""
     recording, lengths = RecordingBackend(backend), [12, 3, 3, 3, 3]
     voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
-    prompts = [Prompt(voice, tokens, [stopping_after(length, config.stop_mel_token)]) for length in lengths]
+    prompts = [ChunkPrompt(voice, tokens, [stopping_after(length, config.stop_mel_token)]) for length in lengths]
     rows = list(decode(recording, prompts, config, Sampling(max_codes=20), lanes=2, rewrite_tail=False))
     assert [len(candidate.codes) for [candidate] in rows] == lengths
     assert recording.steps == [(2, 1)] * 12
@@ -263,7 +252,7 @@ def test_idle_lanes_at_either_end_are_not_computed(backend, config, prompt):
     recording, lengths = RecordingBackend(backend), [2, 9, 4]
     voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
     samplers = [stopping_after(length, config.stop_mel_token) for length in lengths]
-    list(decode(recording, [Prompt(voice, tokens, samplers)], config, Sampling(max_codes=20), lanes=3,
+    list(decode(recording, [ChunkPrompt(voice, tokens, samplers)], config, Sampling(max_codes=20), lanes=3,
                 rewrite_tail=False))
     assert [lanes for lanes, _ in recording.steps] == [3] * 2 + [2] * 2 + [1] * 5
 
@@ -271,7 +260,7 @@ def test_idle_lanes_at_either_end_are_not_computed(backend, config, prompt):
 def test_nothing_is_decoded_before_it_is_requested_or_after_closing(backend, config, prompt):
     recording = RecordingBackend(backend)
     voice, tokens = prompt(0, 6, 1).conditioning, prompt(0, 6, 1).tokens
-    prompts = [Prompt(voice, tokens, [stopping_after(4, config.stop_mel_token)]) for _ in range(3)]
+    prompts = [ChunkPrompt(voice, tokens, [stopping_after(4, config.stop_mel_token)]) for _ in range(3)]
     candidates = decode(recording, prompts, config, Sampling(max_codes=20), lanes=1, rewrite_tail=False)
     assert (recording.prefills, recording.steps) == ([], [])
     next(candidates)

@@ -62,7 +62,7 @@ def solve(sampler: str, steps: int, guidance: float | None = None,
     """The sampler's result for the noise of seed 0, and the known solution of the probability-flow ODE."""
     denoiser = GaussianDenoiser()
     diffusion = Diffusion(steps, sampler, guidance, spacing=spacing)
-    mel = sample(denoiser, FRAMES, diffusion, np.random.default_rng(0))
+    [mel] = sample(denoiser, [FRAMES], diffusion, [np.random.default_rng(0)])
     assert denoiser.called == sorted(denoiser.called, reverse=True)
     assert len(denoiser.called) == steps
     start = np.random.default_rng(0).standard_normal((1, MELS, FRAMES), dtype=np.float32)
@@ -100,7 +100,7 @@ def test_guidance_has_no_effect_where_both_predictions_agree(sampler):
 def test_one_or_two_steps_return_a_finite_mel(sampler, steps, spacing):
     """Upstream crashes on one step."""
     diffusion = Diffusion(steps, sampler, None, spacing=spacing)
-    mel = sample(ConstantDenoiser(0), 7, diffusion, np.random.default_rng(0))
+    [mel] = sample(ConstantDenoiser(0), [7], diffusion, [np.random.default_rng(0)])
     assert mel.shape == (1, MELS, 7)
     assert np.isfinite(mel).all()
     assert np.abs(mel).max() <= 1
@@ -152,8 +152,8 @@ def test_the_frames_of_a_code_last_as_long_as_1024_samples_at_22050_hz():
 @pytest.mark.parametrize("prediction", ["v", "x0"])
 def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)
-    epsilon, other = (sample(GaussianDenoiser(kind), FRAMES, diffusion, np.random.default_rng(3), prediction=kind)
-                      for kind in ("epsilon", prediction))
+    [epsilon], [other] = (sample(GaussianDenoiser(kind), [FRAMES], diffusion, [np.random.default_rng(3)],
+                                 prediction=kind) for kind in ("epsilon", prediction))
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
 
 
@@ -171,9 +171,9 @@ def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler, gu
             return super().advance(x, previous_x0, steps, noise)
 
     counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0, guidance_steps=guided)
-    fused = sample(FusedGaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4),
+    [fused] = sample(FusedGaussianDenoiser(), [FRAMES], diffusion, [np.random.default_rng(4)],
                    lambda step, _: done.append(step))
-    np.testing.assert_array_equal(fused, sample(GaussianDenoiser(), FRAMES, diffusion, np.random.default_rng(4)))
+    np.testing.assert_array_equal([fused], sample(GaussianDenoiser(), [FRAMES], diffusion, [np.random.default_rng(4)]))
     assert counts == calls
     assert done[-1] == 18
 

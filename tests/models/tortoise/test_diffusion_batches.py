@@ -17,7 +17,7 @@ from ane.models.tortoise.diffusion import (
     Diffusion,
     frame_count,
     group_by_frames,
-    sample_batch,
+    sample,
     spectrograms,
 )
 from ane.system.errors import UserError
@@ -104,7 +104,7 @@ def test_a_prediction_that_is_not_finite_is_refused_for_any_utterance(broken, va
                     for index, each in enumerate(x)]
 
     with pytest.raises(UserError, match="the diffusion decoder returned NaN or infinite values"):
-        sample_batch(BrokenDenoiser(), [5, 8], Diffusion(3, "ddim", None), generators(2))
+        sample(BrokenDenoiser(), [5, 8], Diffusion(3, "ddim", None), generators(2))
 
 
 @given(lengths=st.lists(st.integers(1, 1000), max_size=20), limit=st.integers(0, 3000))
@@ -129,10 +129,10 @@ def test_progress_counts_the_steps_of_all_utterances(backend, limit):
 def test_utterances_that_are_denoised_one_by_one_are_those_alone(backend):
     latents, frames = [rows[None] for rows in random_latents([3, 4])], [frame_count(3), frame_count(4)]
     separate = each_alone(lambda rows, length: backend.denoiser([rows], VOICE, [length]), latents, frames)
-    together = sample_batch(separate, frames, Diffusion(2, "p", 2.0), generators(2))
+    together = sample(separate, frames, Diffusion(2, "p", 2.0), generators(2))
     for rows, length, rng, mel in zip(latents, frames, generators(2), together, strict=True):
         alone = backend.denoiser([rows], VOICE, [length])
-        np.testing.assert_array_equal(mel, sample_batch(alone, [length], Diffusion(2, "p", 2.0), [rng])[0])
+        np.testing.assert_array_equal(mel, sample(alone, [length], Diffusion(2, "p", 2.0), [rng])[0])
 
 
 def test_no_utterances_give_no_spectrograms(backend):

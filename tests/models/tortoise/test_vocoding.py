@@ -1,6 +1,7 @@
 """Sound from latents or mels that arrive incrementally equals that of the whole, whatever the pieces."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from torch import nn
 
 from ane.backends.base import check_inputs
 from ane.bundles.family import Config
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNetConfig
-from ane.models.tortoise.packaged import UnivnetVocoder
+from ane.models.tortoise.packaged import univnet_sounds
 from ane.models.tortoise.sampling import Randomness
-from ane.models.tortoise.stages import STAGES
 from ane.models.tortoise.vocoding import (
     SCALES,
     HifiganSound,
@@ -25,7 +26,7 @@ from ane.models.tortoise.vocoding import (
     hifigan_sound,
     interpolate_latents,
 )
-from ane.models.vocoders.segments import HifiganVocoder
+from ane.models.vocoders.segments import hifigan_sounds
 from ane.models.vocoders.streaming import WHOLE, VocodingWindow
 from converters.tortoise.univnet import univnet
 from converters.vocoders import hifigan
@@ -185,9 +186,9 @@ def test_no_input_gives_no_sound(backend, vocoder):
 
 @both_vocoders
 def test_pieces_from_packages_join_to_the_whole_on_torch(torch_vocoders, tmp_path, vocoder):
-    build, kind = {"hifigan": (hifigan, HifiganVocoder), "univnet": (univnet, UnivnetVocoder)}[vocoder]
+    build, sounds = {"hifigan": (hifigan, hifigan_sounds), "univnet": (univnet, univnet_sounds)}[vocoder]
     graphs = [build(random_network(*NETWORKS[vocoder]), 22)]
-    packaged = VocoderBackend({vocoder: kind(functions(graphs, saved(graphs, FP32, tmp_path)))})
+    packaged = VocoderBackend({vocoder: partial(sounds, functions(graphs, saved(graphs, FP32, tmp_path)))})
     length = 20 if vocoder == "hifigan" else 80
     whole, _ = whole_and_pieces(VocoderBackend(torch_vocoders), vocoder, length, [length], VocodingWindow())
     _, pieces = whole_and_pieces(packaged, vocoder, length, [7], VocodingWindow(10, 44))

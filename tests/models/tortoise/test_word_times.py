@@ -10,11 +10,11 @@ import ane
 from ane.backends.base import Decoder
 from ane.books.checking.recognisers import TextAligner
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import Prompt, decode
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.word_times import WordTimer, expected_starts, without_delay
 from ane.text import read_passages
+from tests.decoding import ChunkPrompt, decode
 from tests.models.tortoise.sample_settings import HIFIGAN
 
 TEXT = "She asked her brother to help with the dishes after dinner."
@@ -109,7 +109,7 @@ def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes)
     conditioning = synthesizer.voice("rms", Randomness(0)).ar
     chunks = split_into_chunks(read_passages("One small boat [pause:300ms] lay on the warm sand."), synthesizer.model,
                                settings)
-    prompts = [Prompt(conditioning, chunk.tokens, [
+    prompts = [ChunkPrompt(conditioning, chunk.tokens, [
         InverseCdfSampler(Randomness(1).candidate(index, candidate)) for candidate in range(2)])
                for index, chunk in enumerate(chunks)]
     decoded = decode(synthesizer.backend, prompts, timer.config, settings.sampling, lanes,

@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from ane.models.whisper.checkpoints import SIZES
-from ane.models.whisper.networks.audio_encoder import WhisperEncoder, WhisperEncoderConfig
-from ane.models.whisper.networks.text_decoder import WhisperDecoder, WhisperDecoderConfig
+from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, WhisperEncoder, WhisperEncoderConfig
 
 # of multilingual.tiktoken: all single bytes, and the tokens of the texts in COVERED_TEXTS and of the symbols
 RANKS = Path(__file__).with_name("multilingual.tiktoken")

@@ -48,7 +48,7 @@ def test_a_model_of_ctranslate2_is_the_same_model_with_its_alignment_heads(tmp_p
 @pytest.mark.parametrize(("changes", "message"), [
     ({"encoder/conv1/weight_scale": np.ones(8, np.float32)}, "is quantised (encoder/conv1/weight_scale): convert"),
     ({"encoder/num_heads": np.zeros(0, np.int16)}, "lacks tensors of Whisper"),
-    ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the sizes"),
+    ({"decoder/layer_0/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "has shape 3×2, the network has"),
     ({"decoder/layer_2/ffn/linear_0/weight": np.ones((3, 2), np.float32)}, "is missing"),
     ({"decoder/layer_0/self_attention/linear_0/bias": np.ones(24, np.float32)}, "attn.key.bias is beyond the network"),
 ])
@@ -131,11 +131,11 @@ def change(**changes):
     (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 1}}, "state 1 layers of the decoder, its"),
     (lambda content: content | {"dims": content["dims"] | {"n_text_layer": 3}}, "its tensors are of 2"),
     (lambda content: content | {"dims": content["dims"] | {"n_audio_layer": 10**7}}, "state 10000000 layers"),
-    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}}, "has shape 51865×8, the sizes"),
+    (lambda content: content | {"dims": content["dims"] | {"n_vocab": 51864}}, "has shape 51865×8, the network has"),
     (lambda content: content | {"dims": content["dims"] | {"n_vocab": 512}}, "a vocabulary of 512 tokens"),
     (change(**{"decoder.ln.bias": None}), "decoder.ln.bias is missing"),
     (change(**{"decoder.ln.bias": 3}), "is int where a tensor belongs"),
-    (change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}), "is torch.int8 where floats belong"),
+    (change(**{"decoder.ln.bias": torch.zeros(8, dtype=torch.int8)}), "is torch.int8 where a plain tensor of floats"),
     (change(**{"gpt.wte.weight": torch.zeros(8)}), "is not a tensor of Whisper's encoder or decoder"),
 ])
 def test_another_pt_file_is_refused_in_one_line(tmp_path, openai_file, damage, message):

@@ -9,7 +9,7 @@ import pytest
 
 from ane.models.whisper.beams import BeamSearch, likeliest, sequence_score
 from ane.models.whisper.decoding import DecodingOptions, WindowDecoder, WindowText, sample_token
-from ane.models.whisper.rules import log_sum_exp
+from ane.models.whisper.tokens import log_sum_exp
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.system.errors import UserError
 
@@ -209,7 +209,7 @@ def test_beams_are_searched_at_temperature_0_only():
     ({"beam_size": 0}, "beam_size must be at least 1"),
     ({"patience": 2.0}, "patience has no effect without beams: add beam_size=5"),
     ({"beam_size": 2, "patience": 0.1}, "patience must be such that"),
-    ({"beam_size": 2, "patience": float("nan")}, "patience must be such that"),
+    ({"beam_size": 2, "patience": float("nan")}, "patience must be a finite number"),
     ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 1"),
     ({"length_penalty": 1.5}, "length_penalty must be from 0 to 1")])
 def test_values_that_mean_nothing_are_refused(options, message):

@@ -8,9 +8,15 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.models.whisper.rules import TokenRules, log_sum_exp
 from ane.models.whisper.tokenizer_files import find_tokenizer, from_ranks
-from ane.models.whisper.tokens import LANGUAGES, SpecialTokens, WhisperTokenizer, suppressed_tokens
+from ane.models.whisper.tokens import (
+    LANGUAGES,
+    SpecialTokens,
+    TokenRules,
+    WhisperTokenizer,
+    log_sum_exp,
+    suppressed_tokens,
+)
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RANKS
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.backends.base import MASKED
-from ane.bundles.family import Config
+from ane.bundles.family import Config, Network
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
 PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
@@ -198,3 +198,7 @@ def margins(config: HibariConfig) -> dict[str, int]:
     """Positions on either side that an output depends on, by stage."""
     reach = FRAME_KERNEL // 2
     return {"prosody": reach * sum(PROSODY_DILATIONS), "spectra": reach * (1 + config.decoder_layers)}
+
+
+NETWORKS = {"hibari": Network("hibari", Hibari, HibariConfig, "hibari's model", half_precision=True, for_speech=True,
+                              random=True)}

@@ -1,0 +1,215 @@
+"""The networks of Whisper, inference only, with OpenAI's parameter names (openai/whisper model.py).
+
+Tensors are (B, T, D). The encoder turns the log-mel spectrogram of a window into one state for each 20 ms, the decoder
+tokens so far and a window's states into the next token. The decoder's input is a sequence of columns, token embeddings
+with positions added, looked up outside the network.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.backends.base import DecoderShape
+from ane.bundles.family import Config, Network
+from ane.models.whisper.alignment_heads import check_alignment_heads
+
+# q, k, v (B, heads, T, head_width) → (B, heads, T, head_width)
+SelfAttend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# q (B, heads, T, head_width) → (B, heads, T, head_width); its caller has the keys and values
+CrossAttend = Callable[[Tensor], Tensor]
+
+
+class CastingLinear(nn.Linear):
+    """A linear layer that converts its input to the precision of its weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+class WhisperAttention(nn.Module):
+    """The projections of multi-head attention; the key has no bias."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = CastingLinear(width, width)
+        self.key = CastingLinear(width, width, bias=False)
+        self.value = CastingLinear(width, width)
+        self.out = CastingLinear(width, width)
+
+    def forward(self, x: Tensor, attend: SelfAttend) -> Tensor:
+        """Self-attention: (B, T, D) → (B, T, D)."""
+        return self.out(merge_heads(attend(self.split_heads(self.query(x)), *self.keys_values(x))))
+
+    def cross(self, x: Tensor, attend: CrossAttend) -> Tensor:
+        """Cross-attention to keys and values that ``attend`` has: (B, T, D) → (B, T, D)."""
+        return self.out(merge_heads(attend(self.split_heads(self.query(x)))))
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, D) → keys and values (B, heads, T, head_width)."""
+        return self.split_heads(self.key(x)), self.split_heads(self.value(x))
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(B, T, D) → (B, heads, T, head_width)."""
+        B, T, D = x.shape
+        return x.view(B, T, self.heads, D // self.heads).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, heads, T, head_width) → (B, T, D): the inverse of ``split_heads``."""
+    B, heads, T, width = x.shape
+    return x.transpose(1, 2).reshape(B, T, heads * width)
+
+
+def feed_forward(width: int) -> nn.Sequential:
+    """Two linear layers with the exact GELU between them; their keys are 0 and 2."""
+    return nn.Sequential(CastingLinear(width, 4 * width), nn.GELU(), CastingLinear(4 * width, width))
+
+
+def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Every position attends to all. Silence is not masked."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def attend_causally(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Each position attends to itself and to those before it, without a cache."""
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+@dataclass(frozen=True)
+class WhisperEncoderConfig(Config):
+    """Sizes of the encoder under OpenAI's names; the defaults are those of "base"."""
+
+    n_mels: int = 80
+    n_audio_ctx: int = 1500         # states of a window; the spectrogram has twice as many frames
+    n_audio_state: int = 512
+    n_audio_head: int = 8
+    n_audio_layer: int = 6
+
+    split_widths: ClassVar = (("n_audio_state", "n_audio_head"),)
+
+
+class WhisperEncoderBlock(nn.Module):
+    """Pre-norm transformer block; the residual stream is float32."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.attn = WhisperAttention(width, heads)
+        self.attn_ln = nn.LayerNorm(width)
+        self.mlp = feed_forward(width)
+        self.mlp_ln = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.attn_ln(x), attend_to_all)
+        return x + self.mlp(self.mlp_ln(x))
+
+
+class WhisperEncoder(nn.Module):
+    """Mel (B, n_mels, 2 · n_audio_ctx) → states (B, n_audio_ctx, n_audio_state) float32.
+
+    ``positional_embedding`` holds sinusoids; checkpoints store them, so they are loaded and not computed.
+    """
+
+    def __init__(self, config: WhisperEncoderConfig):
+        super().__init__()
+        self.config = config
+        D = config.n_audio_state
+        self.conv1 = nn.Conv1d(config.n_mels, D, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv1d(D, D, kernel_size=3, stride=2, padding=1)
+        self.register_buffer("positional_embedding", torch.empty(config.n_audio_ctx, D))
+        self.blocks = nn.ModuleList(WhisperEncoderBlock(D, config.n_audio_head) for _ in range(config.n_audio_layer))
+        self.ln_post = nn.LayerNorm(D)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        """Raises ValueError when the mel has another number of frames."""
+        if mel.shape[-1] != 2 * self.config.n_audio_ctx:
+            raise ValueError(f"mel must have {2 * self.config.n_audio_ctx} frames, got {mel.shape[-1]}")
+        x = F.gelu(self.conv1(mel.to(self.conv1.weight.dtype)))
+        x = F.gelu(self.conv2(x)).transpose(1, 2)
+        x = x.float() + self.positional_embedding
+        for block in self.blocks:
+            x = block(x)
+        return self.ln_post(x)
+
+
+@dataclass(frozen=True)
+class WhisperDecoderConfig(Config):
+    """Sizes of the decoder under OpenAI's names; the defaults are those of "base"."""
+
+    n_vocab: int = 51865
+    n_audio_ctx: int = 1500         # states of a window, to which every token attends
+    n_text_ctx: int = 448           # tokens of a sequence
+    n_text_state: int = 512
+    n_text_head: int = 8
+    n_text_layer: int = 6
+    alignment_heads: tuple[tuple[int, int], ...] = ()       # (layer, head) by which words are timed, where known
+
+    split_widths: ClassVar = (("n_text_state", "n_text_head"),)
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        check_alignment_heads(self.alignment_heads, self.n_text_layer, self.n_text_head, where)
+
+    @property
+    def decoder_shape(self) -> DecoderShape:
+        return DecoderShape(self.n_text_layer, self.n_text_head, self.n_text_state // self.n_text_head,
+                            self.n_text_state, self.n_vocab, memory_length=self.n_audio_ctx)
+
+
+class WhisperDecoderBlock(nn.Module):
+    """Pre-norm transformer block with cross-attention; the residual stream keeps the precision of its input."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.attn = WhisperAttention(width, heads)
+        self.attn_ln = nn.LayerNorm(width)
+        self.cross_attn = WhisperAttention(width, heads)
+        self.cross_attn_ln = nn.LayerNorm(width)
+        self.mlp = feed_forward(width)
+        self.mlp_ln = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, attend: SelfAttend, cross_attend: CrossAttend) -> Tensor:
+        x = x + self.attn(self.attn_ln(x), attend)
+        x = x + self.cross_attn.cross(self.cross_attn_ln(x), cross_attend)
+        return x + self.mlp(self.mlp_ln(x))
+
+
+class WhisperDecoder(nn.Module):
+    """Columns (B, T, D) → hidden (B, T, D) → logits (B, T, V)."""
+
+    def __init__(self, config: WhisperDecoderConfig):
+        super().__init__()
+        self.config = config
+        D = config.n_text_state
+        # looked up outside, it is here the output layer, which shares its weight
+        self.token_embedding = CastingLinear(D, config.n_vocab, bias=False)
+        self.positional_embedding = nn.Parameter(torch.empty(config.n_text_ctx, D))
+        self.blocks = nn.ModuleList(WhisperDecoderBlock(D, config.n_text_head) for _ in range(config.n_text_layer))
+        self.ln = nn.LayerNorm(D)
+
+    def forward(self, x: Tensor, attend: Sequence[SelfAttend] | None, cross_attend: Sequence[CrossAttend]) -> Tensor:
+        """Columns → hidden, (B, T, D) each; ``attend`` and ``cross_attend`` have a function for each layer (None:
+        causal, no cache)."""
+        for index, block in enumerate(self.blocks):
+            x = block(x, attend[index] if attend else attend_causally, cross_attend[index])
+        return self.ln(x)
+
+    def memory(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The encoder's states (B, n_audio_ctx, D) → keys and values of each layer's cross-attention."""
+        return [block.cross_attn.keys_values(states) for block in self.blocks]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V) float32."""
+        return self.token_embedding(hidden).float()
+
+
+WHISPER_NETWORKS = {network.name: network for network in (
+    Network("encoder", WhisperEncoder, WhisperEncoderConfig, "model.safetensors", prefix="encoder.",
+            half_precision=True, quantised=True, compressed=True),
+    Network("decoder", WhisperDecoder, WhisperDecoderConfig, "model.safetensors", prefix="decoder.",
+            half_precision=True, quantised=True, compressed=True),
+)}
