@@ -13,7 +13,6 @@ from rich.markup import escape
 from ane.commands import (
     bench,
     cache,
-    completion,
     convert,
     doctor,
     export_swift,
@@ -48,10 +47,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (say, read, serve, voices, transcribe, import_model, convert, verify, plan, export_swift, bench,
-                    cache, doctor, completion):
+                    cache, doctor):
         command.register(commands)
     add_common_arguments(top)
-    top.set_defaults(top_parser=top)
     return top
 
 

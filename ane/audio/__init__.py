@@ -1,5 +1,6 @@
 """Sound: reading and writing files, resampling, playback, mel spectrograms, trimming of silence."""
 
+from ane.audio.media import check_output, write, writing
 from ane.audio.playback import check_sound_device, play
 from ane.audio.reader import (
            CLIP_SUFFIXES,
@@ -10,7 +11,6 @@ from ane.audio.reader import (
            resample,
            resample_windowed_sinc,
 )
-from ane.audio.writer import check_output, write, writing
 
 __all__ = ["CLIP_SUFFIXES", "MIN_CLIP_SECONDS", "check_clip", "check_output", "check_sound_device", "play",
            "read_audio", "read_clip", "resample", "resample_windowed_sinc", "write", "writing"]

@@ -1,4 +1,4 @@
-"""Writing sound: to a file, as a whole or while it arrives, and to standard output."""
+"""Writing sound with libsndfile to a file, and to standard output."""
 
 import struct
 import sys
@@ -11,66 +11,34 @@ import numpy as np
 import soundfile
 
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing, write_whole
+from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
 from ane.system.streams import is_closed
 
 _BLOCK = 1 << 16                # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
 _UNKNOWN_LENGTH = 0xFFFFFFFF    # in the header of a WAV whose length is not known when it begins
-_FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
+FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
             ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS"),
             ".aiff": ("AIFF", "PCM_16"), ".aif": ("AIFF", "PCM_16")}
 
 
-def check_output(path: Path | str) -> None:
-    """Check, before any work is done, that ``write`` can write a file.
-
-    Raises:
-        UserError: an unknown suffix, a directory of that name, or a folder that cannot be created or written;
-            for "-", a standard output that is closed or a terminal.
-    """
-    if str(path) == "-":
-        if is_closed(sys.stdout):
-            raise UserError("standard output is closed: name a file")
-        if sys.stdout.isatty():
-            raise UserError("standard output is a terminal: pipe the sound to a program or a file, or name a file")
-        return
-    if Path(path).suffix.lower() not in _FORMATS:
-        raise UserError(f"cannot write {path}: end its name in {', '.join(_FORMATS)}")
-    check_output_file(path)
-
-
-def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
-    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix: 16-bit wav, flac or aiff, mp3, ogg.
-
-    The file appears when it is complete.
-
-    Raises:
-        UserError: see ``writing``.
-    """
-    with writing(path, sample_rate) as append:
-        append(audio)
+def check_standard_output() -> None:
+    """Raise UserError, before any work is done, for a standard output that is closed or a terminal."""
+    if is_closed(sys.stdout):
+        raise UserError("standard output is closed: name a file")
+    if sys.stdout.isatty():
+        raise UserError("standard output is a terminal: pipe the sound to a program or a file, or name a file")
 
 
 @contextmanager
 def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a file as it arrives.
-
-    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
-    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
-    path is the user's home.
-
-    Raises:
-        UserError: an unknown suffix, NaN or infinite samples, a rate that the format lacks, a path that cannot be
-            written, or a standard output that is closed, a terminal or no longer read.
-    """
-    check_output(path)
+    """``ane.audio.writing`` to standard output, or to a file of one of ``FORMATS``, without tags."""
     path = Path(path)
     if str(path) == "-":
         with _to_standard_output(sample_rate) as append:
             yield append
         return
-    container, encoding = _FORMATS[path.suffix.lower()]
+    container, encoding = FORMATS[path.suffix.lower()]
     block_error: OSError | None = None      # of the caller's block, not of the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:

@@ -1,7 +1,7 @@
 """From the sounds of a job to the sound of a book: when each chunk is heard, and the samples in order."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,8 +11,10 @@ from ane.audio.time_stretch import TimeStretcher
 from ane.books.narration import EDGE
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.books.store import JobStore, StoredChunk
+from ane.speech.words import WORDS, SpokenWord, shared_time
 from ane.system.errors import UserError
 from ane.text import shorten
+from ane.text.passages import without_commands
 
 SILENCE_BLOCK = 1 << 18     # samples: about ten seconds
 MAX_CUE_SPEED = 1.5         # of a subtitle that is spoken longer than it has time
@@ -21,18 +23,22 @@ LATE = 0.05                 # seconds by which a subtitle may be late unnoticed
 
 @dataclass(frozen=True)
 class TimedChunk:
-    """A chunk, the samples at which its sound starts and ends, and how much faster than spoken it is heard."""
+    """A chunk, the samples at which its sound starts and ends, how much faster than spoken it is heard, and its words,
+    if they are wanted, in seconds from its start."""
 
     chunk: PlannedChunk
     start: int
     end: int
     speed: float = 1.0
+    words: tuple[SpokenWord, ...] = ()
 
 
 @dataclass(frozen=True)
 class TimedChapter:
-    """A chapter: its title and its chunks, and the samples at which it starts and ends, its last silence included."""
+    """A chapter: its number in the book from 1, its title and its chunks, and the samples at which it starts and ends,
+    its last silence included."""
 
+    number: int
     title: str
     start: int
     end: int
@@ -96,9 +102,30 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
         if not cues or not (last or index + 1 in ends):
             position += silence_of(stored)
         if last or chunks[index + 1].chunk.chapter != stored.chunk.chapter:
-            chapters.append(TimedChapter(titles[stored.chunk.chapter], begun, position, tuple(timed)))
+            number = stored.chunk.chapter
+            chapters.append(TimedChapter(number + 1, titles[number], begun, position, tuple(timed)))
             timed, begun = [], position
     return BookTimeline(rate, tuple(chapters))
+
+
+def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> BookTimeline:
+    """The timeline with the words of its chunks.
+
+    Args:
+        estimated: a chunk that was spoken before its words were asked for has them in proportion to their letters.
+    """
+    def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:
+        known = [replace(word, start=word.start / timed.speed, end=word.end / timed.speed)
+                 for word in store.words(timed.chunk.key)]
+        if estimated and not known:
+            seconds = (timed.end - timed.start) / timeline.rate
+            known += shared_time(WORDS.findall(without_commands(timed.chunk.text)),
+                                 (min(EDGE, seconds), max(0.0, seconds - EDGE)))
+        return tuple(known)
+
+    return replace(timeline, chapters=tuple(
+        replace(chapter, chunks=tuple(replace(timed, words=words(timed)) for timed in chapter.chunks))
+        for chapter in timeline.chapters))
 
 
 def silence_of(stored: StoredChunk) -> int:

@@ -12,40 +12,32 @@ from ane.text.passages import last_voice, without_commands, without_voices
 LINE = 80       # characters of a line of a subtitle
 
 
-WordsOf = Callable[[TimedChunk], Sequence[SpokenWord]]      # in seconds from the beginning of the chunk
-
-
-def no_words(timed: TimedChunk) -> Sequence[SpokenWord]:
-    """Words are not timed."""
-    return ()
-
-
-def srt(timeline: BookTimeline, words_of: WordsOf = no_words) -> str:
+def srt(timeline: BookTimeline) -> str:
     """SubRip: one subtitle a chunk, from its first to its last sample; where words are timed one a word, underlined."""
-    shown = (cue for timed in timeline.chunks for cue in cues(timeline, timed, words_of(timed), without_arrows))
+    shown = (cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
     return "\n".join(f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text}\n"
                      for number, (start, end, text) in enumerate(shown, 1))
 
 
-def vtt(timeline: BookTimeline, words_of: WordsOf = no_words) -> str:
+def vtt(timeline: BookTimeline) -> str:
     """WebVTT with the same subtitles, and the title of each chapter as a note before them."""
     parts = ["WEBVTT\n"]
     for chapter in timeline.chapters:
         parts.append(f"NOTE {without_arrows(' '.join(chapter.title.split()))}\n")
         parts += [f"{_time(start, '.')} --> {_time(end, '.')}\n{text}\n" for timed in chapter.chunks
-                  for start, end, text in cues(timeline, timed, words_of(timed), escaped)]
+                  for start, end, text in cues(timeline, timed, escaped)]
     return "\n".join(parts)
 
 
-def cues(timeline: BookTimeline, timed: TimedChunk, words: Sequence[SpokenWord],
+def cues(timeline: BookTimeline, timed: TimedChunk,
          escape: Callable[[str], str]) -> Iterator[tuple[float, float, str]]:
     """Seconds from and to which each subtitle of a chunk is shown, and its lines.
 
-    With words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
+    With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
     """
     begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), speaker_of(timed)
     said = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
-    lines = _lines(timed.chunk.text)
+    lines, words = _lines(timed.chunk.text), timed.words
     if not words or [word.word for word in words] != [word for line in lines for word in line]:
         yield begin, end, said + "\n".join(escape(" ".join(line)) for line in lines)
         return
@@ -73,7 +65,7 @@ def escaped(text: str) -> str:
     return html.escape(without_arrows(text), quote=False)
 
 
-def times(timeline: BookTimeline, words_of: WordsOf = no_words) -> list[dict[str, Any]]:
+def times(timeline: BookTimeline) -> list[dict[str, Any]]:
     """The chapters with their chunks, and these with their words if they are timed, in seconds from the start of the
     timeline."""
     return [{"title": chapter.title, "start": timeline.seconds(chapter.start), "end": timeline.seconds(chapter.end),
@@ -82,7 +74,7 @@ def times(timeline: BookTimeline, words_of: WordsOf = no_words) -> list[dict[str
                          "start": timeline.seconds(timed.start), "end": timeline.seconds(timed.end),
                          **({"voice": speaker_of(timed)} if speaker_of(timed) else {}),
                          **({"language": timed.chunk.language} if timed.chunk.language else {}),
-                         **word_list(words_of(timed), timeline.seconds(timed.start))}
+                         **word_list(timed.words, timeline.seconds(timed.start))}
                         for timed in chapter.chunks]} for chapter in timeline.chapters]
 
 

@@ -4,7 +4,14 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from ane.audio.media import CoverImage
+
 HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item", "quotation", "scene break"
+
+# Limits of every format: what is longer is no book, or made to fill the memory.
+MAX_FILE = 512 << 20        # bytes of a PDF, and of an archive that is piped in, with its pictures
+MAX_TEXT = 16 << 20         # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
+MAX_TITLE = 200             # characters
 
 # A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
 DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
@@ -40,14 +47,6 @@ class BookChapter:
     @property
     def has_text(self) -> bool:
         return any(block.text for block in self.blocks)
-
-
-@dataclass(frozen=True)
-class CoverImage:
-    """The bytes of a cover and their media type, "image/jpeg" or "image/png"."""
-
-    data: bytes
-    media_type: str
 
 
 @dataclass

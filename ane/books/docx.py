@@ -20,12 +20,12 @@ from ane.books.document import (
     text_block,
 )
 from ane.books.epub import EpubArchive, resolve
-from ane.books.markup import MarkupToken, tokenize
+from ane.books.markup import MarkupToken, element_texts, tokenize
 from ane.books.omissions import FRONT_TITLES, Omission, counted_omissions
 from ane.system.errors import UserError
 
 CONTENT_TYPES = "[Content_Types].xml"
-RELATIONS = "_rels/.rels"
+RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"
 # Elements whose text is not read, and what they are counted as. A fallback repeats what was there before it.
 SKIPPED = {"drawing": "images", "pict": "images", "object": "images", "omath": "formulas", "fallback": "",
            "movefrom": ""}
@@ -79,8 +79,9 @@ def read_docx(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
         kept = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)] or chapters
         omitted["front-matter"] += len(chapters) - len(kept) + (omitted["contents"] > 0)
         chapters = kept
-    title, author = properties(archive)
-    return Document(chapters, title, author, language, omitted=counted_omissions(omitted))
+    titles, authors = element_texts(archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "",
+                                    "title", "creator")
+    return Document(chapters, "".join(titles[:1]), "".join(authors[:1]), language, omitted=counted_omissions(omitted))
 
 
 def main_part(archive: EpubArchive) -> str:
@@ -187,14 +188,3 @@ def read_notes(archive: EpubArchive, folder: str) -> dict[tuple[str, str], str]:
             elif token.value == "t":
                 reading = token.kind == "start"
     return {key: "".join(text) for key, text in notes.items()}
-
-
-def properties(archive: EpubArchive) -> tuple[str, str]:
-    """Title and author."""
-    found, name = {"title": "", "creator": ""}, ""
-    if "docProps/core.xml" in archive.names:
-        for token in tokenize(archive.text("docProps/core.xml", "its title")):
-            if token.kind == "text" and name in found:
-                found[name] = " ".join(token.value.split())[:500]
-            name = token.value if token.kind == "start" else ""
-    return found["title"], found["creator"]

@@ -16,17 +16,17 @@ from types import TracebackType
 from typing import BinaryIO, Self
 from urllib.parse import unquote
 
-from ane.books.document import HEADING, BookChapter, CoverImage, Document, TextBlock
+from ane.audio.media import CoverImage
+from ane.books.document import HEADING, MAX_TEXT, MAX_TITLE, BookChapter, Document, TextBlock
 from ane.books.html_reader import AnchorMark, BlockReader
-from ane.books.markup import tokenize
+from ane.books.markup import element_texts, tokenize
 from ane.books.omissions import FRONT_TITLES, OMISSIONS, Omission, counted_omissions
 from ane.system.errors import UserError
 from ane.system.files import zip_directory
 
 MAX_ENTRIES = 20_000
 MAX_DIRECTORY = 8 << 20         # bytes of the archive's directory, which zipfile keeps in memory
-MAX_PART = 16 << 20             # bytes of one file in the archive, decompressed
-MAX_TOTAL = 32 << 20            # bytes of all that is read of it; the longest novels have 5 MB of markup
+MAX_TOTAL = 2 * MAX_TEXT        # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
 DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
 ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252",
              "cp1252", "iso-8859-15", "windows-1251", "windows-1250")
@@ -35,7 +35,6 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
-MAX_TITLE = 200         # characters of a title in a table of contents
 CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
 
 
@@ -67,7 +66,7 @@ class EpubArchive:
         """The bytes of a file; ``purpose``: what it is, for messages."""
         if name not in self.names:
             raise UserError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")
-        limit = min(MAX_PART, self._left)
+        limit = min(MAX_TEXT, self._left)
         try:
             with self._zip.open(name) as part:
                 data = part.read(limit + 1)
@@ -240,18 +239,11 @@ def package_path(archive: EpubArchive) -> str:
 
 
 def read_package(archive: EpubArchive, path: str) -> PackageDocument:
-    package, name, linear = PackageDocument(), "", True
-    for token in tokenize(archive.text(path, "its package document")):
+    markup = archive.text(path, "its package document")
+    titles, authors, languages = element_texts(markup, "title", "creator", "language")
+    package = PackageDocument("".join(titles[:1]), authors, "".join(languages[:1])[:35])
+    for token in tokenize(markup):
         attributes = token.attributes
-        if token.kind == "text":
-            text = " ".join(token.value.split())[:500]
-            if name == "title" and not package.title:
-                package.title = text
-            elif name == "creator" and text:
-                package.authors.append(text)
-            elif name == "language" and not package.language:
-                package.language = text[:35]
-        name = token.value if token.kind == "start" else "" if token.kind == "end" else name
         if token.kind != "start":
             continue
         if token.value == "item" and attributes.get("id") and attributes.get("href"):
@@ -261,8 +253,7 @@ def read_package(archive: EpubArchive, path: str) -> PackageDocument:
         elif token.value == "spine":
             package.contents_id = attributes.get("toc", "")
         elif token.value == "itemref":
-            linear = attributes.get("linear", "yes").lower() != "no"
-            package.spine.append((attributes.get("idref", ""), linear))
+            package.spine.append((attributes.get("idref", ""), attributes.get("linear", "yes").lower() != "no"))
         elif token.value == "meta" and attributes.get("name") == "cover":
             package.cover_id = attributes.get("content", "")
         elif token.value == "reference" and attributes.get("type", "").lower() in OMISSIONS["front-matter"].types:

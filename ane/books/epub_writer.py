@@ -14,10 +14,10 @@ from html import escape
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 
+from ane.audio.media import CoverImage, cover_size, has_pyav
 from ane.books.assembly import BookTimeline, TimedChunk
-from ane.books.captions import WordsOf, speaker_of
-from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, CoverImage
-from ane.books.media_writer import cover_size, has_pyav
+from ane.books.captions import speaker_of
+from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.speech.words import WORDS
 from ane.text import splitter
@@ -85,7 +85,7 @@ class OverlaidChapter:
             for name, start, end in self.clips))
 
 
-def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts, words_of: WordsOf,
+def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts,
                write_sound: Callable[[BookTimeline, Path], None]) -> None:
     """Write the book to ``target``; the sound of a chapter lies beside it until it is in the archive.
 
@@ -98,7 +98,7 @@ def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts, words_of:
         archive.writestr(zipfile.ZipInfo("mimetype"), "application/epub+zip")       # first, and not compressed
         archive.writestr("META-INF/container.xml", CONTAINER)
         for number, part in enumerate(timeline.parts(), 1):
-            chapter = overlaid_chapter(f"chapter-{number:03}", part, facts, words_of)
+            chapter = overlaid_chapter(f"chapter-{number:03}", part, facts)
             chapters.append(chapter)
             archive.writestr(f"EPUB/{chapter.name}.xhtml", chapter.page)
             if chapter.clips:
@@ -115,7 +115,7 @@ def write_epub(target: Path, timeline: BookTimeline, facts: EpubFacts, words_of:
         archive.writestr("EPUB/package.opf", package(chapters, facts, cover, suffix, sound_type))
 
 
-def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts, words_of: WordsOf) -> OverlaidChapter:
+def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> OverlaidChapter:
     """The page of a chapter and its clips. Each lasts until the next one begins, so that playing does not halt."""
     [timed_chapter] = part.chapters
     chapter = OverlaidChapter(name, xml_text(timed_chapter.title))
@@ -124,7 +124,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts, words_of: 
     for timed in timed_chapter.chunks:
         spans, voice = [], speaker_of(timed)
         title = f' title="{xml_text(voice)}"' if voice else ""
-        for text, start in marked_parts(part, timed, words_of, facts.by_word):
+        for text, start in marked_parts(part, timed, facts.by_word):
             identifier = f"t{len(starts) + 1}"
             spans.append(f'<span id="{identifier}"{title}>{xml_text(text)}</span>' if timed.end > timed.start else
                          xml_text(text))
@@ -137,10 +137,9 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts, words_of: 
     return chapter
 
 
-def marked_parts(part: BookTimeline, timed: TimedChunk, words_of: WordsOf,
-                 by_word: bool) -> Iterator[tuple[str, float]]:
+def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterator[tuple[str, float]]:
     """The texts of a chunk that are marked one after the other, and the second at which each begins."""
-    text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), words_of(timed)
+    text, begin, words = without_commands(timed.chunk.text), part.seconds(timed.start), timed.words
     written = WORDS.findall(text)
     if not words or written != [word.word for word in words]:
         yield " ".join(written), begin

@@ -16,7 +16,7 @@ from ane.books.document import (
     split_at_headings,
     text_block,
 )
-from ane.books.markup import MarkupToken, tokenize
+from ane.books.markup import MarkupToken, element_texts, tokenize
 from ane.books.omissions import NOTE_MARK, NOTE_MARKS, UNSPEAKABLE, Omission, counted_omissions
 from ane.system.errors import UserError
 from ane.text.lexicon import words
@@ -165,21 +165,9 @@ def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     reader = BlockReader(rules)
     blocks = [item for item in reader.read(markup) if isinstance(item, TextBlock)]
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
-    return Document(split_at_headings(blocks), title=page_title(markup) or (titles[0] if len(titles) == 1 else ""),
+    [stated] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
+    return Document(split_at_headings(blocks), title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
                     omitted=counted_omissions(reader.omitted))
-
-
-def page_title(markup: str) -> str:
-    """The content of ``<title>``."""
-    inside, found = False, ""
-    for token in tokenize(markup[:100_000]):
-        if token.kind == "text" and inside:
-            found += token.value
-        elif token.value == "title":
-            inside = token.kind == "start"
-        elif token.kind == "start" and token.value == "body":
-            break
-    return " ".join(found.split())
 
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)

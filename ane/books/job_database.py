@@ -1,4 +1,4 @@
-"""The SQLite database of a job: its tables, its transactions, and how an older one is brought up to date."""
+"""The SQLite database of a job: its tables and its transactions."""
 
 import fcntl
 import os
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ane.system.errors import UserError
 from ane.system.files import flush_folder
@@ -27,9 +28,6 @@ CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samp
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
-# from that version to the next one
-UPGRADES = {1: [f"ALTER TABLE sounds ADD COLUMN {name} TEXT" for name in ("words", "signals", "checker", "problems")]
-            + ["ALTER TABLE sounds ADD COLUMN replaced INTEGER"]}
 
 
 class JobDatabase:
@@ -50,13 +48,9 @@ class JobDatabase:
             self._connection = self._connect()
             with self._transaction() as run:
                 [version] = run("PRAGMA user_version").fetchone()
-                statements = SCHEMA.split(";") if not version else [
-                    statement for older in range(version, VERSION) for statement in UPGRADES[older]]
-                for statement in statements:
+                for statement in () if version else (*SCHEMA.split(";"), f"PRAGMA user_version = {VERSION}"):
                     run(statement)
-                if statements:
-                    run(f"PRAGMA user_version = {VERSION}")
-        if version > VERSION:
+        if version not in (0, VERSION):
             self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
                             "folder to start over")
@@ -80,6 +74,12 @@ class JobDatabase:
     def close(self) -> None:
         with suppress(sqlite3.Error):
             self._connection.close()
+
+    def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+        """The first row of a query; None: there is none."""
+        with self._errors():
+            found: tuple[Any, ...] | None = self._connection.execute(query, values).fetchone()
+        return found
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

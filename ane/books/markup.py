@@ -89,3 +89,15 @@ def _tag(markup: str, tag: re.Match[str]) -> Generator[MarkupToken, None, int]:
         close = re.compile(f"</{name}", re.IGNORECASE).search(markup, tag.end())
         return close.start() if close else len(markup)
     return tag.end()
+
+
+def element_texts(markup: str, *names: str) -> list[list[str]]:
+    """For each name the texts, with single spaces and of at most 500 characters, of the elements that bear it."""
+    found: dict[str, list[str]] = {name: [] for name in names}
+    inside = ""
+    for token in tokenize(markup):
+        if token.kind != "text":
+            inside = token.value if token.kind == "start" else ""
+        elif inside in found and (text := " ".join(token.value.split())[:500]):
+            found[inside].append(text)
+    return list(found.values())

@@ -15,27 +15,36 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ane.books.document import HEADING, PARAGRAPH, Document, TextBlock, split_at_headings, text_block
+from ane.books.document import (
+    HEADING,
+    MAX_FILE,
+    MAX_TEXT,
+    MAX_TITLE,
+    PARAGRAPH,
+    Document,
+    TextBlock,
+    split_at_headings,
+    text_block,
+)
 from ane.books.omissions import PAGE_NUMBER, Omission, counted_omissions
-from ane.books.pdf_hyphens import HYPHEN, without_hyphens
 from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level, without_contents
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 
-MAX_BYTES = 512 << 20       # of the file
 MAX_PAGES = 5000
-MAX_CHARACTERS = 16 << 20
 MAX_ANSWER = 128 << 20      # bytes of JSON
 MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240        # of the process; the last: of the clock
 LARGER = 1.15               # a heading is so much larger than the text
 SMALLER = 0.92              # and a footnote smaller
 GAP = 1.35                  # between paragraphs, relative to that between lines
 REPEATED = 3                # pages with the same line at an edge, which is a running head then
-MAX_HEADING = 200           # characters
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
+HYPHEN = "\x02"             # PDFium's sign for a hyphen at a line end
+DIVIDED = re.compile(rf"([^\W_]{{1,60}}+){HYPHEN}([^\W_]+)")
+WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
 CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 
 
@@ -86,11 +95,11 @@ def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
 def extracted(path: Path) -> dict[str, Any]:
     """What the process found. Raises UserError with its reason, or when it exceeds its limits."""
     if importlib.util.find_spec("pypdfium2") is None:
-        raise UserError("it is a PDF, which needs pypdfium2: pip install 'tortoise-ane[books]', or convert it to EPUB")
-    if path.stat().st_size > MAX_BYTES:
-        raise UserError(f"it has more than {MAX_BYTES >> 20} MB, more than any book: divide it")
+        raise UserError("it is a PDF, which needs pypdfium2: pip install '.[books]', or convert it to EPUB")
+    if path.stat().st_size > MAX_FILE:
+        raise UserError(f"it has more than {MAX_FILE >> 20} MB, more than any book: divide it")
     with tempfile.TemporaryFile() as answer:
-        process = ChildProcess("ane.books.pdf_lines", (str(path), str(MAX_PAGES), str(MAX_CHARACTERS)), stdout=answer,
+        process = ChildProcess("ane.books.pdf_lines", (str(path), str(MAX_PAGES), str(MAX_TEXT)), stdout=answer,
                                stderr=subprocess.DEVNULL, memory=MEMORY, cpu_seconds=CPU_SECONDS, file_bytes=MAX_ANSWER)
         try:
             status = process.wait(SECONDS)
@@ -203,7 +212,7 @@ def joined(lines: Sequence[PdfLine]) -> str:
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
     """Headings are larger than the text, the largest highest; where all have one size, their words decide."""
-    sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_HEADING else 0
+    sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
              for text, lines in zip(texts, groups, strict=True)]
     ranks = {size: min(rank, 6) for rank, size in enumerate(sorted({*sizes} - {0}, reverse=True), 1)}
     made = []
@@ -211,3 +220,22 @@ def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: floa
         level = ranks.get(size, 0) if ranks else heading_level(text, len(lines))
         made.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
     return [block for block in made if block]
+
+
+def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
+    """The texts with divided words put together, and how many were.
+
+    A hyphen stays where the text has the word with its hyphen elsewhere, and not without: "well-known".
+    """
+    known = {word.lower() for text in texts for word in WORD.findall(DIVIDED.sub(" ", text))}
+    count = 0
+
+    def whole(match: re.Match[str]) -> str:
+        nonlocal count
+        together, apart = f"{match[1]}{match[2]}", f"{match[1]}-{match[2]}"
+        if apart.lower() in known and together.lower() not in known:
+            return apart
+        count += 1
+        return together
+
+    return [DIVIDED.sub(whole, text).replace(HYPHEN, "-") for text in texts], count

@@ -1,26 +1,28 @@
-"""What a book is spoken as: chunks in order, each with the key of its sound and the silence after it."""
+"""What a book is spoken as: the voices of its quotations; chunks in order, each with the key of its sound and the
+silence after it."""
 
 import hashlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ane.books.document import HEADING, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.books.document import HEADING, MAX_TITLE, SCENE_BREAK, BookChapter, Document, TextBlock
 from ane.speech.request import Budget
 from ane.system.errors import UserError
 from ane.text import shorten, split
+from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
+from ane.text.cast import Cast
 from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS
 
 MAX_SILENCE = 60.0      # seconds
 WITHIN_SENTENCE = 0.15  # seconds of silence where a long sentence is divided: a breath
 MAX_PARAGRAPH = 50_000  # characters that are divided at a time, to bound memory: no paragraph of a book is so long
-MAX_TITLE = 200         # characters
 CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute, with pauses
 
 
@@ -223,3 +225,42 @@ def silence_within(part: str, silences: Silences) -> float:
     """After a part of a paragraph: less where it ends within a sentence."""
     whole = MARKS.search(without_commands(part).rstrip(CLOSING))
     return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)
+
+
+def cast_document(document: Document, cast: Cast | None) -> Document:
+    """The document with marks of voices in its text, chapter by chapter; headings have none."""
+    if cast is None:
+        return document
+    return replace(document, chapters=[cast_chapter(chapter, cast) for chapter in document.chapters])
+
+
+def cast_chapter(chapter: BookChapter, cast: Cast) -> BookChapter:
+    texts = cast.marked(texts_but_headings(chapter))
+    return replace(chapter, blocks=[block if block.kind == HEADING else replace(block, text=text)
+                                    for block, text in zip(chapter.blocks, texts, strict=True)])
+
+
+def texts_but_headings(chapter: BookChapter) -> list[str]:
+    """The text of each block, "" of headings: they are narration."""
+    return [block.text if block.kind != HEADING else "" for block in chapter.blocks]
+
+
+@dataclass(frozen=True)
+class CastReport:
+    """Quotations by speaker ("": nobody is known), and those that are doubtful, each with its chapter from 1."""
+
+    counts: dict[str, int]
+    doubtful: list[tuple[int, QuotedLine]]
+
+
+def cast_report(document: Document, cast: Cast | None) -> CastReport:
+    """What the rules find; with a cast, by the names of its speakers."""
+    lines = list(quotations(document, cast or Cast()))
+    return CastReport(dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
+                      [(chapter, line) for chapter, line in lines if line.doubtful])
+
+
+def quotations(document: Document, cast: Cast) -> Iterator[tuple[int, QuotedLine]]:
+    for number, chapter in enumerate(document.chapters, 1):
+        for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines):
+            yield number, line

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
-from ane.books.document import Document
+from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document
 from ane.books.docx import CONTENT_TYPES, read_docx
 from ane.books.epub import EpubArchive, decoded, read_epub
 from ane.books.html_reader import read_html, read_markdown
@@ -22,10 +22,7 @@ from ane.system.errors import UserError
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 SUBTITLES = (".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
-MAX_TEXT = 16 << 20         # bytes of a text; the Bible has 4.5 MB
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
-MAX_TITLE = 200             # characters
-MAX_PIPED = 512 << 20       # of an EPUB, DOCX or PDF with its pictures; a file is not read into memory
 UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF",
               b"BOOKMOBI": "a Kindle book"}
 
@@ -65,13 +62,13 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
 def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool) -> Document:
     start = file.read(68)
     if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
-        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_PIPED))) as archive:
+        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE))) as archive:
             return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, rules)
     if suffix == ".pdf" or start.startswith(b"%PDF"):
         if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
             return read_pdf(Path(name), rules)
         with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
-            stored.write(start + _rest(file, MAX_PIPED))
+            stored.write(start + _rest(file, MAX_FILE))
             stored.flush()
             return read_pdf(Path(stored.name), rules)
     data = start + _rest(file, MAX_TEXT)

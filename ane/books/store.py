@@ -82,8 +82,7 @@ class JobStore(JobDatabase):
 
     def fact(self, name: str) -> Any:
         """A fact about the job as JSON, None if it is not known."""
-        with self._errors():
-            found = self._connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        found = self._row("SELECT value FROM facts WHERE name = ?", name)
         return json.loads(found[0]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
@@ -169,16 +168,14 @@ class JobStore(JobDatabase):
 
     def progress(self) -> tuple[int, int, int]:
         """Chunks with a sound, chunks in all, and characters of those without."""
-        with self._errors():
-            done, total, left = self._connection.execute(
-                "SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
-                "FROM chunks c JOIN sounds s USING (key)").fetchone()
+        row = self._row("SELECT count(s.samples), count(*), total(CASE WHEN s.samples IS NULL THEN length(c.text) END) "
+                        "FROM chunks c JOIN sounds s USING (key)")
+        done, total, left = row or (0, 0, 0)
         return done, total, int(left)
 
     def sound(self, key: str) -> np.ndarray:
         """The stored sound of a chunk, (S,) float32. UserError when there is none, or it is damaged."""
-        with self._errors():
-            row = self._connection.execute("SELECT samples, flac FROM sounds WHERE key = ?", (key,)).fetchone()
+        row = self._row("SELECT samples, flac FROM sounds WHERE key = ?", key)
         if row is None or row[0] is None:
             raise UserError(f"the job in {self.path} changed while its sound was read: run the command again")
         if not row[0]:
@@ -191,8 +188,7 @@ class JobStore(JobDatabase):
 
     def words(self, key: str) -> list[SpokenWord]:
         """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
-        with self._errors():
-            row = self._connection.execute("SELECT words FROM sounds WHERE key = ?", (key,)).fetchone()
+        row = self._row("SELECT words FROM sounds WHERE key = ?", key)
         return [SpokenWord(*word) for word in json.loads(row[0])] if row and row[0] else []
 
     # Work
@@ -275,18 +271,14 @@ class JobStore(JobDatabase):
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
         """The signals of a chunk's sound; None: it replaced the first one, or was spoken by an earlier version."""
-        with self._errors():
-            row = self._connection.execute("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL",
-                                           (key,)).fetchone()
+        row = self._row("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL", key)
         return json.loads(row[0]) if row and row[0] else None
 
     def checked(self, checker: str) -> int:
         """How many chunks were judged by this checker, or by a recogniser beside ``SOUND_ONLY``."""
-        with self._errors():
-            [count] = self._connection.execute(
-                f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}",
-                (checker, SOUND_ONLY, checker)).fetchone()
-        return int(count)
+        row = self._row(f"SELECT count(*) FROM chunks c JOIN sounds s USING (key) WHERE {JUDGED}", checker, SOUND_ONLY,
+                        checker)
+        return int(row[0]) if row else 0
 
     def claim_check(self, plan: str, checker: str) -> ClaimedChunk | None:
         """Lease the first chunk with a sound that this checker has not judged and nobody judges; None: there is none.

@@ -12,7 +12,7 @@ from ane.system.errors import UserError
 
 CONNECT_S = 5.0
 TRIES = 2               # repetitions of a call whose worker dies
-MISSING = "Ray is not installed: pip install 'tortoise-ane[ray]'"
+MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
 class Worker:

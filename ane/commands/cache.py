@@ -1,4 +1,4 @@
-"""`ane cache`: list and delete what the program caches, and what killed processes left behind; fill it beforehand."""
+"""`ane cache`: list and delete what the program caches, and what killed processes left behind; load it beforehand."""
 
 import argparse
 import json
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.commands import prewarm
-from ane.commands.messages import output_console, plain_table, report_console
+from ane.commands.messages import message_console, output_console, plain_table, report_console, status_display
+from ane.commands.packages import with_packages
 from ane.system import paths
+from ane.system.errors import UserError
 from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
-    from rich.table import Table
 
     from ane.backends.coreml.compiled import CompiledModelEntry
     from ane.backends.coreml.tools import MacMachine
@@ -25,6 +25,7 @@ FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents o
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
            "functions": "functions of packages that Core ML refuses whole"}
 SYSTEM_CACHE = "com.apple.e5rt.e5bundlecache"       # of macOS: models specialised for the Neural Engine, by program
+SECONDS_A_FUNCTION = 10.0       # an estimate, until functions were loaded on this Mac: nothing was measured on one
 LEFTOVERS = "unfinished files of killed processes"
 ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
@@ -55,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                                                "left behind. Voices and bundles are not touched.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="show what is cached, its size and its folder")
-    listing.add_argument("--json", action="store_true", help="print JSON")
+    listing.add_argument("--json", action="store_true", help="print each item, as JSON")
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")
     clearing.add_argument("--stale", action="store_true",
@@ -63,11 +64,17 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                                "that is gone or was replaced, damaged, unfinished, or unused for 90 days")
     clearing.add_argument("--dry-run", action="store_true", help="print what would be deleted, and delete nothing")
     clearing.set_defaults(handler=clear_command)
-    prewarm.register(commands)
+    warming = commands.add_parser("prewarm", help="compile and load all Core ML functions of a bundle once (on a Mac)",
+                                 description="Compile the Core ML packages of a bundle and load each function once, "
+                                             "as its first use would: minutes, once for each version of macOS. "
+                                             "Interrupted, the same command goes on where it was.")
+    warming.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
+    warming.add_argument("--dry-run", action="store_true", help="print what it would take, and load nothing")
+    warming.set_defaults(handler=prewarm_command)
 
 
 def list_command(args: argparse.Namespace) -> int:
-    """Print the compiled models one by one, everything else by kind, and the totals."""
+    """Print what there is by kind, and the totals; with --json each item."""
     items = collect()
     if args.json:
         print(json.dumps({"folder": str(paths.cache_dir()), "items": [_facts(item) for item in items],
@@ -80,17 +87,11 @@ def list_command(args: argparse.Namespace) -> int:
         console.print(f"macOS keeps {size / 1e6:.1f} MB for the Neural Engine in {path}; `ane cache clear` leaves it")
     if not items:
         return 0
-    models = [item for item in items if item.entry]
-    if models:
-        console.print(_models_table(models))
     table = plain_table(None, "kind", "items", "MB", "stale", numbers=(1, 2, 3))
     for kind in ("compiled models", *FOLDERS.values(), LEFTOVERS, "all"):
         chosen = [item for item in items if kind in (item.kind, "all")]
         table.add_row(kind, str(len(chosen)), _megabytes(chosen), str(sum(bool(item.stale) for item in chosen)))
     console.print(table)
-    for item in items:
-        if item.kind == LEFTOVERS:
-            console.print(f"unfinished: {item.path}, {_megabytes([item])} MB")
     return 0
 
 
@@ -179,16 +180,45 @@ def _facts(item: CacheItem) -> dict:
     return facts | ({"package": record.package, "chip": record.chip, "os_build": record.os_build} if record else {})
 
 
-def _models_table(models: list[CacheItem]) -> "Table":
-    table = plain_table(None, "compiled model", "package", "chip", "macOS build", "MB", "last used", "stale",
-                        numbers=(4,))
-    for item in models:
-        record = item.entry.record if item.entry else None
-        cells = (record.model, record.package, record.chip, record.os_build) if record else (item.path.name, "", "", "")
-        used = time.strftime("%Y-%m-%d", time.localtime(item.used))
-        table.add_row(*cells, _megabytes([item]), used, item.stale)
-    return table
-
-
 def _megabytes(items: list[CacheItem]) -> str:
     return f"{sum(item.bytes for item in items) / 1e6:.1f}"
+
+
+def prewarm_command(args: argparse.Namespace) -> int:
+    """Load each function that was not loaded before. Those that Core ML refuses are counted; `ane say` goes around."""
+    from ane.backends.coreml.runtime import CoreMLRuntime
+    from ane.backends.coreml.trial import CoreMLTrial
+    from ane.backends.packaged.functions import EngineRefusalError
+    from ane.backends.packaged.selection import select_packages
+    from ane.bundles.hashes import check_hashes
+    from ane.bundles.opening import DEMO, open_model
+
+    runtime, console = CoreMLRuntime(trial=CoreMLTrial()), message_console(args)      # raises where there is no Core ML
+    model = with_packages(open_model(args.bundle or DEMO), "coreml", console)
+    packages = list(select_packages(model, "auto").values())
+    functions = [(package, name) for package in packages for name in package.functions]
+    size = sum(file.bytes for package in packages for file in package.files) / 1e9
+    report = report_console(args)
+    report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
+                 f"functions: about {len(functions) * SECONDS_A_FUNCTION / 60:.0f} minutes, an estimate of "
+                 f"{SECONDS_A_FUNCTION:g} s a function; less where some were loaded before.")
+    if args.dry_run:
+        return 0
+    started, refused = time.monotonic(), []
+    with status_display(console, "loading") as show:
+        for done, (package, name) in enumerate(functions):
+            left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0
+            show(f"{done} of {len(functions)} functions{f', about {left / 60:.0f} minutes left' if done else ''}: "
+                 f"{package.network}, {name}")
+            try:
+                check_hashes(model.path, package.files)
+                runtime.load(model.path / package.path, name, package.compute_units)
+            except EngineRefusalError as error:
+                refused.append(str(error).partition("; ")[0])
+    for line in refused:
+        report.print(line, soft_wrap=True)
+    report.print(f"{len(functions) - len(refused)} of {len(functions)} functions are ready, after "
+                 f"{time.monotonic() - started:.0f} s.")
+    if len(refused) == len(functions):
+        raise UserError("Core ML refuses every function of this bundle: use --backend torch")
+    return 0

@@ -13,8 +13,7 @@ from ane.bundles import Model, is_path, open_model
 from ane.bundles.opening import new_bundle
 from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
-from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console
-from ane.commands.progress import status_display
+from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from ane.system.version import version as ane_version
 
 MIN_DISK = 1e9          # bytes: a converted embedded voice fits
 STYLES = {"ok": "green", "missing": "yellow", "broken": "red"}
-OPTIONAL = (            # package, extra of tortoise-ane (None: the package itself), purpose
+OPTIONAL = (            # package, extra of tortoise-ane, purpose
     ("onnxruntime", "onnx", "backend onnx"), ("coreai-core", "coreai", "backend coreai"),
     ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
     ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
     ("phonemizer", "kitten", "KittenTTS models"),
-    ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"), ("shtab", None, "`ane completion`"),
+    ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"),
 )
 
 
@@ -102,8 +102,8 @@ def check_onnx() -> list[Finding]:
     try:
         import onnxruntime
     except (ImportError, OSError) as error:
-        return [Finding("backend onnx", "missing", str(error), "pip install 'tortoise-ane[onnx]', or on an NVIDIA GPU "
-                                                               "'tortoise-ane[cuda]'")]
+        return [Finding("backend onnx", "missing", str(error), "pip install '.[onnx]', or on an NVIDIA GPU "
+                                                               "'.[cuda]'")]
     from ane.backends.onnx.providers import DEVICES, installed_versions, load_error
 
     available = onnxruntime.get_available_providers()
@@ -134,8 +134,7 @@ def check_packages() -> list[Finding]:
         try:
             findings.append(Finding(package, "ok", f"{version(package)}, for {purpose}"))
         except PackageNotFoundError:
-            install = f"'tortoise-ane[{extra}]'" if extra else package
-            findings.append(Finding(package, "missing", f"for {purpose}", f"pip install {install}"))
+            findings.append(Finding(package, "missing", f"for {purpose}", f"pip install '.[{extra}]'"))
     return [finding for finding in findings if (finding.subject, finding.state) != ("onnxruntime", "missing")]
 
 

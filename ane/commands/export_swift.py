@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import Model, open_model
 from ane.commands import arguments
-from ane.commands.messages import message_console, report_console
-from ane.commands.progress import status_display
+from ane.commands.messages import message_console, report_console, status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 

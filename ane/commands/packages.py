@@ -7,8 +7,7 @@ from rich.console import Console
 from ane.backends import PACKAGED, core_ml_runs, resolve
 from ane.bundles import Model
 from ane.bundles.opening import is_embedded
-from ane.commands.messages import LOGGER
-from ane.commands.progress import status_display
+from ane.commands.messages import LOGGER, status_display
 from ane.system import paths
 from ane.system.errors import UserError
 

@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.commands import arguments
-from ane.commands.messages import message_console, output_console, plain_table
+from ane.commands.messages import message_console, output_console, plain_table, status_display
 from ane.commands.placement import NEURAL_ENGINE, Placement, function_placement
-from ane.commands.progress import status_display
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 

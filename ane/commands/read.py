@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
-from ane.commands.messages import LOGGER, message_console, output_console
-from ane.commands.progress import ProgressDisplay
+from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_report import check_text, print_book_report, print_cast, print_contents, print_status, time_left
 from ane.commands.say import list_presets
-from ane.commands.speech_options import add_settings_arguments, read_settings, speed_from_words_per_minute
+from ane.commands.speech_options import add_settings_arguments, read_settings
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.text import shorten
@@ -27,9 +26,9 @@ from ane.text.user_lexicon import read_lexicon
 ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of a language tag
 
 if TYPE_CHECKING:
-    from ane.books.checking.recognisers import ChunkRecogniser
+    from ane.audio.media import CoverImage
     from ane.books.checking.retries import BookChecker
-    from ane.books.document import CoverImage, Document
+    from ane.books.document import Document
     from ane.books.output import OutputOptions
     from ane.books.plan import BookPlan, Silences
     from ane.books.speakers import BookSpeaker
@@ -86,7 +85,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name")
     parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
     parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
-    parser.add_argument("--times", "--json", action="store_true",
+    parser.add_argument("--times", action="store_true",
                         help="write the times of chapters and chunks beside OUT, as JSON")
     parser.add_argument("--word-times", action="store_true",
                         help="time every word: --times lists them, --srt and --vtt underline the word being spoken, "
@@ -113,7 +112,6 @@ def register(commands: argparse._SubParsersAction) -> None:
         default = getattr(Silences, name)
         add(f"--{name}-silence", type=float, default=default, metavar="S", help=f"{where} (default: {default})")
     add = arguments.rare_group(parser, "files").add_argument
-    add("--template", metavar="NAME", help="names of files of --per-chapter (default: '{book} {number} {title}')")
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
@@ -129,11 +127,10 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def read(args: argparse.Namespace) -> int:
-    from ane.books.casting import cast_document, cast_report
+    from ane.books.plan import cast_document, cast_report
     from ane.books.reading import read_document
     from ane.books.store import JobStore
 
-    speed_from_words_per_minute(args)
     if args.status is not None:
         return status(args)
     if args.voice == "?":
@@ -184,9 +181,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
     check_text(store, whole, args.force, "or add force=True")
-    titles = [plan.chapters[number] for number in dict.fromkeys(chunk.chapter for chunk in plan.chunks)]
-    check_replaced(store, options, titles, [Path(file) for file in (args.book, args.lexicon, args.cover) if file],
-                   args.force)
+    check_replaced(store, options, plan.chapters, dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks),
+                   [Path(file) for file in (args.book, args.lexicon, args.cover) if file], args.force)
     former = store.fact("identity")
     store.adopt(plan)
     store.set_fact("title", document.title)
@@ -232,24 +228,20 @@ def warn_of_languages(plan: "BookPlan") -> None:
                        shorten(other[0].text))
 
 
-def open_recogniser(args: argparse.Namespace) -> "ChunkRecogniser":
-    """The recogniser of --check. Raises UserError when it is not installed, or no Whisper model has that name."""
-    from ane.books.checking.recognisers import AligningRecogniser, TranscribingRecogniser
+def open_checker(args: argparse.Namespace) -> "BookChecker":
+    """Raises UserError when the recogniser of --check is not installed, or no Whisper model has that name."""
+    from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
+    from ane.books.checking.retries import BookChecker
 
-    if args.recogniser in (None, POCKETSPHINX):
-        return AligningRecogniser()
+    if not args.check or args.recogniser in (None, POCKETSPHINX):
+        return BookChecker(TextAligner() if args.check else None, args.retries)
     from ane.backends import load_backend
     from ane.commands.transcribe import open_whisper
     from ane.models.whisper.transcription import Transcriber
 
     model = open_whisper(args.recogniser)
-    return TranscribingRecogniser(Transcriber(model, load_backend("auto", model, threads=args.threads, keep=True)))
-
-
-def open_checker(args: argparse.Namespace) -> "BookChecker":
-    from ane.books.checking.retries import BookChecker
-
-    return BookChecker(open_recogniser(args) if args.check else None, args.retries)
+    transcriber = Transcriber(model, load_backend("auto", model, threads=args.threads, keep=True))
+    return BookChecker(TranscribingRecogniser(transcriber), args.retries)
 
 
 def narrate_on_cluster(args: argparse.Namespace, store: "JobStore", plan: "BookPlan", sample_rate: int,
@@ -281,13 +273,9 @@ def record_backend(store: "JobStore", backend: str) -> None:
     store.set_fact("backend", backend)
 
 
-SpeakerForSeed = Callable[[int], "BookSpeaker"]
-
-
-def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
+def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     """What makes the speaker that the flags ask for, from the seed of the job."""
-    from ane.audio.time_stretch import check_speed
-    from ane.books.speakers import book_speaker
+    from ane.books.speakers import BookSpeaker
 
     if args.word_times and not (args.srt or args.vtt or args.times or args.output.suffix.lower() == ".epub"):
         raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt, or write an .epub")
@@ -297,15 +285,14 @@ def open_speaker(args: argparse.Namespace) -> SpeakerForSeed:
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
-    if model.family.name == "tortoise":
-        check_speed(speed)
     if not model.trained:
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
+    cast = cast_of(args.cast, args.quote_voice)
     synthesizer = load_synthesizer(args, model, message_console(args), keep=True)
-    return lambda seed: book_speaker(
-        synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon, word_times=args.word_times,
-        checked=args.check, cast=cast_of(args.cast, args.quote_voice))
+    synthesizer.request("", settings=settings, speed=speed, cast=cast)       # raises, before there is a job
+    return lambda seed: BookSpeaker(synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon,
+                                    word_times=args.word_times, checked=args.check, cast=cast)
 
 
 def silences_of(args: argparse.Namespace) -> "Silences":
@@ -315,20 +302,17 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
-    from ane.books.output import TEMPLATE, OutputOptions
+    from ane.books.output import OutputOptions
 
-    options = OutputOptions(
-        args.output, args.per_chapter, TEMPLATE if args.template is None else args.template, args.srt, args.vtt,
-        args.times, args.word_times, args.loudness, document.title if args.title is None else args.title,
-        document.author if args.author is None else args.author, document.cover)
-    return replace(options, cover=options.cover if args.cover is None else read_cover(args.cover),
-                   playlist=args.playlist)
+    return OutputOptions(
+        args.output, args.per_chapter, args.srt, args.vtt, args.times, args.word_times, args.loudness,
+        document.title if args.title is None else args.title, document.author if args.author is None else args.author,
+        document.cover if args.cover is None else read_cover(args.cover), args.playlist)
 
 
 def read_cover(path: Path) -> "CoverImage":
     """A cover in a file. Raises UserError when it is no JPEG or PNG."""
-    from ane.books.document import CoverImage
-    from ane.books.media_writer import IMAGES, cover_size, has_pyav
+    from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
 
     try:
         with path.open("rb") as file:

@@ -12,10 +12,9 @@ from ane.system.errors import UserError
 from ane.text import shorten
 
 if TYPE_CHECKING:
-    from ane.books.casting import CastReport
     from ane.books.document import Document
     from ane.books.output import WrittenBook
-    from ane.books.plan import BookPlan
+    from ane.books.plan import BookPlan, CastReport
     from ane.books.store import JobStore, StoredChunk
 
 SHOWN_NOTES = 5

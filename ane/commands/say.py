@@ -11,23 +11,10 @@ from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
-from ane.commands.messages import LOGGER, message_console, output_console, plain_table
-from ane.commands.progress import ProgressDisplay
+from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console, plain_table
 from ane.commands.say_lines import print_line_report, speak_lines
-from ane.commands.say_report import (
-    check_sound_output,
-    output_paths,
-    print_profile,
-    print_report,
-    write_word_times,
-    writing_sound,
-)
-from ane.commands.speech_options import (
-    add_settings_arguments,
-    read_settings,
-    speak_arguments,
-    speed_from_words_per_minute,
-)
+from ane.commands.say_report import output_paths, print_report, write_word_times
+from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
 from ane.commands.text_input import arriving_text, has_words, read_text, reads_standard_input
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
@@ -87,9 +74,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
-    arguments.rare_group(parser, "timing").add_argument(
-        "--profile", action="store_true",
-        help="show when each phase of the work ran: before the text was known, until the first audio, and after")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=say)
@@ -98,7 +82,6 @@ def register(commands: argparse._SubParsersAction) -> None:
 def say(args: argparse.Namespace) -> int:
     from ane.audio import play
 
-    speed_from_words_per_minute(args)
     if args.voice == "?":
         return list_command(args)
     if args.preset == "?":
@@ -145,8 +128,6 @@ def say(args: argparse.Namespace) -> int:
             report(args, synthesizer, speech, outputs, console)
             if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
-    if args.profile and not args.json:
-        print_profile(timeline, console)
     for audio, rate in waves:
         play(audio, rate)
     return 0
@@ -198,9 +179,10 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
 def check_outputs(args: argparse.Namespace) -> None:
     """Raise UserError, before any work, for a file that cannot be written or a missing sound device."""
-    from ane.audio import check_sound_device
+    from ane.audio import check_output, check_sound_device
+
     for path in output_paths(args.output, args.best or 1):
-        check_sound_output(path)
+        check_output(path)
     if args.times_file is not None:
         check_output_file(args.times_file)
     if args.play or args.output is None:
@@ -213,6 +195,8 @@ SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> SpeechOutputs:
     """Speak the text, and write it chunk by chunk, or when it is complete."""
+    from ane.audio import write
+
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
     if piecewise:
         stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
@@ -222,8 +206,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
     speech = synthesizer.speak(text, **request, progress=progress.update)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
-        with writing_sound(path, speech.sample_rate) as append:
-            append(audio)
+        write(path, audio, speech.sample_rate)
     if args.times_file is not None:
         write_word_times(args.times_file, speech)
     yield speech, outputs
@@ -248,11 +231,13 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
 
     When playback fails, the file is completed before the error is raised.
     """
+    from ane.audio import writing
     from ane.audio.playback import PlayerError, playing
+
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        sinks = [stack.enter_context(writing_sound(args.output, stream.sample_rate))] if args.output else []
+        sinks = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output else []
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:

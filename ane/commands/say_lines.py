@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ane.commands.progress import ProgressDisplay
+from ane.commands.messages import ProgressDisplay
 from ane.commands.read_report import check_text
-from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times, writing_sound
+from ane.commands.say_report import output_paths, print_kept_line, print_report, write_word_times
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error, read_passages
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def speak_lines(args: argparse.Namespace, synthesizer: Any, text: str, request: dict[str, Any],
                 progress: ProgressDisplay) -> Iterator[tuple["SpokenLine", list[Path]]]:
     """Speak each line on its own, and write each as soon as it is complete."""
+    from ane.audio import write
+
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UserError("nothing to say: there is no line with text")
@@ -33,8 +35,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: Any, text: str, request: 
     speak = job_lines if args.file not in (None, "-") else new_lines
     with closing(speak(args, synthesizer, lines, {**request, "progress": progress.update})) as spoken:
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
-            with writing_sound(path, line.sample_rate) as append:
-                append(line.audio)
+            write(path, line.audio, line.sample_rate)
             if times_file is not None:
                 write_word_times(times_file, line)
             yield line, [path]
@@ -70,7 +71,7 @@ def job_lines(args: argparse.Namespace, synthesizer: Any, lines: Sequence[str],
     """Every line; those for which the job beside the output has no sound are spoken now."""
     from ane.books.lines import plan_lines, spoken_lines
     from ane.books.plan import SpeechIdentity
-    from ane.books.speakers import book_speaker
+    from ane.books.speakers import BookSpeaker
     from ane.books.store import JobStore
 
     store = JobStore(job_folder(args.output))
@@ -78,9 +79,9 @@ def job_lines(args: argparse.Namespace, synthesizer: Any, lines: Sequence[str],
         seed = store.seed(args.seed)
         if synthesizer.model.is_random:
             request = {**request, "seed": seed}
-        speaker = book_speaker(synthesizer, args.voice, request["settings"], seed, speed=request.get("speed", 1.0),
-                               lexicon=request["lexicon"],
-                               cast=cast_of(request.get("cast"), request.get("quote_voice")))
+        speaker = BookSpeaker(synthesizer, args.voice, request["settings"], seed, speed=request.get("speed", 1.0),
+                              lexicon=request["lexicon"],
+                              cast=cast_of(request.get("cast"), request.get("quote_voice")))
         options: dict[str, Any] = {name: True for name in ("ssml", "word_times") if request.get(name)}
         if speaker.cast:
             options["cast"] = asdict(speaker.cast)

@@ -25,7 +25,7 @@ examples:
   ane serve --models demo --map-voice alloy=rms --wyoming-port 10200
   ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
 """
-INSTALL = "ane serve needs more packages: pip install 'tortoise-ane[server]'"
+INSTALL = "ane serve needs more packages: pip install '.[server]'"
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -42,21 +42,21 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
     parser.add_argument("--wyoming-host", default="", metavar="H",
                         help="address for Wyoming, which has no token (default: that of --host)")
-    parser.add_argument("--models", type=comma_separated, default=[DEFAULT_BUNDLE], metavar="A,B",
+    parser.add_argument("--models", type=names, default=(DEFAULT_BUNDLE,), metavar="A,B",
                         help="bundles to speak with; the first is the one for OpenAI's model names (default: "
                              f"{DEFAULT_BUNDLE})")
     parser.add_argument("--transcriber", default="", metavar="NAME", help="Whisper bundle for transcriptions")
-    parser.add_argument("--map-voice", action="append", default=[], type=voice_mapping, metavar="NAME=VOICE",
-                        help="what a client's voice name means, such as alloy=rms; may be repeated")
+    parser.add_argument("--map-voice", dest="voices", action="append", default=[], type=voice_mapping,
+                        metavar="NAME=VOICE", help="what a client's voice name means; may be repeated")
     parser.add_argument("--token", default=os.environ.get(TOKEN_VARIABLE, ""), metavar="T",
                         help=f"what clients must send as bearer token (default: ${TOKEN_VARIABLE}, which other users "
                              "of the machine do not see)")
-    parser.add_argument("--preload", type=comma_separated, default=[], metavar="A,B",
+    parser.add_argument("--preload", type=names, default=(), metavar="A,B",
                         help="models to load at the start")
     add = rare_group(parser, "what clients may do").add_argument
     add("--add-voices", action="store_true", help="let clients make voices of clips")
     add("--ignore-instructions", action="store_true", help="ignore instructions; without it they are refused")
-    add("--cors", type=comma_separated, default=[], metavar="URL,URL",
+    add("--cors", dest="origins", type=names, default=(), metavar="URL,URL",
         help="origins of web pages that may use the server, such as http://localhost:3000 (default: none)")
     add("--log-texts", action="store_true", help="write the texts to the log")
     add = rare_group(parser, "models").add_argument
@@ -76,26 +76,19 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    add = rare_group(parser, "limits").add_argument
-    add("--characters", type=positive, metavar="N", help="maximum characters of a text (default: 4096)")
-    add("--stream-characters", type=positive, metavar="N",
-        help="maximum characters of a text that arrives in pieces (default: 100000)")
-    add("--silence", type=seconds, metavar="S", help="maximum pauses of a text together (default: 600)")
-    add("--body", type=positive, metavar="MB", help="maximum size of a request (default: 1)")
-    add("--upload", type=positive, metavar="MB", help="maximum size of a request with files (default: 25)")
-    add("--files", type=positive, metavar="MB",
-        help="maximum size of all requests with files at a time (default: 256)")
-    add("--clip-seconds", type=seconds, metavar="S", help="maximum length of a recording to transcribe (default: 1800)")
-    add("--uploads", type=positive, metavar="N",
-        help="maximum files that wait to be worked on; further ones get status 429 (default: 8)")
-    add("--requests", type=positive, metavar="N",
-        help="maximum requests at a time; further ones get status 429 (default: 256)")
-    add("--connections", type=positive, metavar="N", help="maximum open connections (default: 1024)")
-    add("--sound-ahead", type=seconds, metavar="S", help="seconds of sound that wait for a slow client (default: 10)")
-    add("--seconds", type=seconds, metavar="S", help="maximum time of a request (default: 600)")
-    add("--idle", type=seconds, metavar="S",
-        help="how long a client may be silent in the middle of a request, or not read (default: 30)")
-    add("--drain", type=seconds, metavar="S", help="how long requests may go on after SIGTERM (default: 30)")
+    from ane.server.settings import Limits
+
+    add = rare_group(parser, "limits", "Each is a maximum.").add_argument
+    for name, limit in Limits.__pydantic_fields__.items():
+        if limit.description:
+            unit = limit.json_schema_extra["metavar"]
+            shown = limit.default / MEBIBYTE if unit == "MB" else limit.default
+            add(f"--{name.replace('_', '-')}", type=positive if limit.annotation is int else seconds, metavar=unit,
+                help=f"{limit.description} (default: {shown:g})")
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(comma_separated(text))
 
 
 def voice_mapping(text: str) -> tuple[str, str]:
@@ -126,16 +119,12 @@ def read_server_settings(args: argparse.Namespace) -> "ServerSettings":
 
     if not is_loopback(args.host) and not args.token:
         raise UserError(f"other machines reach {args.host}: add --token, or set {TOKEN_VARIABLE}")
-    given = {field.name: value for field in fields(Limits) if (value := getattr(args, field.name, None)) is not None}
-    limits = Limits(**{name: value * MEBIBYTE if name in ("body", "upload", "files") else value
-                       for name, value in given.items()})
-    return ServerSettings(
-        models=tuple(args.models), transcriber=args.transcriber, host=args.host, port=args.port,
-        wyoming_port=args.wyoming_port, wyoming_host=args.wyoming_host, backend=args.backend,
-        precision=args.precision, threads=args.threads, calls=args.calls, lanes=args.lanes, preload=tuple(args.preload),
-        memory=None if args.memory is None else round(args.memory * 1e9), idle_release=args.idle_release,
-        voices=dict(args.map_voice), ignore_instructions=args.ignore_instructions, token=args.token,
-        origins=tuple(args.cors), add_voices=args.add_voices, log_texts=args.log_texts, limits=limits)
+    limits = {name: value * MEBIBYTE if limit.json_schema_extra == {"metavar": "MB"} else value
+              for name, limit in Limits.__pydantic_fields__.items() if (value := getattr(args, name, None)) is not None}
+    given = {field.name: getattr(args, field.name) for field in fields(ServerSettings) if hasattr(args, field.name)}
+    return ServerSettings(**given | {
+        "voices": dict(args.voices), "memory": None if args.memory is None else round(args.memory * 1e9),
+        "limits": Limits(**limits)})
 
 
 def announce(address: str, settings: "ServerSettings") -> None:

@@ -23,7 +23,6 @@ GROUPS = {"candidates and codes": "A model may have defaults of its own, as the 
           "diffusion": "Defaults are the preset's.", "text": None}
 # options that are no field of settings
 REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream", "cast", "quote_voice")
-WORDS_PER_MINUTE = 150      # of English speech at speed 1, about
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +33,11 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
                         help="random seed, to repeat a result (default: a new one, or the "
                              "model's own; it is printed)")
     parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="speed of speech: 2 is twice as fast (default: 1)")
+                        help="speed of speech: 2 is twice as fast (default: 1, about 150 words a minute)")
     parser.add_argument("--cast", metavar="FILE.toml",
                         help="voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] "
                              "in the text changes the voice, and [voice] changes it back")
     parser.add_argument("--quote-voice", metavar="VOICE", help="speak quotations with VOICE")
-    parser.add_argument("-r", type=float, dest="words_per_minute", metavar="WPM",
-                        help=f"the speed in words a minute; {WORDS_PER_MINUTE} is --speed 1")
     for title, description in GROUPS.items():
         group = rare_group(parser, title, description)
         for option in OPTIONS.values():
@@ -88,18 +85,6 @@ def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespac
                                                                                            *Settings.options()):
         return error
     return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
-
-
-def speed_from_words_per_minute(args: argparse.Namespace) -> None:
-    """Set ``args.speed`` from -r. Raises UserError when it is out of range, or both are given."""
-    if args.words_per_minute is None:
-        return
-    if args.speed is not None:
-        raise UserError("-r and --speed cannot be combined: leave one out")
-    if not WORDS_PER_MINUTE / 2 <= args.words_per_minute <= WORDS_PER_MINUTE * 2:
-        raise UserError(f"words_per_minute must be from {WORDS_PER_MINUTE / 2:g} to {WORDS_PER_MINUTE * 2:g}, got "
-                        f"{args.words_per_minute:g}", "words_per_minute")
-    args.speed = args.words_per_minute / WORDS_PER_MINUTE
 
 
 def speak_arguments(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import Model, bundle_names, find_bundle, is_path
 from ane.commands import arguments
-from ane.commands.messages import message_console
-from ane.commands.progress import ProgressDisplay
+from ane.commands.messages import ProgressDisplay, message_console
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
 

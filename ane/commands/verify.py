@@ -11,9 +11,8 @@ from rich.console import Console
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
-from ane.commands.messages import message_console, output_console
+from ane.commands.messages import message_console, output_console, status_display
 from ane.commands.packages import with_packages
-from ane.commands.progress import status_display
 from ane.commands.verify_report import print_results, print_run, results_json, run_json
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing, write_json

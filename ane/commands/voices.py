@@ -1,4 +1,4 @@
-"""``ane voices``: list, add, show, mix and export voices."""
+"""``ane voices``: list, add and mix voices."""
 
 import argparse
 import dataclasses
@@ -19,9 +19,12 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
     from ane.voices import FoundVoice, Voice
 
 
+SUFFIXES = (".safetensors", ".pth")
+
+
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("voices", help="list, add, show, mix and export voices")
-    commands = parser.add_subparsers(metavar="list|add|show|mix|export", required=True)
+    parser = subparsers.add_parser("voices", help="list, add and mix voices")
+    commands = parser.add_subparsers(metavar="list|add|mix", required=True)
 
     listing = commands.add_parser("list", help="list the voices")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -35,20 +38,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "clip, clips alike (default: first)")
     _set_handler(adding, add_command)
 
-    showing = commands.add_parser("show", help="show what a voice consists of")
-    showing.add_argument("name", metavar="NAME", help="name or path")
-    showing.add_argument("--json", action="store_true", help="print JSON")
-    _set_handler(showing, show_command)
-
-    mixing = commands.add_parser("mix", help="store a mix of voices as a voice")
-    mixing.add_argument("spec", metavar="SPEC", help="such as 'a&b', 'a:0.3&b:0.7' or random")
+    mixing = commands.add_parser("mix", help="store a mix of voices as a voice, or write one voice to a file")
+    mixing.add_argument("spec", metavar="SPEC", help="a voice, or such as 'a&b', 'a:0.3&b:0.7' or random")
     _add_output_arguments(mixing)
     _set_handler(mixing, mix_command)
-
-    exporting = commands.add_parser("export", help="write a voice to a file")
-    exporting.add_argument("spec", metavar="VOICE", help="name, path or mix")
-    _add_output_arguments(exporting, stored=False)
-    _set_handler(exporting, mix_command)
 
 
 def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
@@ -56,16 +49,15 @@ def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
     parser.set_defaults(handler=handler)
 
 
-def _add_output_arguments(parser: argparse.ArgumentParser, stored: bool = True) -> None:
-    file = "a file: .safetensors, or .pth, the pair of latents that upstream Tortoise reads"
-    parser.add_argument("-o", "--output", required=True, metavar="NAME|FILE" if stored else "FILE",
-                        help=f"a NAME to store the voice under, or {file}" if stored else file)
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", required=True, metavar="NAME|FILE",
+                        help="a NAME to store the voice under, or a file: .safetensors, or .pth, the pair of latents "
+                             "that upstream Tortoise reads")
     parser.add_argument("--backend", default="auto", metavar="NAME", help="what encodes clips (default: auto)")
     parser.add_argument("--seed", type=natural, default=0, metavar="N",
                         help="random seed for the part of clips longer than 6 s, and for the voice random "
                              "(default: 0)")
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace what is there")
-    parser.set_defaults(stored=stored)
 
 
 def list_command(args: argparse.Namespace) -> int:
@@ -114,34 +106,12 @@ def add_command(args: argparse.Namespace) -> int:
     return _store(args, voice, destination)
 
 
-def show_command(args: argparse.Namespace) -> int:
-    """Print where a voice comes from, and the range of its latents or the length of its clips."""
-    from ane.voices import Voice, find_voice, open_voice
-
-    found = find_voice(args.name, _folders(open_model(args.bundle, args.checkpoints)))
-    voice = open_voice(found.name, found.files)
-    facts = {"name": found.name, "files": [str(file) for file in found.files]}
-    if isinstance(voice, Voice):
-        facts |= {"source": voice.source, "clip_mels": len(voice.clip_mels),
-                  "latents": {name: {"shape": list(latent.shape), "min": float(latent.min()),
-                                     "max": float(latent.max()), "std": float(latent.std())}
-                              for name, latent in (("ar", voice.ar), ("diffusion", voice.diffusion))}}
-    else:
-        facts["clips"] = [{"clip": number + 1, "seconds": round(len(audio) / rate, 3), "rate": rate}
-                          for number, (audio, rate) in enumerate(voice.read())]
-    if args.json:
-        print(json.dumps(facts))
-    else:
-        _print_facts(facts)
-    return 0
-
-
 def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_tortoise(args)
-    destination = voice_destination(args.output, model, args.overwrite, args.stored)
+    destination = voice_destination(args.output, model, args.overwrite)
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
-    return _store(args, dataclasses.replace(voice, name=destination.stem) if args.stored else voice, destination)
+    return _store(args, dataclasses.replace(voice, name=destination.stem), destination)
 
 
 def open_tortoise(args: argparse.Namespace) -> Model:
@@ -197,25 +167,9 @@ def _content(voice: "FoundVoice") -> str:
     return f"{voice.files[0].suffix} file"
 
 
-def _print_facts(facts: dict) -> None:
-    console = output_console()
-    console.print(f"{facts['name']}: {', '.join(facts['files'])}")
-    if "clips" in facts:
-        console.print(plain_table(None, "clip", "seconds", "rate", rows=[
-            (str(clip["clip"]), f"{clip['seconds']:.2f}", str(clip["rate"])) for clip in facts["clips"]]))
-        return
-    console.print(f"source: {facts['source'] or 'unknown'}; mels of {facts['clip_mels']} clips, for CVVP")
-    console.print(plain_table(None, "latent", "shape", "min", "max", "std", rows=[
-        (name, "×".join(map(str, values["shape"])), *(f"{values[key]:.3f}" for key in ("min", "max", "std")))
-        for name, values in facts["latents"].items()]))
-
-
-SUFFIXES = (".safetensors", ".pth")
-
-
-def voice_destination(output: str, model: Model, force: bool, stored: bool = True) -> Path:
+def voice_destination(output: str, model: Model, force: bool) -> Path:
     """The file for ``--output``: a path, or a name that ends in .safetensors or .pth, is a file; any other name is
-    stored where ``-v NAME`` finds it, unless ``stored`` is False.
+    stored where ``-v NAME`` finds it.
 
     Raises:
         UserError: a name that no voice can have, a file that exists (without ``force``) or that cannot be written.
@@ -224,9 +178,9 @@ def voice_destination(output: str, model: Model, force: bool, stored: bool = Tru
 
     file = Path(os.path.expanduser(output))
     if file.suffix.lower() not in SUFFIXES:
-        if not stored or is_path(output):
-            raise UserError(f"{output!r} cannot name a voice file: choose one that ends in {' or '.join(SUFFIXES)}"
-                            f"{', or a name without a path' if stored else ''}")
+        if is_path(output):
+            raise UserError(f"{output!r} cannot name a voice file: choose one that ends in {' or '.join(SUFFIXES)}, or "
+                            "a name without a path")
         check_voice_name(output)
         if model.voices and output in list_voices([model.voices]):
             raise UserError(f"{model.name} has a voice {output} already, which would hide yours; choose another name")

@@ -18,7 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from ane.server.jobs import ClientGoneError, DeadlineError, Job, Work
+from ane.server.errors import BusyError, ClientGoneError, DeadlineError
+from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
@@ -27,18 +28,6 @@ LOGGER = logging.getLogger("ane.server")
 IDLE_SECONDS = 0.5      # between looks at deadlines and unused models when there is nothing to do
 STEP_SECONDS = 0.05     # that a step waits for jobs that are as urgent, at most
 TURN_SECONDS = 0.005    # that a step waits for a job on another thread, which may need it too
-
-
-class BusyError(UserError):
-    """No more requests are taken now.
-
-    Attributes:
-        retry_after: seconds after which there is probably room.
-    """
-
-    def __init__(self, retry_after: int):
-        super().__init__("too many requests: try again later")
-        self.retry_after = retry_after
 
 
 class Engine:
@@ -88,7 +77,7 @@ class Engine:
         """
         with self._count_lock:
             if self._count >= self.limits.requests:
-                raise BusyError(max(1, round(self._seconds)))
+                raise BusyError(self._seconds)
             self._count += 1
         job = Job(self, work, seconds or self.limits.seconds, self.limits.sound_ahead, speaks)
         self._inbox.put(job)
@@ -143,7 +132,7 @@ class Engine:
         now = time.monotonic()
         for job in [job for job in self._jobs if job.gone or now > job.deadline]:
             self._stop_job(job, ClientGoneError("the client has gone") if job.gone else
-                           DeadlineError(f"the request took more than {job.deadline - job.began:g} s"))
+                           DeadlineError(job.deadline - job.began))
         if now > self._next_periodic:
             self._next_periodic = time.monotonic() + 10 * IDLE_SECONDS
             try:

@@ -6,11 +6,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from ane.server.engine import BusyError
-from ane.server.jobs import ClientGoneError, DeadlineError
 from ane.system.errors import UserError
 
 LOGGER = logging.getLogger("ane.server")
@@ -46,25 +44,40 @@ class RefusedError(UserError):
         self.status, self.param, self.code = status, param, code
 
 
+class BusyError(RefusedError):
+    """No more requests are taken now; ``retry_after``: seconds after which there is probably room."""
+
+    def __init__(self, retry_after: float):
+        super().__init__("too many requests: try again later", 429, code="server_busy")
+        self.retry_after = max(1, round(retry_after))
+
+
+class DeadlineError(RefusedError):
+    """A job took longer than a request may."""
+
+    def __init__(self, seconds: float):
+        super().__init__(f"the request took more than {seconds:g} s", 504, code="timeout")
+
+
+class ClientGoneError(Exception):
+    """The client of a job closed its connection, or the server stops."""
+
+
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
     """The status and the body for an error; what is the server's own fault is logged, and not shown to the client."""
     param = code = None
     message = str(error)
     if isinstance(error, RefusedError):
         status, param, code = error.status, error.param, error.code
-    elif isinstance(error, BusyError):
-        status, code = 429, "server_busy"
-    elif isinstance(error, DeadlineError):
-        status, code = 504, "timeout"
     elif isinstance(error, ClientGoneError):
         status, code = 503, "stopping"
     elif isinstance(error, UserError):
         status = 400
     elif isinstance(error, HTTPException):
         status, message = error.status_code, str(error.detail)
-    elif isinstance(error, RequestValidationError):
+    elif isinstance(error, RequestValidationError | ValidationError):
         status = 400
-        first = error.errors()[0]
+        first: Any = error.errors()[0]
         names = [str(part) for part in first["loc"] if part not in ("body", "query", "header")]
         param = ".".join(names) or None
         message = f"{param}: {first['msg']}" if param else first["msg"]

@@ -12,8 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from ane.server.engine import BusyError
-from ane.server.errors import RefusedError, error_response
+from ane.server.errors import BusyError, RefusedError, error_response
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
@@ -69,7 +68,7 @@ class Guard:
         limits, length = self.settings.limits, Headers(scope=scope).get("content-length", "")
         size = int(length) if length.isdigit() else limits.upload
         if self._file_bytes + size > limits.files or self._files >= limits.uploads + TRANSCRIPTIONS + NEW_VOICES:
-            raise BusyError(max(1, round(limits.idle / 10)))
+            raise BusyError(limits.idle / 10)
         self._files, self._file_bytes = self._files + 1, self._file_bytes + size
         try:
             yield

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from inspect import isgenerator
 from typing import TYPE_CHECKING, Any
 
+from ane.server.errors import ClientGoneError
 from ane.speech.lanes import Lanes
-from ane.system.errors import UserError
 
 if TYPE_CHECKING:
     from ane.server.engine import Engine
@@ -18,14 +18,6 @@ URGENT = 0.3        # seconds of sound left to a listener, below which a stream 
 # what work yields: the lanes whose next step it needs, whether it can go on, or None: let others run first
 Waits = Lanes | Callable[[], bool] | None
 Work = Callable[["Job"], Generator[Waits, None, None] | None]
-
-
-class ClientGoneError(Exception):
-    """The client of a job closed its connection, or the server stops."""
-
-
-class DeadlineError(UserError):
-    """A job took longer than a request may."""
 
 
 class Job:

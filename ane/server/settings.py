@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.speech.request import Budget
@@ -18,40 +19,37 @@ OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe
 TRANSCRIPTIONS, NEW_VOICES = 2, 1       # that are worked on at a time
 
 
+def limit(default: float, help: str, metavar: str = "N") -> Any:
+    """A field of ``Limits``, which is also an option of `ane serve`; ``metavar`` MB: of a number of bytes."""
+    return Field(default, gt=0, description=help, json_schema_extra={"metavar": metavar})
+
+
 @checked
 class Limits(Budget):
-    """What one client may ask for, in any protocol, and all of them together.
+    """What one client may ask for, in any protocol, and all of them together. Requests beyond a number of them get
+    status 429.
 
     Attributes:
-        characters: of a text, or of a piece of one that arrives in pieces; stream_characters: of all its pieces.
-        body, upload: bytes of a request with JSON, with files. files: bytes of all requests with files at a time; they
-            are held on disk.
-        clip_seconds: of an uploaded recording. decoder_seconds, decoder_memory: of the process that decodes it, and its
-            memory in bytes.
-        uploads: that wait, beyond those that are worked on; one more is refused with status 429.
-        requests: held at a time, waiting or being spoken; one more is refused with status 429.
-        connections: open at a time.
-        sound_ahead: seconds of sound that wait for a client that reads slowly, before its request pauses.
-        seconds: that a request may take.
-        idle: seconds in which a client must send its headers, the next bytes of its body, or take what is sent.
-        drain: seconds that requests have to end after SIGTERM.
+        decoder_seconds, decoder_memory: of the process that decodes a recording, and its memory in bytes.
     """
 
-    characters: PositiveInt = 4096
-    stream_characters: PositiveInt = 100_000
-    body: PositiveInt = 1 << 20
-    upload: PositiveInt = 25 << 20
-    files: PositiveInt = 256 << 20
-    clip_seconds: PositiveFloat = 1800.0
+    silence: float = limit(600.0, "pauses of a text together", "S")
+    characters: int = limit(4096, "characters of a text, or of a piece of one that arrives in pieces")
+    stream_characters: int = limit(100_000, "characters of a text that arrives in pieces")
+    body: int = limit(1 << 20, "size of a request", "MB")
+    upload: int = limit(25 << 20, "size of a request with files", "MB")
+    files: int = limit(256 << 20, "size of all requests with files at a time, which are held on disk", "MB")
+    clip_seconds: float = limit(1800.0, "length of a recording to transcribe", "S")
+    uploads: int = limit(8, "files that wait to be worked on")
+    requests: int = limit(256, "requests at a time")
+    connections: int = limit(1024, "open connections")
+    sound_ahead: float = limit(10.0, "sound that waits for a client that reads slowly, before its request pauses", "S")
+    seconds: float = limit(600.0, "time of a request", "S")
+    idle: float = limit(30.0, "time in which a client must send its headers, the next bytes of its body, or take what "
+                              "is sent", "S")
+    drain: float = limit(30.0, "time that requests have to end after SIGTERM", "S")
     decoder_seconds: PositiveFloat = 60.0
     decoder_memory: PositiveInt = 2 << 30
-    uploads: PositiveInt = 8
-    requests: PositiveInt = 256
-    connections: PositiveInt = 1024
-    sound_ahead: PositiveFloat = 10.0
-    seconds: PositiveFloat = 600.0
-    idle: PositiveFloat = 30.0
-    drain: PositiveFloat = 30.0
 
 
 @dataclass(frozen=True)

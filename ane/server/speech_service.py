@@ -12,9 +12,9 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.requests import Request
 
-from ane.server.engine import BusyError, Engine, calls_at_a_time
-from ane.server.errors import RefusedError, error_content
-from ane.server.jobs import ClientGoneError, Job, Work
+from ane.server.engine import Engine, calls_at_a_time
+from ane.server.errors import BusyError, ClientGoneError, RefusedError, error_content
+from ane.server.jobs import Job, Work
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak
@@ -115,27 +115,36 @@ class Service:
         return result
 
 
+async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
+    """The result of ``work``, unless ``watched`` raises an error before; both are cancelled at the end.
+
+    Raises:
+        Exception: of either.
+    """
+    task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
+    try:
+        await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            watching.result()
+        return await task
+    finally:
+        for each in (task, watching):
+            each.cancel()
+        await asyncio.gather(task, watching, return_exceptions=True)
+
+
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:
     """The result of ``work``, which is cancelled when the client leaves. The request's body must have been read.
 
     Raises:
         RefusedError: the client has gone (499). Exception: the work's own.
     """
-    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(until_disconnected(request))
-    try:
-        await asyncio.wait([task, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise RefusedError("the client has gone", 499)
-        return task.result()
-    finally:
-        for each in (task, leaving):
-            each.cancel()
-        await asyncio.gather(task, leaving, return_exceptions=True)
+    async def until_disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        raise RefusedError("the client has gone", 499)
 
-
-async def until_disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return await while_watching(work, until_disconnected())
 
 
 class Utterance:

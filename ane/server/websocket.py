@@ -11,13 +11,12 @@ import json
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from pydantic import ValidationError
 
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
 from ane.server.speech import ServedRequest, read_client_lexicon, words_event
-from ane.server.speech_service import Service, Utterance
+from ane.server.speech_service import Service, Utterance, while_watching
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
 FAILED = 1011           # because of a fault of the server
@@ -60,11 +59,16 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
     received: list[int] = [0]
 
     async def read_texts() -> None:
+        """Ends with an error when the client sends what it must not, or leaves."""
         while (message := await receive(socket, StreamText, service.settings.limits.seconds)).type == "text":
             received[0] += service.check_text(message.text, utterance.request.lexicon)
             service.check_stream(received[0])
             utterance.send_text(message.text)
         utterance.send_text(None)
+        left = await socket.receive()
+        if left["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(left.get("code", 1000))
+        raise RefusedError("nothing may be sent after the end of the text")
 
     async def send_sound() -> None:
         encoder = None
@@ -77,27 +81,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
             await send_within(socket, await asyncio.to_thread(encoder.finish), service)
         await send_within(socket, {"type": "done", "usage": utterance.usage(received[0])}, service)
 
-    reading, sending = asyncio.ensure_future(read_texts()), asyncio.ensure_future(send_sound())
-    leaving = asyncio.ensure_future(until_left(reading, socket))
-    try:
-        await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
-        for task in (leaving, sending):
-            if task.done():
-                task.result()
-        await sending
-    finally:
-        for task in (reading, sending, leaving):
-            task.cancel()
-        await asyncio.gather(reading, sending, leaving, return_exceptions=True)
-
-
-async def until_left(reading: "asyncio.Future[None]", socket: WebSocket) -> None:
-    """Ends with an error when the client sends what it must not, or leaves."""
-    await reading
-    message = await socket.receive()
-    if message["type"] == "websocket.disconnect":
-        raise WebSocketDisconnect(message.get("code", 1000))
-    raise RefusedError("nothing may be sent after the end of the text")
+    await while_watching(send_sound(), read_texts())
 
 
 async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: Service) -> None:
@@ -111,7 +95,8 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
 
 
 async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Message:
-    """The next message. Raises RefusedError for one that is not of this kind, or none within ``seconds``."""
+    """The next message. Raises RefusedError, or ValidationError for one that is not of this kind, or none within
+    ``seconds``."""
     try:
         text = await asyncio.wait_for(socket.receive_text(), seconds)
         return kind.model_validate_json(text)
@@ -119,9 +104,6 @@ async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Mes
         raise RefusedError("no text came for too long", 408) from None
     except KeyError:
         raise RefusedError("messages must be JSON in text frames") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise RefusedError(f"{'.'.join(map(str, first['loc'])) or 'message'}: {first['msg']}") from None
 
 
 async def refuse(socket: WebSocket, error: Exception) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,7 +18,7 @@ from ane.audio.writer import pcm16
 from ane.server.connections import BACKLOG, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Service, Utterance
+from ane.server.speech_service import Service, Utterance, while_watching
 from ane.system.errors import UserError
 from ane.system.version import version
 
@@ -192,14 +192,10 @@ class WyomingClient:
         servers without chunks."""
         utterance = self.service.speak(request, "wyoming")
         self.reader.patience = self.service.settings.limits.seconds     # the text is being written
-        reading = asyncio.ensure_future(self.pass_chunks_on(utterance))
         try:
-            await until_first_error(self.send(utterance), reading)
-            await reading
+            await while_watching(self.send(utterance), self.pass_chunks_on(utterance))
             await self.write(SynthesizeStopped().event())
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
             self.reader.patience = self.service.settings.limits.idle
             utterance.close()
 
@@ -242,16 +238,3 @@ def checked_string(text: object) -> str:
     if not isinstance(text, str):
         raise RefusedError(f"text must be a string, got {type(text).__name__}", 400, "input")
     return text
-
-
-async def until_first_error(work: Awaitable[None], watched: "asyncio.Future[None]") -> None:
-    """Await ``work``, but raise the error of ``watched`` if that fails before."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait([task, watched], return_when=asyncio.FIRST_COMPLETED)
-        if watched.done():
-            watched.result()
-        await task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

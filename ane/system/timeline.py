@@ -1,4 +1,4 @@
-"""When each phase of a request ran: `ane say` reports it, and ``--profile`` draws it."""
+"""When each phase of a request ran, as `ane say --json` reports it."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -92,7 +92,7 @@ def compressed(model: Any, compression: Compression) -> Any:
     palettes need scikit-learn, which is not installed."""
     if compression.palette and find_spec("sklearn") is None:
         raise UserError(f"{compression.bits}-bit palettes are made with scikit-learn: pip install "
-                        "'tortoise-ane[palettes]', or choose precision=8bit")
+                        "'.[palettes]', or choose precision=8bit")
     optimize = ct.optimize.coreml
     with quiet():
         if compression.palette:

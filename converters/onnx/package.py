@@ -89,7 +89,7 @@ def require_libraries() -> None:
         import onnxruntime
         import onnxscript
     except ImportError as error:
-        raise UserError(f"ONNX packages need {error.name}: pip install 'tortoise-ane[onnx]'") from error
+        raise UserError(f"ONNX packages need {error.name}: pip install '.[onnx]'") from error
     del onnx, onnxruntime, onnxscript
 
 

@@ -40,7 +40,7 @@ THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA grap
               "packages with a state": 65, "onnx": 95}
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
 NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
-                                   reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+                                   reason="needs Core AI: pip install '.[coreai]'")
 # beside them; Core ML's runtime reads arrays where they are
 AND_EVERY_RUNTIME = ["torch", *THRESHOLDS, "packages on Core ML", "packages on Core ML with a state", *(
     pytest.param(f"packages on Core AI{kind}", marks=NEEDS_CORE_AI) for kind in ("", " with a state"))]

@@ -23,14 +23,13 @@ import numpy as np
 import ane
 from ane.backends import load_backend
 from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
-from ane.books.checking.recognisers import AligningRecogniser, TextAligner, TranscribingRecogniser
+from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
 from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
-from ane.books.speakers import SpokenChunk, TortoiseSpeaker
+from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore
-from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber
@@ -71,7 +70,7 @@ def book_of_sentences(count: int, rng: random.Random) -> Document:
                     "en")
 
 
-def spoken_book(speaker: TortoiseSpeaker, plan: BookPlan, folder: Path) -> list[SpokenPart]:
+def spoken_book(speaker: BookSpeaker, plan: BookPlan, folder: Path) -> list[SpokenPart]:
     store = JobStore(folder)
     store.adopt(plan)
     narrate(store, plan, speaker, lambda done, total, left: None)
@@ -85,7 +84,7 @@ def spoken_book(speaker: TortoiseSpeaker, plan: BookPlan, folder: Path) -> list[
 class DefectMaker:
     """Makes a defect of each kind in the sound of a chunk, (S,) float32."""
 
-    def __init__(self, speaker: TortoiseSpeaker, parts: Sequence[SpokenPart], rng: random.Random):
+    def __init__(self, speaker: BookSpeaker, parts: Sequence[SpokenPart], rng: random.Random):
         self.speaker, self.parts, self.rng, self.rate = speaker, parts, rng, speaker.sample_rate
         self.kinds: dict[str, Callable[[SpokenPart], np.ndarray]] = {
             "dropped words": self.dropped, "repeat": self.repeated, "babble": self.babble, "cut end": self.cut,
@@ -149,13 +148,13 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     rng = random.Random(options.seed)
     synthesizer = ane.load("demo", keep=True)
     settings = Settings.of(options.preset, synthesizer.model.settings)
-    speaker = TortoiseSpeaker(synthesizer, synthesizer.voice(options.voice, Randomness(0)), settings, word_times=True)
+    speaker = BookSpeaker(synthesizer, options.voice, settings, 0, word_times=True)
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, options.seed)
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:
         parts = spoken_book(speaker, plan, Path(folder) / "job")
     rate, free = speaker.sample_rate, Recogniser(())
-    checker = BookChecker(whisper_recogniser(options.whisper) if options.whisper else AligningRecogniser())
+    checker = BookChecker(whisper_recogniser(options.whisper) if options.whisper else TextAligner())
     began = time.process_time()
     norms = BookNorms.of(part.signals for part in parts)
     flagged, good = [], []

@@ -134,7 +134,7 @@ def test_the_page_has_the_structure_of_the_text(spoken):
 
 
 def test_the_sound_of_each_chapter_is_inside(spoken, tmp_path):
-    av = pytest.importorskip("av", reason="pip install 'tortoise-ane[books]'")
+    av = pytest.importorskip("av", reason="pip install '.[books]'")
     with zipfile.ZipFile(spoken[0]) as book, av.open(BytesIO(book.read("EPUB/chapter-001.m4a"))) as sound:
         seconds = sum(frame.samples for frame in sound.decode(audio=0)) / RATE
     assert seconds == pytest.approx(spoken[1]["chapters"][0]["end"], abs=0.1)       # of AAC's frames

@@ -110,7 +110,7 @@ def page(number: int, *lines: tuple[float, str], note: str = "") -> list:
 
 @pytest.fixture
 def book(tmp_path):
-    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    pytest.importorskip("pypdfium2", reason="pip install '.[books]'")
     pages = [
         [(50, 540, 20, "Chapter 1"), *page(11, (0, "The turtle went slowly down the road to the wa-"),
                                            (0, "ter and did some well-known things in it, and thought of"),
@@ -145,20 +145,12 @@ def test_running_heads_numbers_and_notes_of_a_pdf_can_be_kept(book):
 
 
 def test_a_pdf_of_one_size_has_the_headings_of_plain_text(tmp_path):
-    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    pytest.importorskip("pypdfium2", reason="pip install '.[books]'")
     pages = [[(50, 500, BODY, f"CHAPTER {number}"), (50, 460, BODY, f"It is {word}."),
               (50, 446, BODY, "It is"), (50, 432, BODY, f"{word} again.")]
              for number, word in enumerate(("here", "there", "gone"), 1)]
     assert [chapter.title for chapter in read_document(write_pdf(tmp_path / "a.pdf", pages)).chapters] == [
         "CHAPTER 1", "CHAPTER 2", "CHAPTER 3"]
-
-
-def test_half_an_empty_line_divides_paragraphs_of_a_pdf(tmp_path):
-    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
-    lines = ["The turtle went slowly down the long road", "and", "Nobody saw it, or so it thought at the time", "of"]
-    page = [(50, bottom, BODY, text) for bottom, text in zip((500, 486, 465, 451), lines, strict=True)]
-    assert [text for _, text, _ in kinds(read_document(write_pdf(tmp_path / "a.pdf", [page])))] == [
-        f"{lines[0]} {lines[1]}", f"{lines[2]} {lines[3]}"]
 
 
 def test_a_pdf_is_read_from_standard_input(book, monkeypatch):
@@ -172,7 +164,7 @@ def test_a_pdf_is_read_from_standard_input(book, monkeypatch):
     ([[(50, 500, BODY, "text")]], "it is protected by a password"),
     ([[(50, 500, BODY, "text")]] * 3, "it has more than 2 pages")])
 def test_a_pdf_that_cannot_be_read_is_one_clear_line(tmp_path, monkeypatch, content, message):
-    pytest.importorskip("pypdfium2", reason="pip install 'tortoise-ane[books]'")
+    pytest.importorskip("pypdfium2", reason="pip install '.[books]'")
     monkeypatch.setattr(pdf, "MAX_PAGES", 2)
     path = tmp_path / "a.pdf"
     if isinstance(content, bytes):
@@ -216,5 +208,5 @@ def test_the_time_for_a_document_of_word_grows_with_its_length(tmp_path):
 
 def test_without_pypdfium_the_command_is_named(book, monkeypatch):
     monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'tortoise-ane\[books\]'"):
+    with pytest.raises(UserError, match=r"pip install '\.\[books\]'"):
         read_document(book)

@@ -18,9 +18,8 @@ import soundfile
 import torch
 from pydantic import ValidationError
 
+from ane.audio.media import CoverImage, cover_size
 from ane.audio.reader import read_audio
-from ane.books.document import CoverImage
-from ane.books.media_writer import cover_size
 from ane.books.reading import read_document
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.model import read_tokenizer
@@ -262,7 +261,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
                             ("ane/voices/voice.py", "ane/bundles/pickles.py")),
         "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py",)),
         "covers": InputKind([("a.png", image[0]), ("a.jpg", image[1])], lambda name, data: cover_size(CoverImage(
-            data, "image/png" if name == "a.png" else "image/jpeg")), ("ane/books/media_writer.py",)),
+            data, "image/png" if name == "a.png" else "image/jpeg")), ("ane/audio/media.py",)),
         "bodies": InputKind(bodies, body, ("ane/text/user_lexicon.py",), 3),
         "messages": InputKind(messages, message, (), 3),
         "wyoming": InputKind(wyoming, events, ("ane/server/wyoming_protocol.py",)),

@@ -13,8 +13,8 @@ import ane
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
-serve = pytest.importorskip("ray.serve", reason="Ray Serve needs more packages: pip install 'tortoise-ane[ray-serve]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
+serve = pytest.importorskip("ray.serve", reason="Ray Serve needs more packages: pip install '.[ray-serve]'")
 
 TEXT = "The wind blew over the hill. It rained in the valley all night."
 REQUEST = {"model": "demo", "input": TEXT, "seed": 3, "preset": "fastest", "response_format": "pcm"}

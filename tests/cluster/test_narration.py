@@ -8,7 +8,7 @@ import soundfile
 
 from ane.cli import main
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
 
 
 def test_a_book_sounds_as_on_one_machine(tmp_path: Path, monkeypatch, capsys):

@@ -8,8 +8,8 @@ from ane.cluster import speak_many
 from ane.cluster.workers import connected
 from ane.system.errors import UserError
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
-data = pytest.importorskip("ray.data", reason="Ray Data needs pandas and pyarrow: pip install 'tortoise-ane[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
+data = pytest.importorskip("ray.data", reason="Ray Data needs pandas and pyarrow: pip install '.[ray]'")
 
 TEXTS = ["The first line.", "Another line."]
 REQUEST = {"preset": "fastest", "seed": 1, "threads": 1}

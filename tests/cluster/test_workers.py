@@ -11,7 +11,7 @@ import pytest
 from ane.cluster.workers import connected, map_on_workers
 from ane.system.errors import UserError
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'tortoise-ane[ray]' makes these tests run")
+pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]' makes these tests run")
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,10 @@
-"""What all commands share: help, flags, values, completion, progress; and `ane doctor`."""
+"""What all commands share: help, flags, values, progress; and `ane doctor`."""
 
 import argparse
 import errno
 import io
 import json
 import os
-import shutil
 import subprocess
 
 import pytest
@@ -15,7 +14,7 @@ from ane.cli import describe_error, main, parser, with_flags
 from ane.commands import doctor
 from ane.commands.arguments import counts, natural, pair, positive
 from ane.commands.doctor import Finding
-from ane.commands.progress import INTERVAL, ProgressDisplay
+from ane.commands.messages import INTERVAL, ProgressDisplay
 from ane.system.errors import UserError
 from ane.system.interruption import Interruptions
 
@@ -41,7 +40,7 @@ def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
     short, full = texts
     for everyday in ("--voice", "--output", "--preset", "--backend", "--help-all"):
         assert everyday in short
-    for rare in ("--top-p", "--checkpoints", "--compute-units", "--profile"):
+    for rare in ("--top-p", "--checkpoints", "--compute-units"):
         assert rare not in short
         assert rare in full
 
@@ -102,22 +101,6 @@ def test_a_command_limits_the_kernels_that_onednn_keeps(monkeypatch, capsys):
         assert os.environ[name] == after
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_a_script_knows_the_commands_and_flags(capsys, shell):
-    pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "doctor" in script
-    assert "compute-units" in script
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash: install it with your package manager")
-def test_bash_can_load_its_script(capsys):
-    pytest.importorskip("shtab")
-    main(["completion", "bash"])
-    subprocess.run(["bash", "-c", capsys.readouterr().out + "\ncomplete -p ane"], check=True, timeout=60)
-
-
 def test_without_a_terminal_progress_is_a_plain_line_every_few_seconds():
     now, output = [0.0], io.StringIO()
     with ProgressDisplay(Console(file=output), shown=True, clock=lambda: now[0]) as progress:
@@ -156,7 +139,7 @@ def test_a_missing_optional_package_is_named_with_the_command_that_installs_it(m
     monkeypatch.setattr(doctor, "version", missing)
     assert main(["doctor"]) == 0
     printed = capsys.readouterr().out
-    assert "pip install 'tortoise-ane[check]'" in printed
+    assert "pip install '.[check]'" in printed
     assert "`ane say` works here." in printed
 
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -85,9 +84,6 @@ def test_an_empty_cache_prints_where_it_would_be(ane):
 def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     out = ane("list")
     assert out.startswith(f"{paths.cache_dir()}:\n")
-    for word in ("used.mlmodelc", str(kept["now"].parents[3] / "used.mlpackage"), "Apple M2", "24F74",
-                 "for macOS build 24F74", "its package is gone", time.strftime("%Y-%m-%d")):
-        assert word in out
     rows = {line.split("│")[1].strip(): line.split("│")[2:-1] for line in out.splitlines() if line.count("│") == 5}
     assert {what: (int(row[0]), int(row[2])) for what, row in rows.items() if row[0].strip().isdigit()} == {
         "compiled models": (3, 2), "hashes of files that were checked": (3, 0), "latents of voices' clips": (2, 1),
@@ -152,7 +148,7 @@ def test_leftovers_of_killed_processes_are_found_wherever_files_are_written(ane,
     abandoned = killed_while_writing(folder() / "mine.safetensors")
     finished = write(folder() / "mine" / "weights.bin")
     with replacing(folder() / "other.safetensors") as unfinished:
-        assert f"unfinished: {abandoned}" in ane("list")
+        assert str(abandoned) in ane("clear", "--stale", "--dry-run")
         assert "Deleted 1 item" in ane("clear", "--stale")
         assert unfinished.parent.exists(), "this process is still writing it"
         unfinished.write_bytes(b"whole")
@@ -190,7 +186,7 @@ sys.exit(status)
 
 
 def test_as_a_process_quickly_and_without_torch(kept):
-    for arguments, word in ((("list",), "used.mlmodelc"), (("clear", "--dry-run"), "Would delete"),
+    for arguments, word in ((("list",), "compiled models"), (("clear", "--dry-run"), "Would delete"),
                             (("clear",), "Deleted 8 items")):
         result = subprocess.run([sys.executable, "-c", PROCESS, "cache", *arguments], capture_output=True, text=True,
                                 timeout=60, check=False, cwd=Path(__file__).parents[2])

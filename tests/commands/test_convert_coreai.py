@@ -11,7 +11,7 @@ from ane.bundles.hashes import sha256_of
 from tests.small_bundle import write_small_bundle
 
 needs_core_ai = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
-                                   reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+                                   reason="needs Core AI: pip install '.[coreai]'")
 
 
 @pytest.fixture(scope="module")

@@ -192,14 +192,6 @@ def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):
     assert abs(alone.astype(int) - second).max() <= 4
 
 
-def test_a_profile_has_three_parts_and_a_bar_for_each_stage(workplace, capsys):
-    assert main(["say", "hello", *SHORT, "-o", "out.wav", "--profile"]) == 0
-    printed = capsys.readouterr().err
-    for line in ("before the text was known", "until the first audio", "the rest", "voice", "decode", "vocode", "█"):
-        assert line in printed
-    assert "-0" not in printed
-
-
 def test_the_file_is_written_although_the_sound_device_fails(workplace, monkeypatch, capsys):
     monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
     monkeypatch.setattr(playback, "open_device", RecordingDevice(fails_after=1000))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ane.cli import main
-from ane.commands import packages, progress
+from ane.commands import messages, packages
 from tests.backends.mil.programs import WEIGHT, X, convert, mb, normal, saved
 from tests.backends.mil.programs import run as interpreted
 from tests.small_bundle import spoil, write_small_bundle
@@ -30,7 +30,7 @@ def copy(small, tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch):
-    monkeypatch.setattr(progress, "INTERVAL", float("inf"))     # no plain progress lines, however slow the machine
+    monkeypatch.setattr(messages, "INTERVAL", float("inf"))     # no plain progress lines, however slow the machine
 
 
 @pytest.fixture

@@ -62,24 +62,19 @@ def stored(name: str) -> Voice:
     return load_voice(paths.voices_dir() / f"{name}.safetensors")
 
 
-def test_an_added_voice_is_listed_and_shown(ane, clips):
+def test_an_added_voice_is_listed(ane, clips):
     ane("add", *clips, "-o", "pat")
     listed = {voice["name"]: voice["files"] for voice in json.loads(ane("list", "--json"))}
     assert list(listed) == ["builtin", "pat"]
     assert listed["pat"] == [str(paths.voices_dir() / "pat.safetensors")]
-    shown = json.loads(ane("show", "pat", "--json"))
-    assert shown["source"] == "0.wav, 1.wav"
-    assert shown["clip_mels"] == 2
     voice = stored("pat")
-    assert shown["latents"]["ar"] == {"shape": [1, 32], "min": float(voice.ar.min()), "max": float(voice.ar.max()),
-                                      "std": float(voice.ar.std())}
-    assert shown["latents"]["diffusion"]["shape"] == [1, 80]
+    assert (voice.source, len(voice.clip_mels)) == ("0.wav, 1.wav", 2)
+    assert (voice.ar.shape, voice.diffusion.shape) == ((1, 32), (1, 80))
 
 
 def test_tables_name_voices_literally(ane, clips):
     ane("add", clips[0], "-o", "[bold]pat")
     assert "[bold]pat" in ane("list")
-    assert "[bold]pat" in ane("show", "[bold]pat")
 
 
 def test_adding_a_folder_of_clips_adds_its_files(ane, clips):
@@ -137,12 +132,9 @@ def test_latents_are_not_pooled_with_clips(ane, clips, tmp_path):
         ane("add", clips[0], tmp_path / "pat.pth", "-o", "pat")
 
 
-def test_a_voice_of_clips_is_shown_by_their_lengths(ane, clips):
+def test_a_voice_of_clips_is_listed_with_their_number(ane, clips):
     shutil.copytree(clips[0].parent, paths.voices_dir() / "pat")
-    shown = json.loads(ane("show", "pat", "--json"))
-    assert shown["clips"] == [{"clip": 1, "seconds": 1.0, "rate": RATE}, {"clip": 2, "seconds": 7.0, "rate": RATE}]
     assert "2 clips" in ane("list")
-    assert "7.00" in ane("show", "pat")
 
 
 def test_a_mix_is_stored_under_its_name(ane, clips):
@@ -163,7 +155,7 @@ def test_a_random_voice_can_be_kept(ane):
     assert not np.array_equal(stored("a").ar, stored("c").ar)
 
 
-@pytest.mark.parametrize("arguments", [("mix", "builtin"), ("add", "CLIP"), ("export", "builtin")])
+@pytest.mark.parametrize("arguments", [("mix", "builtin"), ("add", "CLIP")])
 def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     arguments = [clips[0] if word == "CLIP" else word for word in arguments]
@@ -176,7 +168,7 @@ def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tm
 
 
 def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):
-    ane("export", "builtin", "-o", tmp_path / "v.pth")
+    ane("mix", "builtin", "-o", tmp_path / "v.pth")
     ar, diffusion = torch.load(tmp_path / "v.pth", weights_only=True)
     assert torch.equal(ar, torch.ones(1, 32))
     assert torch.equal(diffusion, torch.ones(1, 80))
@@ -184,21 +176,21 @@ def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):
 
 def test_clips_are_encoded_for_export(ane, clips, tmp_path):
     ane("add", *clips, "-o", "pat")
-    ane("export", clips[0].parent, "-o", tmp_path / "v.safetensors")
+    ane("mix", clips[0].parent, "-o", tmp_path / "v.safetensors")
     np.testing.assert_array_equal(load_voice(tmp_path / "v.safetensors").ar, stored("pat").ar)
 
 
 def test_an_export_replaces_a_file_only_by_force(ane, tmp_path):
     (tmp_path / "v.pth").write_text("precious")
     with pytest.raises(UserError, match="--force"):
-        ane("export", "builtin", "-o", tmp_path / "v.pth")
+        ane("mix", "builtin", "-o", tmp_path / "v.pth")
     assert (tmp_path / "v.pth").read_text() == "precious"
-    ane("export", "builtin", "-o", tmp_path / "v.pth", "--force")
+    ane("mix", "builtin", "-o", tmp_path / "v.pth", "--force")
 
 
 def test_an_export_under_another_suffix_is_refused(ane, tmp_path):
     with pytest.raises(UserError, match=r"\.safetensors or \.pth"):
-        ane("export", "builtin", "-o", tmp_path / "v.wav")
+        ane("mix", "builtin", "-o", tmp_path / "v.wav")
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x"])
@@ -226,4 +218,4 @@ def test_voices_alone_names_its_subcommands(capsys):
 
     with pytest.raises(SystemExit):
         main(["voices"])
-    assert "list|add|show|mix|export" in capsys.readouterr().err
+    assert "list|add|mix" in capsys.readouterr().err

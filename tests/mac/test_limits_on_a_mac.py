@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "darwin",
 @pytest.fixture(scope="module")
 def four_bit(tmp_path_factory) -> Path:
     """A bundle with HiFi-GAN and CLVP, the latter with 4-bit weights."""
-    pytest.importorskip("sklearn", reason="4-bit weights need scikit-learn: pip install 'tortoise-ane[palettes]'")
+    pytest.importorskip("sklearn", reason="4-bit weights need scikit-learn: pip install '.[palettes]'")
     folder = tmp_path_factory.mktemp("bundles")
     write_random_bundle(folder / "plain")
     return convert(Bundle(folder / "plain"), folder / "small", [replace(OPTIONS, precision="4bit")],

@@ -15,7 +15,7 @@ from converters.proof.verify import FLOAT32_NOISE, PackageRunner, runner_named
 from converters.tortoise.functions import FUNCTIONS
 from tests.random_model import write_random_bundle
 
-pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
 OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={
     "prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,), "sample": (64,), "steps": (2,),

@@ -10,7 +10,7 @@ import pytest
 
 def open_browser(downloads: Path) -> Any:
     """A Selenium driver; skips, with the command that installs it, when there is no browser."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium: pip install 'tortoise-ane[test]'")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium: pip install '.[test]'")
     found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
     browser, driver = next(filter(None, found), None), shutil.which("chromedriver")
     if browser is None or driver is None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ane.server.engine import BusyError, Engine, calls_at_a_time
-from ane.server.jobs import URGENT, ClientGoneError, DeadlineError, Job, Waits
+from ane.server.engine import Engine, calls_at_a_time
+from ane.server.errors import BusyError, ClientGoneError, DeadlineError
+from ane.server.jobs import URGENT, Job, Waits
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError

@@ -233,7 +233,7 @@ def test_the_code_does_what_the_page_does(page, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(page, scheme):
-    axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install 'tortoise-ane[test]'")
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install '.[test]'")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "features": [{"name": "prefers-color-scheme", "value": scheme}]})
     speak(page, TEXT)

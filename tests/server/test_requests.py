@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ane.books.media_writer import FORMATS as BOOKS
 from tests.server.server_process import PATIENCE, wait_until
 from tests.server.speech_requests import (
     LONGEST,
@@ -27,12 +26,7 @@ from tests.server.speech_requests import (
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-from ane.server.encoders import FORMATS
 
-
-def test_a_sound_has_the_bit_rate_of_a_file_of_a_book():
-    assert [(FORMATS[name].encoder, FORMATS[name].bit_rate) for name in ("mp3", "opus", "aac")] == [
-        (BOOKS[name].encoder, BOOKS[name].bit_rate) for name in (".mp3", ".opus", ".aac")]
 
 
 @pytest.mark.parametrize(("fields", "message"), [

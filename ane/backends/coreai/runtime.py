@@ -26,7 +26,7 @@ from ane.system.streams import silent_c_libraries
 
 T = TypeVar("T")
 VERSION = "1.0.0b3"         # the beta that this was written for; others refuse its assets
-INSTALL = 'install it with: pip install "tortoise-ane[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
+INSTALL = 'install it with: pip install ".[coreai]" (Linux on x86-64 with glibc 2.34, or macOS 26)'
 COMPILED = "aimodelx"       # suffix of an asset that is compiled for the interpreter
 
 

@@ -61,7 +61,7 @@ class GraphEngine(Backend):
             path: Path = self.model.graph
             if not path.is_file():
                 raise UserError(f"{path} is missing: download the model again")
-            onnxruntime_module(self.model.family.title, f"'tortoise-ane[{self.model.extra}]'")
+            onnxruntime_module(self.model.family.title, f"'.[{self.model.extra}]'")
             loaded = GraphFunction(self.model.graph_content(), str(path), threads)
             self.model.check_graph(loaded)
             self._graphs[threads] = loaded

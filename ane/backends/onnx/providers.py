@@ -56,16 +56,16 @@ DEVICES = {device.name: device for device in (
     OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
     OnnxDevice("cuda", CUDA, "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
                "onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime onnxruntime-gpu; pip install "
-               "'tortoise-ane[cuda]')"),
+               "'.[cuda]')"),
     OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
                "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime "
-               "onnxruntime-gpu; pip install 'tortoise-ane[tensorrt]')"),
+               "onnxruntime-gpu; pip install '.[tensorrt]')"),
 )}
 DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
 
 
-def onnxruntime_module(user: str = "backend=onnx", extras: str = "'tortoise-ane[onnx]', or on an NVIDIA GPU "
-                                                               "'tortoise-ane[cuda]'") -> Any:
+def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or on an NVIDIA GPU "
+                                                               "'.[cuda]'") -> Any:
     """Import onnxruntime, with the process-wide logger silent: errors are raised, and its lines would end in pipes.
 
     Raises:
@@ -204,7 +204,7 @@ def version_problem(device: str, versions: GpuVersions) -> str:
     """Why these versions cannot compute on ``device`` ("cuda" or "tensorrt"), and what to install; "" when they can."""
     if _numbers(versions.onnxruntime) < OLDEST_ONNXRUNTIME:
         return (f"onnxruntime {versions.onnxruntime} computes attention on the CPU: "
-                "pip install --upgrade 'tortoise-ane[cuda]'")
+                "pip install --upgrade '.[cuda]'")
     ours, torchs = versions.cuda.partition(".")[0], versions.torch_cuda.partition(".")[0]
     if ours and ours != torchs:
         return (f"onnxruntime {versions.onnxruntime} is built for CUDA {ours} and torch {versions.torch} for "
@@ -213,7 +213,7 @@ def version_problem(device: str, versions: GpuVersions) -> str:
     if device == "tensorrt" and versions.tensorrt and not (
             OLDEST_TENSORRT <= _numbers(versions.tensorrt) < FIRST_UNFIT_TENSORRT):
         return (f"TensorRT {versions.tensorrt} does not fit onnxruntime {versions.onnxruntime}: "
-                "pip install 'tortoise-ane[tensorrt]'")
+                "pip install '.[tensorrt]'")
     return ""
 
 

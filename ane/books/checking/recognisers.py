@@ -9,7 +9,7 @@ Whisper writes down what it hears.
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +32,14 @@ NO_WORD = "<[+("                        # first characters of silence and noise
 # A phoneme for each letter of a word that is not in the dictionary, so that the words beside it are found.
 GUESSES = dict(zip("abcdefghijklmnopqrstuvwxyz",
                    "AE B K D EH F G HH IH JH K L M N AA P K R S T AH V W K Y Z".split(), strict=True))      # noqa: SIM905
-INSTALL = "pip install 'tortoise-ane[check]'"
+INSTALL = "pip install '.[check]'"
 
 
 class TextAligner:
-    """pocketsphinx with its model of American English.
+    """pocketsphinx with its model of American English: it is given the words and must find them.
+
+    Attributes:
+        name: what a job's results are kept under.
 
     Raises:
         UserError: it is not installed.
@@ -54,6 +57,11 @@ class TextAligner:
                                 pbeam=1e-80)
         self._guessed: set[str] = set()
         self._grammar = ""
+
+    def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
+        """What is wrong with the words of a sound (S,), whose speech has ``loudness`` dBFS."""
+        found = misfits(self.fit(text, audio, rate), audio, rate, loudness)
+        return found or [ChunkProblem(f"{word!r} is not heard", 2.0) for word in self.left_out(text, audio, rate)]
 
     def fit(self, text: str, audio: np.ndarray, rate: int) -> TextFit:
         """How a sound (S,) float32 fits an English text."""
@@ -127,32 +135,9 @@ class TextAligner:
 OTHER_LETTERS = 5       # letters by which a place of the transcript may not differ: spellings of a word differ by fewer
 
 
-class ChunkRecogniser(Protocol):
-    """Compares a sound with the words that it should say. ``name``: what a job's results are kept under."""
-
-    @property
-    def name(self) -> str: ...
-
-    def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        """What is wrong with the words of a sound (S,) float32, whose speech has ``loudness`` dBFS."""
-
-
-class AligningRecogniser:
-    """pocketsphinx, which is given the words and must find them. Raises UserError when it is not installed."""
-
-    name = TextAligner.name
-
-    def __init__(self) -> None:
-        self.aligner = TextAligner()
-
-    def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        found = misfits(self.aligner.fit(text, audio, rate), audio, rate, loudness)
-        return found or [ChunkProblem(f"{word!r} is not heard", 2.0)
-                         for word in self.aligner.left_out(text, audio, rate)]
-
-
 class TranscribingRecogniser:
-    """Whisper, which writes down what it hears; that is compared with the text."""
+    """Whisper, which writes down what it hears; that is compared with the text. Its attribute and its method are those
+    of ``TextAligner``."""
 
     def __init__(self, transcriber: Transcriber):
         self.transcriber, self.name = transcriber, f"whisper {transcriber.model.identity}"

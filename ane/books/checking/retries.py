@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of, skipped_words
-from ane.books.checking.recognisers import ChunkRecogniser
+from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
@@ -34,7 +34,7 @@ class BookChecker:
         retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
     """
 
-    recogniser: ChunkRecogniser | None = None
+    recogniser: TextAligner | TranscribingRecogniser | None = None
     retries: int = 2
 
     @property

@@ -60,7 +60,7 @@ def load_espeak() -> Phonemizer:
         from phonemizer.backend import EspeakBackend
         from phonemizer.backend.espeak.wrapper import EspeakWrapper
     except ImportError as error:
-        raise UserError(f"KittenTTS needs {error.name} to convert text to phonemes: pip install 'tortoise-ane[kitten]' "
+        raise UserError(f"KittenTTS needs {error.name} to convert text to phonemes: pip install '.[kitten]' "
                         "(espeak-ng, GPL-3.0-or-later), or set phonemizer, a function from text to IPA") from error
     try:
         EspeakWrapper.set_library(espeakng_loader.get_library_path())

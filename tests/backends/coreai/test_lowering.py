@@ -10,7 +10,7 @@ from converters.coreml.graph import renamed
 from tests.backends.mil.programs import normal
 from tests.backends.mil.test_ops import save
 
-pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
 from ane.backends.coreai.lowering import LOWERINGS
 from ane.backends.coreai.runtime import CoreAIRuntime

@@ -12,7 +12,7 @@ from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
 
 INSTALLED = importlib.util.find_spec("coreai") is not None
-needs_core_ai = pytest.mark.skipif(not INSTALLED, reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+needs_core_ai = pytest.mark.skipif(not INSTALLED, reason="needs Core AI: pip install '.[coreai]'")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def package(tmp_path, monkeypatch):
 
 def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_named(monkeypatch):
     monkeypatch.setattr(runtime, "coreai_version", lambda: "")
-    with pytest.raises(UserError, match=r"Core AI is not installed; .*tortoise-ane\[coreai\]"):
+    with pytest.raises(UserError, match=r"Core AI is not installed; .*\.\[coreai\]"):
         CoreAIRuntime()
     monkeypatch.setattr(runtime, "coreai_version", lambda: "2.0")
     with pytest.raises(UserError, match=r"Core AI 2.0 is installed, .* needs coreai-core==1.0.0b3"):

@@ -7,7 +7,7 @@ from ane.backends.mil import Interpreter, MilRuntime, Package
 from converters.proof.activations import CallRecorder, FunctionCall, interpreted
 from tests.backends.coreml.packages import X, save_scale_package
 
-pytest.importorskip("coreai", reason="needs Core AI: pip install 'tortoise-ane[coreai]'")
+pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
 from ane.backends.coreai.runtime import CoreAIRuntime
 from converters.proof.engine_values import core_ai_activations

@@ -1,0 +1,229 @@
+"""Writing sound in every format, with chapters, a cover and tags. PyAV (the extra ``books``) writes what has them.
+
+Without PyAV, wav, flac, mp3, ogg and aiff are written without tags by libsndfile (``ane.audio.writer``).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from io import BytesIO
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ane.audio import writer
+from ane.audio.writer import pcm16
+from ane.system.errors import UserError
+from ane.system.files import check_output_file, replacing
+from ane.system.interruption import uninterrupted
+
+# the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
+IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
+OPUS_RATE = 48000       # Hz of every Opus stream
+INSTALL = "pip install '.[books]'"
+
+
+@dataclass(frozen=True)
+class MediaFormat:
+    """How a suffix is written: FFmpeg's container and encoder, bits a second, and whether it can hold a cover."""
+
+    container: str
+    encoder: str
+    bit_rate: int | None = None
+    cover: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+FORMATS = {
+    ".m4b": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "}),
+    ".m4a": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "}),
+    ".mp3": MediaFormat("mp3", "libmp3lame", 64_000, cover=True, options={"id3v2_version": "3"}),
+    ".opus": MediaFormat("opus", "libopus", 32_000),
+    ".aac": MediaFormat("adts", "aac", 64_000),
+    ".flac": MediaFormat("flac", "flac", cover=True),
+    ".aiff": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
+    ".aif": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
+    ".wav": MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}),
+}
+SUFFIXES = tuple(dict.fromkeys((*FORMATS, *writer.FORMATS)))
+
+
+@dataclass(frozen=True)
+class CoverImage:
+    """The bytes of a cover and their media type, "image/jpeg" or "image/png"."""
+
+    data: bytes
+    media_type: str
+
+
+@dataclass(frozen=True)
+class ChapterMark:
+    """A chapter of a file, in seconds."""
+
+    title: str
+    start: float
+    end: float
+
+
+def check_output(path: Path | str) -> None:
+    """Check, before any work is done, that ``writing`` can write a file.
+
+    Raises:
+        UserError: an unknown suffix, one that needs PyAV, a directory of that name, or a folder that cannot be created
+            or written; for "-", a standard output that is closed or a terminal.
+    """
+    suffix = Path(path).suffix.lower()
+    if str(path) == "-":
+        writer.check_standard_output()
+        return
+    if suffix not in SUFFIXES:
+        raise UserError(f"cannot write {path}: end its name in {', '.join(SUFFIXES)}")
+    if suffix not in writer.FORMATS and not has_pyav():
+        raise UserError(f"cannot write {path}: {suffix} needs PyAV: {INSTALL}, or choose {', '.join(writer.FORMATS)}")
+    check_output_file(path)
+
+
+def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
+    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix. The file appears when it is complete.
+
+    Raises:
+        UserError: see ``writing``.
+    """
+    with writing(path, sample_rate) as append:
+        append(audio)
+
+
+def has_pyav() -> bool:
+    try:
+        import av  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def cover_size(cover: CoverImage) -> tuple[int, int] | None:
+    """Width and height of a cover in pixels; None when PyAV is missing or cannot read it."""
+    start, form = IMAGES[cover.media_type]
+    if not cover.data.startswith(start):
+        return None
+    try:
+        import av
+
+        with av.open(BytesIO(cover.data), format=form) as image:
+            size = image.streams.video[0].width, image.streams.video[0].height
+            return size if all(size) else None
+    except (ImportError, OSError, ValueError, IndexError):      # FFmpeg's errors are OSError or ValueError
+        return None
+
+
+@contextmanager
+def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None, chapters: Sequence[ChapterMark] = (),
+            cover: CoverImage | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
+
+    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
+    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
+    path is the user's home.
+
+    Args:
+        tags: "title", "artist", "album", "track" and so on, as FFmpeg names them. None: libsndfile writes what it can.
+        chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
+
+    Raises:
+        UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
+            written, or a standard output that is no longer read.
+    """
+    check_output(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS or (suffix in writer.FORMATS and (tags is None or not has_pyav())):
+        with writer.writing(path, rate) as append:
+            yield append
+        return
+    with replacing(path, lasting=True) as target, encoding(target, FORMATS[suffix], rate, tags or {}, chapters,
+                                                           cover) as append:
+        yield append
+
+
+@contextmanager
+def encoding(target: Path, media: MediaFormat, rate: int, tags: Mapping[str, str], chapters: Sequence[ChapterMark],
+             cover: CoverImage | None) -> Iterator[Callable[[np.ndarray], None]]:
+    """``writing`` with PyAV."""
+    encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
+
+    def append(audio: np.ndarray) -> None:
+        with uninterrupted():
+            encoder.append(audio)
+
+    try:
+        yield append
+        with uninterrupted():
+            encoder.finish()
+    finally:
+        with uninterrupted():
+            encoder.close()
+
+
+class MediaEncoder:
+    """A container of FFmpeg with one stream of mono sound.
+
+    Args:
+        target: a path, or what has ``write``. rate: of the sound, Hz; PyAV resamples it where the encoder takes
+            another. tags, chapters: as of ``writing``.
+
+    Raises:
+        OSError: of the disk; in every method.
+    """
+
+    def __init__(self, target: Any, media: MediaFormat, rate: int, tags: Mapping[str, str] = MappingProxyType({}),
+                 chapters: Sequence[ChapterMark] = (), cover: CoverImage | None = None):
+        import av
+
+        self._av, self.rate, self.samples = av, rate, 0
+        self._container: Any = av.open(target, "w", format=media.container,
+                                       options={"fflags": "+bitexact", **media.options})
+        self._container.metadata.update({name: value for name, value in tags.items() if value})
+        opus = media.encoder == "libopus"
+        self._stream: Any = self._container.add_stream(media.encoder, rate=OPUS_RATE if opus else rate, layout="mono")
+        if media.bit_rate:
+            self._stream.bit_rate = media.bit_rate      # type: ignore[union-attr]
+        picture = self._add_cover(cover) if cover and media.cover and cover_size(cover) else None
+        if chapters:
+            self._container.set_chapters([
+                {"id": number, "start": round(chapter.start * 1000), "end": math.ceil(chapter.end * 1000),
+                 "time_base": Fraction(1, 1000), "metadata": {"title": chapter.title}}
+                for number, chapter in enumerate(chapters, 1)])
+        if picture is not None:
+            self._container.start_encoding()
+            packet = av.Packet(cover.data if cover else b"")
+            packet.stream, packet.pts, packet.dts, packet.time_base = picture, 0, 0, Fraction(1, 90_000)
+            packet.is_keyframe = True
+            self._container.mux(packet)
+
+    def _add_cover(self, cover: CoverImage) -> Any:
+        width, height = cover_size(cover) or (0, 0)
+        picture = self._container.add_mux_stream("png" if cover.media_type == "image/png" else "mjpeg",
+                                                 width=width, height=height)
+        picture.time_base = Fraction(1, 90_000)
+        picture.disposition = self._av.stream.Disposition.attached_pic
+        return picture
+
+    def append(self, audio: np.ndarray) -> None:
+        """Encode samples (n,) float32, clipped to [-1, 1]."""
+        if len(audio):
+            frame = self._av.AudioFrame.from_ndarray(pcm16(audio)[None], format="s16", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = self.rate, self.samples, Fraction(1, self.rate)
+            self.samples += len(audio)
+            self._container.mux(self._stream.encode(frame))
+
+    def finish(self) -> None:
+        """Write what the encoder still holds; of nothing a moment of silence, since no container is empty."""
+        if not self.samples:
+            self.append(np.zeros(self.rate // 10, np.float32))
+        self._container.mux(self._stream.encode(None))
+
+    def close(self) -> None:
+        self._container.close()
