@@ -116,19 +116,19 @@ def test_say_speaks_from_onnx_packages(bundle, tmp_path, capsys):
 def test_a_call_uses_the_sessions_that_load_loaded(bundle):
     backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
     backend.load("rlg_auto", "autoregressive")
-    assert len(backend.sessions) == 3           # rlg_auto, prefill, step
+    assert len(backend.sessions._loaded) == 3           # rlg_auto, prefill, step
     backend.run("ar_random", noise=np.ones((1, bundle.widths[0]), np.float32))
     decoder = backend.decoder(1, 4)
     decoder.prefill(np.ones((5, 32), np.float32))
     decoder.step(np.ones((1, 1, 32), np.float32), np.zeros(1, dtype=np.int64))
-    assert len(backend.sessions) == 3
+    assert len(backend.sessions._loaded) == 3
 
 
 def test_a_released_network_is_loaded_again(bundle):
     backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
     noise = np.ones((1, bundle.widths[0]), np.float32)
     first = backend.run("ar_random", noise=noise)
-    assert len(backend.sessions) == 1
+    assert len(backend.sessions._loaded) == 1
     backend.release()
-    assert len(backend.sessions) == 0
+    assert len(backend.sessions._loaded) == 0
     assert (backend.run("ar_random", noise=noise) == first).all()
