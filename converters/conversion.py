@@ -131,8 +131,9 @@ def graph_fingerprint(libraries: Sequence[str], root: Path = ROOT) -> str:
 
 def graph_sources(root: Path = ROOT) -> list[Path]:
     """The reference networks of every model, and the modules of ``converters`` that build graphs; sorted."""
-    packages = (SHARED_NETWORKS, *(model.networks for model in models().values()))
-    networks = {path for package in packages for path in (root / package.replace(".", "/")).glob("*.py")}
+    names = (SHARED_NETWORKS, *(model.networks for model in models().values()))
+    modules = [root / name.replace(".", "/") for name in names]
+    networks = {path for module in modules for path in (*module.glob("*.py"), *module.parent.glob(f"{module.name}.py"))}
     builders = {path for path in (root / "converters").rglob("*.py")
                 if not NO_GRAPHS.intersection(path.relative_to(root).parts)}
     return sorted(networks | builders)
