@@ -148,8 +148,8 @@ def check_models(settings: ServerSettings) -> None:
         voices.update(voice_names(model))
     for name, voice in settings.voices.items():
         if voice not in voices and not settings.add_voices:
-            raise UserError(f"map_voice {name}={voice}: no model that is served has the voice {voice!r}; the voices "
-                            f"are {', '.join(sorted(voices))}", "map_voice")
+            raise UserError(f"voices {name}={voice}: no model that is served has the voice {voice!r}; the voices "
+                            f"are {', '.join(sorted(voices))}", "voices")
     if settings.transcriber and open_model(bundle=settings.transcriber).family.settings is not None:
         raise UserError(f"transcriber must be a model that transcribes, and {settings.transcriber} speaks",
                         "transcriber")

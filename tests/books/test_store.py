@@ -237,19 +237,6 @@ def test_a_job_of_a_later_version_is_refused(tmp_path):
         JobStore(tmp_path / "job")
 
 
-def test_a_job_of_the_first_version_goes_on(tmp_path):
-    """It had no columns for the times of words and for checks."""
-    assert run_job(tmp_path, book(4)) == 10
-    before = sounds(tmp_path)
-    with closing(sqlite3.connect(tmp_path / FILE)) as connection:
-        for column in ("words", "signals", "checker", "problems", "replaced"):
-            connection.execute(f"ALTER TABLE sounds DROP COLUMN {column}")
-        connection.execute("PRAGMA user_version = 1")
-        connection.commit()
-    assert run_job(tmp_path, book(4)) == 0
-    assert sounds(tmp_path) == before
-
-
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "170", "--kills", "0", "--stops", "0", "-o"]

@@ -36,7 +36,9 @@ def runner() -> PackageRunner:
     return runner_named("coreai")
 
 
-@pytest.mark.parametrize("network", dict.fromkeys(row.network for row in FUNCTIONS if row.coreml))
+# BigVGAN is in no random bundle; it replaces UnivNet where somebody adds it
+@pytest.mark.parametrize("network", dict.fromkeys(
+    row.network for row in FUNCTIONS if row.coreml and row.network != "bigvgan"))
 def test_every_kind_of_function_returns_the_references_outputs(model, runner, network):
     package = write_package(model, network, OPTIONS, model.path)
     reference = reference_backend(model, keep=True)

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 import numpy as np
 import pytest
 
-from ane.audio import writer
+from ane.audio import media, writer
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -223,7 +223,7 @@ def test_a_stop_while_sound_is_written_is_not_lost(tmp_path, monkeypatch, suffix
 
     def speak():
         with interruptions():
-            writer.write(tmp_path / f"speech.{suffix}", noise, 24000)
+            media.write(tmp_path / f"speech.{suffix}", noise, 24000)
 
     monkeypatch.setattr(writer._DiskFile, "write", count)
     noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)

@@ -168,7 +168,7 @@ class TorchDecoder(Decoder):
         scores = torch.cat((prefix_scores, own_scores.view(*q.shape[:3], -1)), dim=-1)
         weights = F.softmax(scores.float(), dim=-1).to(q.dtype)
         prefix_weights, own_weights = weights.split((prefixes.longest, own.end), dim=-1)
-        return (own_weights.flatten(0, 1) @ values).view(q.shape) + prefixes.lanes(
+        return weighted_sum(own_weights.flatten(0, 1), values).view(q.shape) + prefixes.lanes(
             weighted_sum(prefixes.rows(prefix_weights), prefix_values))
 
 
