@@ -17,9 +17,9 @@ cd "$(dirname "$0")/.."
 WHEELS=(
     "onnxruntime-gpu>=1.27" "onnx>=1.18" "onnxscript>=0.5" "onnx-ir" "ml_dtypes"        # ONNX Runtime on CUDA
     "soundfile>=0.13" "soxr>=0.5" "anyascii>=0.3.2" "unicode-rbnf>=2.4" "miniaudio>=1.60"
-    "shtab>=1.7" "pydantic>=2.10" "platformdirs>=4.14" "rich>=13.7" "tokenizers>=0.20" "safetensors>=0.5" "filelock>=3.12"
+    "pydantic>=2.10" "platformdirs>=4.14" "rich>=13.7" "tokenizers>=0.20" "safetensors>=0.5" "filelock>=3.12"
     "coremltools==9.0" "cattrs" "attrs" "pyaml" "numpy>=2.0,<2.4"       # the converters import coremltools
-    "pytest>=8" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "cffi" "pycparser"
+    "pytest>=8.4" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "cffi" "pycparser"
 )
 PART=48M
 minutes=45 only="" wheels="" output=build/gpu dry_run=false

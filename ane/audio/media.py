@@ -189,7 +189,7 @@ class MediaEncoder:
         opus = media.encoder == "libopus"
         self._stream: Any = self._container.add_stream(media.encoder, rate=OPUS_RATE if opus else rate, layout="mono")
         if media.bit_rate:
-            self._stream.bit_rate = media.bit_rate      # type: ignore[union-attr]
+            self._stream.bit_rate = media.bit_rate
         picture = self._add_cover(cover) if cover and media.cover and cover_size(cover) else None
         if chapters:
             self._container.set_chapters([

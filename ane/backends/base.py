@@ -190,7 +190,7 @@ class Decoder(ABC):
 
 
 class Backend(ABC):
-    """Runs the stages of one model.
+    """Runs the stages of one model. What an engine cannot do, or the model lacks, raises NotImplementedError.
 
     Attributes:
         max_batched_frames: frames of all utterances together that one call of a denoiser should have at most; 0: one

@@ -12,7 +12,7 @@
 An answer {"error": message} is one that the user can act on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -221,26 +221,27 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
                 yield function
 
 
-def packaged_functions(request: FunctionRequest, model: "Any", work: "SentenceSizes | None",
-                       ) -> "Iterator[MeasuredFunction]":
+def packaged_functions(request: FunctionRequest, model: "Model",
+                       work: "SentenceSizes | None") -> "Iterator[MeasuredFunction]":
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.calls import TimedToolkit, package_functions
 
     tuning = request.tuning
     runtime: Any
-    timer: Callable[[], float | None] = lambda: None        # noqa: E731
+    timed: dict[str, Any] = {}
     if tuning.engine == "coreml":
         from ane.backends.coreml.compiled import CompiledCache
         from ane.backends.coreml.runtime import CoreMLRuntime
 
         toolkit = TimedToolkit()
-        runtime, timer = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled or ""))), toolkit.compile_seconds
+        runtime = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled or "")))
+        timed = {"compile_seconds": toolkit.compile_seconds}
     else:
         runtime = package_runtime(*tuning.backend.partition(":")[::2])
     packages = select_packages(model, tuning.precision)
     chosen = [package for network, package in packages.items() if network in (request.networks or packages)]
-    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, work, timer)
+    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, work, **timed)
 
 
 def random_voice(model: "Model") -> "Voice | None":

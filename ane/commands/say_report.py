@@ -1,4 +1,4 @@
-"""What `ane say` prints about a result: a closing line or a JSON object; and its files."""
+"""What `ane say` prints about a result: a closing line or a JSON object."""
 
 import argparse
 import json

@@ -20,9 +20,10 @@ DISPATCH = 0.23e-3                      # minimum seconds of a call: ane-guide, 
 CACHES = ("keys", "values", "recent_keys", "recent_values")     # inputs; states are counted where they are read
 NEW = ("new_keys", "new_values")
 FORMULA = ("seconds a call = max(bytes / bandwidth, FLOPs / rate) + 0.23 ms for the dispatch; bytes = weights as "
-           "stored + cache read + cache written + what is rewritten of a state, read again + 6 for each "
-           "value of an fp16 input or output, which coremltools hands over as float32 and Core ML converts + every "
-           "value above 2 MB, written once and read once; smaller values are assumed to stay on the chip")
+           "stored (a chip that expands compressed ones, as an M1 does int8, moves more) + cache read + cache "
+           "written + what is rewritten of a state, read again + 6 for each value of an fp16 input or output, which "
+           "coremltools hands over as float32 and Core ML converts + every value above 2 MB, written once and read "
+           "once; smaller values are assumed to stay on the chip")
 
 
 @dataclass(frozen=True)

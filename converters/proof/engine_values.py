@@ -256,7 +256,7 @@ class InstrumentedSession:
 
     def _record(self, values: Sequence[np.ndarray]) -> None:
         self.graph.last = {name: np.asarray(value, np.float32)
-                             for name, value in zip(self.graph.modules, values, strict=True)}
+                           for name, value in zip(self.graph.modules, values, strict=True)}
 
 
 @contextmanager

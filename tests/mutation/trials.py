@@ -24,7 +24,7 @@ from tests.mutation.recording import ExecutedLines, LineRecorder
 NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
 PRELOADED = ["torch", "numpy", "pytest", "xdist.plugin", "pytest_timeout", "hypothesis", "rich", "coremltools", "av",
              "pydantic", "soundfile", "soxr", "fastapi", "uvicorn", "websockets.sync.client", "wyoming", "tokenizers",
-             "huggingface_hub", "safetensors.numpy", "inflect", "tests.mutation.trials"]
+             "huggingface_hub", "safetensors.numpy", "tests.mutation.trials"]
 OPTIONS = ["-q", "--disable-plugin-autoload", "-p", "xdist.plugin", "-p", "pytest_timeout", "-n", "0",
            "-p", "no:cacheprovider", "-p", "no:unraisableexception"]      # the quickest start: a trial is mostly that
 SLACK, FACTOR = 30.0, 4.0       # a mutant's tests may take SLACK + FACTOR times their seconds without a change

@@ -42,20 +42,14 @@ def tokenizer_json(golden: Path) -> str:
     return (golden / "tokenizer.json").read_text(encoding="utf-8")
 
 
-def test_default_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
-    tokenizer = Tokenizer(tokenizer_json, "upstream")
+@pytest.mark.parametrize(("normaliser", "text", "ids"), [
+    ("upstream", "english_cleaners", "ids"), ("basic", "basic_cleaners", "basic_ids")])
+def test_cleaned_text_and_ids_are_upstreams(vectors, tokenizer_json, normaliser, text, ids):
+    tokenizer = Tokenizer(tokenizer_json, normaliser)
     for vector in vectors["tokenize"]:
         cleaned = tokenizer.normalise(vector["text"])
-        assert cleaned == vector["english_cleaners"], vector["text"]
-        assert tokenizer.encode_normalised(cleaned) == vector["ids"], vector["text"]
-
-
-def test_basic_cleaner_and_ids_are_upstreams(vectors, tokenizer_json):
-    tokenizer = Tokenizer(tokenizer_json, "basic")
-    for vector in vectors["tokenize"]:
-        cleaned = tokenizer.normalise(vector["text"])
-        assert cleaned == vector["basic_cleaners"], vector["text"]
-        assert tokenizer.encode_normalised(cleaned) == vector["basic_ids"], vector["text"]
+        assert cleaned == vector[text], vector["text"]
+        assert tokenizer.encode_normalised(cleaned) == vector[ids], vector["text"]
 
 
 def test_decoded_text_is_upstreams(vectors, tokenizer_json):

@@ -96,8 +96,9 @@ class ServerProcess:
         return {"memory_kib": int(facts["VmRSS"].split()[0]), "threads": int(facts["Threads"]),
                 "files": len(list((folder / "fd").iterdir())), "children": len(children)}
 
-    def metric(self, name: str) -> float:
+    def metric(self, name: str, token: str = "") -> float:
         """The value of a metric, summed over its labels."""
-        with urllib.request.urlopen(f"{self.address}/metrics") as response:
+        request = urllib.request.Request(f"{self.address}/metrics", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(request) as response:
             lines = response.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}(\{{|\s)", line))

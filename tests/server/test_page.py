@@ -154,7 +154,7 @@ def test_escape_stops_the_sound_and_the_request(page, server):
     from selenium.webdriver.common.keys import Keys
 
     speak(page, " ".join([TEXT] * 40), model="demo")
-    wait_for(lambda: text_of(page, "status") == "Waiting for the first sound …")
+    wait_for(lambda: server.metric("ane_active_requests", TOKEN) == 1)      # before that there is nothing to log
     press(page, Keys.ESCAPE)
     assert text_of(page, "status") == "Stopped."
     assert not page.find_element("id", "stop").is_enabled()

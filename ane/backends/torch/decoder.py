@@ -22,7 +22,7 @@ from ane.backends.torch.threads import ThreadGovernor, governed
 
 POSITIONS = 16          # floats of the widest vector: a softmax adds up every sixteenth position
 FEWEST_POSITIONS = 48   # products of fewer sum in another order (MKL on Intel's CPUs)
-BLOCK = 192             # a sum over more positions would be divided by its length (MKL with AVX2)
+BLOCK = 192             # MKL divides a sum over more positions by its length (with AVX2, and on Intel's CPUs)
 # by the remainder of six: MKL with AVX2 sums in one order for six or four rows at a time, in another for fewer
 ROWS_ADDED = 0, 3, 2, 1, 0, 1
 
