@@ -71,13 +71,13 @@ class OutputOptions:
     playlist: bool = False
 
     def __post_init__(self) -> None:
-        if self.playlist and (not self.per_chapter or self.is_epub):
-            raise UserError("playlist has no effect without per_chapter: add it, or leave playlist out", "playlist")
+        if self.playlist and not (self.per_chapter or self.is_epub):
+            raise UserError("playlist has no effect on one file: add per_chapter=True, or leave it out", "playlist")
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
             raise UserError(f"loudness must be from {MIN_LOUDNESS:g} to {MAX_LOUDNESS:g} LUFS, got {self.loudness:g}",
                             "loudness")
         if self.is_epub:
-            for name in ("per_chapter", "srt", "vtt", "json"):
+            for name in ("playlist", "per_chapter", "srt", "vtt", "json"):
                 if getattr(self, name):
                     raise UserError(f"{name} has no effect on an EPUB, which has chapters, text and times inside", name)
             check_output_file(self.path)

@@ -1,6 +1,7 @@
 """Entries of an official checkpoint: their names, weight norm, and checks of single tensors."""
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from ane.bundles.weights import FLOATS, shape_text
 from ane.system.errors import UserError
 
+SHOWN = 6           # kinds of keys in a message, at most
 Entries = Mapping[str, torch.Tensor]        # the state dict in a checkpoint
 
 
@@ -19,10 +21,11 @@ def pattern(key: str) -> str:
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
 
 
-def summarise_keys(keys: Iterable[str]) -> str:
-    """A short list of keys: "30 × gpt.h.N.attn.bias, text_head.weight"."""
+def summarise_keys(keys: Iterable[str], most: int = sys.maxsize) -> str:
+    """A short list of keys, at most ``most``: "30 × gpt.h.N.attn.bias, text_head.weight"."""
     counts = Counter(pattern(key) for key in keys)
-    return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items())
+    names = [f"{count} × {name}" if count > 1 else name for name, count in counts.items()]
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def sources(key: str, entries: Entries) -> tuple[str, ...] | None:

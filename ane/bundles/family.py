@@ -203,9 +203,9 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
     """
     found = recognised_family(path)
     if found is None and path.is_file():
-        raise UserError(f"{path} is a checkpoint of no model that this version knows: FastSpeech's has "
-                        "word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the directory of its "
-                        ".pth files, or a file with a whole network, such as a fine-tuned decoder, and base")
+        from ane.bundles.pickles import unknown_checkpoint
+
+        raise unknown_checkpoint(path)
     return found or find_family()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ane.bundles.entries import SHOWN, summarise_keys
 from ane.bundles.weights import shape_text
 from ane.system.errors import UserError
 from ane.system.files import zip_directory
@@ -62,6 +63,19 @@ def load_pickle(path: Path | str) -> Any:
     except Exception as error:      # a damaged file can raise any exception
         raise UserError(f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; "
                         "get the file again") from error
+
+
+def unknown_checkpoint(path: Path) -> UserError:
+    """The error for a file that no model recognises, with what it holds. Raises UserError when it is damaged."""
+    content = load_pickle(path)
+    if isinstance(content, Mapping) and "optimizers" in content:
+        return UserError(f"{path} is the state of a trainer, whose weights are in another file: give that, such as the "
+                         "N_gpt.pth that it wrote")
+    found = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
+    return UserError(f"{path} is a checkpoint of no model that this version knows: it holds {found or 'nothing'}; "
+                     "FastSpeech's has word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the "
+                     "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, and "
+                     "base")
 
 
 def _check_zip(path: Path) -> None:

@@ -42,7 +42,7 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     print_doubtful(console, store, chunks)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     if written.former:
-        LOGGER.warning("written by an earlier run, and not part of the book any more: %s", ", ".join(written.former))
+        LOGGER.warning("written by an earlier run, and left as they are by this one: %s", ", ".join(written.former))
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "

@@ -95,9 +95,9 @@ def say(args: argparse.Namespace) -> int:
     text = None if piped and not args.explain else read_text(args)
     if text is not None and not has_words(text):
         raise nothing_to_say_error(text)
+    model = open_model(args.bundle, args.checkpoints)
     if not args.explain:
         check_outputs(args)
-    model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     LOGGER.debug("model %s: %s", model.name, settings)
     if args.explain:

@@ -18,6 +18,7 @@ from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
+from ane.voices.voice import Voice, save_voice
 from tests.bundles.community_layouts import GPT, HIFIGAN, LAYOUTS, Files, write_all
 
 HIFIGAN_ALONE = Settings(candidates=1, diffusion=None, sampling=Sampling(max_codes=12))
@@ -164,3 +165,17 @@ def test_a_pipeline_of_diffusers_is_refused_by_name(tmp_path):
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UserError, match="is a pipeline of diffusers"):
         CheckpointDirectory(tmp_path)
+
+
+def test_voices_of_the_base_come_with_a_fine_tune_where_their_latents_fit(directory, tmp_path, capsys):
+    (directory / "voices").mkdir()
+    ar, diffusion = (np.zeros((1, width), np.float32) for width in CheckpointDirectory(directory).widths)
+    save_voice(directory / "voices" / "ann.safetensors", Voice(ar, diffusion, "ann"))
+    base = write_bundle(CheckpointDirectory(directory), tmp_path / "base", default_voice="ann")
+    fine_tune = shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
+    assert cli.main(["import", str(fine_tune), "--base", str(base.path), "-o", str(tmp_path / "tuned")]) == 0
+    assert "Voices of base: ann; its decoder made their latents" in " ".join(capsys.readouterr().out.split())
+    assert ane.load(tmp_path / "tuned", "torch").voices == ["ann", "random"]
+    assert open_model(bundle=tmp_path / "tuned").default_voice == "ann"
+    wider = CheckpointDirectory(fine_tune, {GPT: {"model_dim": 2 * ar.shape[1]}}, base=base)
+    assert (wider.voices, wider.default_voice) == (None, "random")

@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ane.bundles.entries import Entries, summarise_keys
+from ane.bundles.entries import SHOWN, Entries, summarise_keys
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
@@ -94,7 +94,7 @@ def _named(path: Path) -> tuple[str, ...]:
     entries, _ = read_entries(path)
     if names := _names(entries):
         return names
-    raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries) or 'nothing'}")
+    raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries, SHOWN) or 'nothing'}")
 
 
 def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) -> None:
@@ -134,7 +134,7 @@ def check_vocoder(path: Path) -> None:
         raise UserError(f"vocoder {path}: no such file", "vocoder")
     entries = read_entries(path)[0]
     if not is_bigvgan(entries):
-        raise UserError(f"vocoder {path} holds {summarise_keys(entries) or 'nothing'}, and not BigVGAN, whose files "
+        raise UserError(f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose files "
                         "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
                         "vocoder")
 

@@ -99,9 +99,10 @@ class CheckpointDirectory(Model):
         self._own = own
         self.trained = (config or {}).get("trained", True) is not False and (base is None or base.trained)
         self.settings = {**(base.settings if base else {}), **settings_of_tokenizer(self.tokenizer)}
-        self.default_voice = "random"
-        voices = self.path / "voices"
-        self.voices = voices if os.path.isdir(voices) else None
+        self.default_voice, self.voices = "random", self.path / "voices"
+        if not os.path.isdir(self.voices):
+            self.voices = base.voices if base and base.widths == self.widths else None
+            self.default_voice = base.default_voice if base and self.voices else "random"
 
     @property
     def identity(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ane.bundles.entries import Entries, folded_key, match_entries, pattern, sources, summarise_keys
+from ane.bundles.entries import SHOWN, Entries, folded_key, match_entries, pattern, sources, summarise_keys
 from ane.bundles.family import Config
 from ane.bundles.weights import layout
 from ane.models.tortoise.networks import NETWORKS
@@ -43,7 +43,7 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
                      if folded_key(key) not in used_keys and pattern(folded_key(key)) in patterns)
     if surplus:
         raise UserError(f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
-                        f"{summarise_keys(surplus)}): {_size_hint(path)}")
+                        f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}")
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:
@@ -64,7 +64,7 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
 
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
-        found = summarise_keys(map(str, entries)) or "nothing"
+        found = summarise_keys(map(str, entries), SHOWN) or "nothing"
         return f"the file has no tensors, only {found}; it must be a plain state dict"
     other = looks_like(entries, path.name, configs)
     if other:
