@@ -195,20 +195,6 @@ def families() -> Iterator[ModelFamily]:
             yield find_family(module.name)
 
 
-def family_of_checkpoints(path: Path) -> ModelFamily:
-    """The family whose checkpoints are at ``path``, by their content; ``DEFAULT_FAMILY`` for any other directory.
-
-    Raises:
-        UserError: a file that is damaged, or a checkpoint of no family.
-    """
-    found = recognised_family(path)
-    if found is None and path.is_file():
-        from ane.bundles.pickles import unknown_checkpoint
-
-        raise unknown_checkpoint(path)
-    return found or find_family()
-
-
 def recognised_family(path: Path) -> ModelFamily | None:
     """The family that recognises its checkpoints at ``path``; None: no family does."""
     return next((family for family in families() if family.recognises(path)), None) if os.path.exists(path) else None

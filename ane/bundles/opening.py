@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import DEFAULT_FAMILY, checkpoint_options, family_of_checkpoints, find_family
+from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, checkpoint_options, find_family, recognised_family
 from ane.bundles.manifest import bundle_family
 from ane.bundles.model import Model
 from ane.system import paths
@@ -99,6 +99,20 @@ def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None 
     model = family.open_checkpoints(path, **checkpoint_options(family, config=arguments, where=config and str(config)))
     model.check()
     return model
+
+
+def family_of_checkpoints(path: Path) -> ModelFamily:
+    """The family whose checkpoints are at ``path``, by their content; ``DEFAULT_FAMILY`` for any other directory.
+
+    Raises:
+        UserError: a file that is damaged, or a checkpoint of no family.
+    """
+    found = recognised_family(path)
+    if found is None and path.is_file():
+        from ane.bundles.pickles import unknown_checkpoint
+
+        raise unknown_checkpoint(path)
+    return found or find_family()
 
 
 def read_constructor_arguments(path: Path) -> dict[str, Any]:

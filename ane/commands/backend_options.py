@@ -8,6 +8,7 @@ from rich.console import Console
 from ane.bundles import Model
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import positive, rare_group
+from ane.commands.messages import LOGGER
 from ane.commands.packages import with_packages
 
 
@@ -38,6 +39,9 @@ def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, k
     """
     from ane.backends import load_backend
 
+    if not model.trained and not getattr(args, "json", False):
+        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
+                       "trained model.", model.name)
     model = with_packages(model, args.backend, console)
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units)

@@ -16,7 +16,6 @@ from ane.system.errors import UserError
 from ane.system.staging import leftovers
 
 if TYPE_CHECKING:
-
     from ane.backends.coreml.compiled import CompiledModelEntry
     from ane.backends.coreml.tools import MacMachine
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import Progress, track
 
 from ane.bundles import Model
-from ane.bundles.family import ModelFamily, checkpoint_options, family_of_checkpoints, family_of_repository
+from ane.bundles.family import ModelFamily, checkpoint_options, family_of_repository
 from ane.bundles.manifest import read_content
-from ane.bundles.opening import new_bundle
+from ane.bundles.opening import family_of_checkpoints, new_bundle
 from ane.commands import arguments
 from ane.commands.messages import how_to_use, message_console, plain_table, report_console
 from ane.system.errors import UserError
@@ -96,7 +96,10 @@ def import_command(args: argparse.Namespace) -> int:
     bundle = write(destination, name=args.name or destination.name, licence=origin.licence,
                    source=source, overwrite=args.overwrite)
     _report(report_console(args), bundle, surplus)
-    _report_voices(report_console(args), model, getattr(model, "base", None))
+    base = getattr(model, "base", None)
+    if base and base.voices == model.voices and model.voices and base.decoder_md5 != model.decoder_md5:
+        report_console(args).print(f"The voices of {base.name} come with it. Its decoder made their latents: where "
+                                   "they sound unlike their speakers, make them again of clips with `ane voices add`")
     report_console(args).print(f"Wrote {destination}. {how_to_use(family, args.output)}")
     return 0
 
@@ -179,18 +182,6 @@ def _recorded(destination: Path) -> dict[str, Any]:
     except UserError:
         return {}
     return source if isinstance(source, dict) and isinstance(source.get("files"), dict) else {}
-
-
-def _report_voices(console: Console, model: Model, base: Model | None) -> None:
-    """Print which voices of the base the bundle has; latents belong to the decoder that made them."""
-    if base is None or not base.voices:
-        return
-    names, fits = ", ".join(sorted(path.stem for path in base.voices.glob("*.safetensors"))), model.voices == base.voices
-    why = "" if fits else " are left out: SOURCE has its own, or their latents are of other widths"
-    if fits and model.decoder_md5 != base.decoder_md5:
-        why = ("; its decoder made their latents: where they sound unlike their speakers, make them again from clips "
-               "with `ane voices add`")
-    console.print(f"Voices of {base.name}: {names}{why}")
 
 
 def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> None:

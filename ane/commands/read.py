@@ -285,9 +285,6 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
-    if not model.trained:
-        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
-                       "trained model.", model.name)
     cast = cast_of(args.cast, args.quote_voice)
     synthesizer = load_synthesizer(args, model, message_console(args), keep=True)
     synthesizer.request("", settings=settings, speed=speed, cast=cast)       # raises, before there is a job

@@ -102,9 +102,6 @@ def say(args: argparse.Namespace) -> int:
     LOGGER.debug("model %s: %s", model.name, settings)
     if args.explain:
         return print_explanation(args, model, settings, text or "", lexicon)
-    if not model.trained and not args.json:
-        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
-                       "trained model.", model.name)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, console)
     LOGGER.debug("backend %s", synthesizer.backend.name)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-
 def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream", outputs: list[Path],
                  console: Console) -> None:
     """Print the closing line, or with --json one object on standard output."""
@@ -53,7 +52,6 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
     from ane.models.tortoise.settings import default_preset
 
     model, timeline = synthesizer.model, speech.timeline
-    has_presets = model.presets
     return {
         "files": [str(path) for path in outputs], "seconds": speech.seconds, "sample_rate": speech.sample_rate,
         "seconds_by_phase": speech.seconds_by_phase, "elapsed": speech.elapsed,
@@ -61,7 +59,7 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
         "prepared": timeline.text_ready, "first_audio": timeline.first_audio - timeline.text_ready,
         **speech.facts, "chunks": speech.chunks, "model": model.name,
         "trained": model.trained, "backend": synthesizer.backend.name,
-        **({"preset": args.preset or default_preset(model.settings)} if has_presets else {}),
+        **({"preset": args.preset or default_preset(model.settings)} if model.presets else {}),
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes()}
 
 

@@ -124,7 +124,8 @@ def test_a_machine_without_a_sound_device_is_reported_before_any_work(workplace,
         raise UserError("no sound device can be opened")
 
     monkeypatch.setattr(playback, "open_device", none)
-    assert main(["say", "hello", *SHORT, "--bundle", "./does-not-exist", *flags]) == 1
+    monkeypatch.setattr("ane.commands.say.load_synthesizer", None)
+    assert main(["say", "hello", *SHORT, *flags]) == 1
     assert "no sound device can be opened" in capsys.readouterr().err
     assert not list(workplace.glob("*.wav"))
 

@@ -134,8 +134,8 @@ def check_vocoder(path: Path) -> None:
         raise UserError(f"vocoder {path}: no such file", "vocoder")
     entries = read_entries(path)[0]
     if not is_bigvgan(entries):
-        raise UserError(f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose files "
-                        "have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
+        raise UserError(f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose "
+                        "files have activation_post.act.alpha: give bigvgan_24khz_100band.pth or bigvgan_generator.pt",
                         "vocoder")
 
 
