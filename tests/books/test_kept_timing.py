@@ -5,14 +5,15 @@ import time
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 from rich.console import Console
 
-from ane.books.assembly import MAX_CUE_SPEED
-from ane.books.narration import narrate
+from ane.books.assembly import MAX_CUE_SPEED, cue_speed
+from ane.books.narration import EDGE, narrate
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.plain_text import read_subtitles
 from ane.books.reading import read_document
@@ -78,6 +79,12 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
     assert heard[202:298].all()
     assert not heard[302:498].any()
     assert heard[502:].all()
+
+
+def test_silence_within_a_subtitle_keeps_its_length_and_speech_alone_is_faster():
+    """Two chunks of a second with a second between them."""
+    chunk = SimpleNamespace(chunk=SimpleNamespace(silence=1 + 2 * EDGE), samples=RATE, rate=RATE)
+    assert [cue_speed([chunk] * 2, round(seconds * RATE)) for seconds in (3, 2.6, 1)] == [1, 1.25, MAX_CUE_SPEED]
 
 
 def test_a_changed_time_writes_the_files_again_and_speaks_nothing(tmp_path):

@@ -11,6 +11,7 @@ from ane.books import pdf
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.books.omissions import active_omissions
 from ane.books.reading import read_document
+from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 from tests.books.book_files import write_archive, write_pdf
 
@@ -94,6 +95,12 @@ def test_a_table_of_contents_of_word_is_left_out_and_titles_are_known_by_their_l
     assert kinds(read_document(path, ["navigation"]))[0] == (PARAGRAPH, "One 7", 0)
 
 
+def test_properties_of_word_may_be_empty_or_too_long(tmp_path):
+    facts = f"<cp:coreProperties><dc:title/><dc:creator>{'x' * 600}</dc:creator>"
+    document = read_document(write_docx(tmp_path / "a.docx", paragraph(run("Text.")), **{"docProps/core.xml": facts}))
+    assert (document.title, document.author) == ("a", "x" * 500)
+
+
 def test_a_sheet_is_no_text_of_word(tmp_path):
     relation = f'<Relationship Type="{OFFICE}" Target="xl/workbook.xml"/>'
     path = write_archive(tmp_path / "a.docx", {"[Content_Types].xml": "", "_rels/.rels": relation})
@@ -138,6 +145,22 @@ def test_a_pdf_has_chapters_and_paragraphs_without_hyphens_heads_numbers_and_not
     assert document.omitted == {"running-heads": 3, "page-numbers": 3, "footnotes": 1, "hyphens": 2}
 
 
+def test_a_word_goes_on_after_its_hyphen_and_a_footnote_in_small_letters_does_not(tmp_path):
+    lines = pytest.importorskip("ane.books.pdf_lines", reason="pip install '.[books]'")
+    path = write_pdf(tmp_path / "a.pdf", [[(50, 500, BODY, "down to the wa-"), (50, 486, BODY, "ter and over-"),
+                                           (50, 60, 7, "see the other side")]])
+    [page] = lines.read(str(path), 9, 9999)["pages"]
+    assert [text for text, *_ in page] == ["down to the wa\x02ter and over\x02", "see the other side"]
+
+
+def test_an_indent_of_a_pdf_is_measured_from_its_text_and_not_from_a_heading():
+    places = [("Chapter 1", 150, 250, 540, 20), ("It was late, and", 50, 370, 500, BODY),
+              ("the turtle slept.", 50, 370, 486, BODY), ("Then it woke.", 65, 370, 472, BODY)]
+    page = [pdf.PdfLine(text, left, right, bottom, bottom, size) for text, left, right, bottom, size in places]
+    assert [[line.text for line in lines] for lines in pdf.paragraphs([page], BODY)] == [
+        ["Chapter 1"], ["It was late, and", "the turtle slept."], ["Then it woke."]]
+
+
 def test_running_heads_numbers_and_notes_of_a_pdf_can_be_kept(book):
     texts = [text for _, text, _ in kinds(read_document(book, ["page-numbers", "footnotes"]))]
     assert "11 The Turtle's Long Way" in texts
@@ -175,10 +198,14 @@ def test_a_pdf_that_cannot_be_read_is_one_clear_line(tmp_path, monkeypatch, cont
         read_document(path)
 
 
-def test_a_pdf_that_takes_too_long_is_refused(book, monkeypatch):
+def test_a_pdf_that_takes_too_long_is_refused_and_its_process_has_ended(book, monkeypatch):
+    started = []
+    monkeypatch.setattr(pdf, "ChildProcess", lambda *given, **more: started.append(ChildProcess(*given, **more))
+                        or started[0])
     monkeypatch.setattr(pdf, "SECONDS", 0)
     with pytest.raises(UserError, match="cannot be read within the limits of time and memory"):
         read_document(book)
+    assert started[0].returncode == -9
 
 
 PAGES = {"dots": [["." * 100_000]], "letters": [["a" * 200_000]], "lines": [["It is"] * 20_000],

@@ -9,6 +9,7 @@ from contextlib import closing
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ane.audio.reader import read_recording
 from ane.books import job_database, output
 from ane.books import store as store_module
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
-from ane.books.narration import narrate
+from ane.books.narration import narrate, sound_of
 from ane.books.output import OutputOptions, WrittenBook, check_replaced, write_book_files
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
@@ -68,6 +69,7 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
             ["Chapter 1", "Chapter 2"] if suffix in WITH_CHAPTERS else [])
         if chapters:
             assert float(chapters[1]["start"] * chapters[1]["time_base"]) == pytest.approx(written.seconds / 2, rel=0.2)
+        assert suffix != ".mp3" or stream.bit_rate == FORMATS[suffix].bit_rate
         assert bool(file.streams.video) == (suffix in WITH_COVER)
         tags = {**stream.metadata, **file.metadata}
         assert suffix in (".aac", ".ogg") or tags.get("title", tags.get("TITLE")) == "The Book"
@@ -122,6 +124,16 @@ def test_silences_are_heard_as_long_as_they_were_asked_for(job, tmp_path):
     gap = audio[round(first["end"] * RATE):round(second["start"] * RATE)]
     assert not gap.any()
     assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)       # the edges of both sounds are the rest
+
+
+def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed():
+    audio = np.zeros(2 * RATE, np.float32)
+    audio[RATE:] = 0.3 * np.sin(np.arange(RATE) / 20)
+    speaker = SimpleNamespace(sample_rate=RATE, speak=lambda *given: SpokenChunk(audio, [], [
+        SpokenWord("Rain", 1.0, 1.6), SpokenWord("fell.", 1.6, 2.0)]))
+    spoken = sound_of(speaker, SimpleNamespace(chunk=SimpleNamespace(number=1, text="Rain fell."), seed=1), 1)
+    assert len(spoken.audio) / RATE == pytest.approx(1.05, abs=0.02)
+    assert [word.start for word in spoken.words] == pytest.approx([0.05, 0.65], abs=0.02)
 
 
 def test_times_and_subtitles_agree_with_the_sound(job, tmp_path):

@@ -11,7 +11,7 @@ from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK,
 from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
 from ane.system.errors import UserError
-from tests.books.book_files import write_book
+from tests.books.book_files import package, write_book
 
 
 def read(folder: Path, name: str, content: str | bytes, keep: tuple[str, ...] = ()) -> Document:
@@ -114,6 +114,7 @@ def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path
     ("a.txt", "One.[1]\n\n[1] A note.\n\n- 12 -\n\nTwo.[2]\n\n[2] Another.\n", "2 footnotes, 1 page number"),
     ("a.html", "<p>One<sup><a href='#a'>1</a></sup> <svg><path/></svg><math>x</math></p>",
      "1 footnote, 1 image, 1 formula"),
+    ("a.html", "<p>One<a class='noteref' href='#a'>1</a></p><p class='footnote' id='a'>1 A note.</p>", "1 footnote"),
     ("a.txt", "One. Two.", "")])
 def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
     assert omitted_text(read(tmp_path, name, content).omitted) == omitted
@@ -122,6 +123,26 @@ def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
 def test_what_is_left_out_of_an_epub_is_counted(tmp_path):
     omitted = read_document(write_book(tmp_path / "book.epub", DOCUMENTS)).omitted
     assert omitted_text(omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
+
+
+def test_what_the_guide_of_an_epub_calls_front_matter_is_left_out_and_counted(tmp_path):
+    documents = {"a.xhtml": "<p>All rights reserved.</p>", "b.xhtml": "<p>It rained.</p>"}
+    guide = '<guide><reference type="copyright-page" href="a.xhtml"/></guide>'
+    document = read_document(write_book(tmp_path / "book.epub", documents, guide=guide))
+    assert (texts(document), omitted_text(document.omitted)) == (["It rained."], "1 part of front matter")
+
+
+def test_contents_that_name_places_within_a_document_begin_a_chapter_at_each(tmp_path):
+    contents = '<nav><ol><li><a href="a.xhtml#one">First</a></li><li><a href="a.xhtml#two">Second</a></li></ol></nav>'
+    book = write_book(tmp_path / "book.epub", {"a.xhtml": '<p id="one">1.</p><p id="two">2.</p>'},
+                      '<item id="nav" href="nav.xhtml" properties="nav"/>', {"OEBPS/nav.xhtml": contents})
+    assert [chapter.title for chapter in read_document(book).chapters] == ["First", "Second"]
+
+
+def test_what_follows_an_empty_title_is_no_title(tmp_path):
+    facts = package(["a.xhtml"]).replace("<dc:title>The Turtle</dc:title>", "<dc:title/>a remark")
+    book = write_book(tmp_path / "a.epub", {"a.xhtml": "<p>1.</p>"}, files={"OEBPS/book.opf": facts})
+    assert read_document(book).title == "a"
 
 
 @pytest.mark.parametrize(("rule", "text"), [
@@ -147,6 +168,10 @@ def test_sloppy_html_is_read(tmp_path):
     assert [(block.text, block.kind) for block in items] == [("x", ITEM), ("y", ITEM), ("z", PARAGRAPH)]
 
 
+def test_a_script_and_a_hidden_paragraph_end_where_others_begin(tmp_path):
+    assert texts(read(tmp_path, "a.html", "<script>if (a<b) c()</script><div><p hidden>x<p>y<p>z</div>")) == ["y", "z"]
+
+
 def test_utf_16_with_its_mark_and_windows_line_ends_are_read(tmp_path):
     assert texts(read(tmp_path, "a.txt", "Öde.\r\n\r\nZwei.".encode("utf-16"))) == ["Öde.", "Zwei."]
 
@@ -158,7 +183,7 @@ def test_standard_input_is_plain_text_or_an_epub(tmp_path, monkeypatch):
         assert texts(read_document("-")) == [expected]
     monkeypatch.setattr(reading, "MAX_TEXT", 1 << 20)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Long. " * 300_000)))
-    with pytest.raises(UserError, match="it has more than 1 MB, more than any book"):
+    with pytest.raises(UserError, match="standard input: it has more than 1 MB, more than any book"):
         read_document("-")
 
 

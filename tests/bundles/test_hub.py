@@ -95,6 +95,7 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
     assert bundle.manifest.source == {"repository": "Manmay/tortoise-tts", "revision": FIRST,
                                       "files": {name: sha256(data) for name, data in files.items()},
                                       "decoder_md5": hashlib.md5(files["autoregressive.pth"]).hexdigest()}
+    assert bundle.decoder_md5 == bundle.manifest.source["decoder_md5"]
     assert bundle.manifest.licence == "apache-2.0"
     local = CheckpointDirectory(golden_checkpoints, read_constructor_arguments(golden_config))
     assert bundle.networks == local.networks - {"cvvp", "hifigan", "classifier", "rlg_diffuser"}
@@ -170,6 +171,8 @@ def test_checkpoints_in_the_models_folder_of_a_tag_are_found(run_import, files, 
     assert bundle.manifest.source["revision"] == FIRST
     assert bundle.manifest.source["files"].keys() == files.keys()
     assert bundle.precision == "bf16"
+    run_import("http://127.0.0.1:9", "jbetker/tortoise-tts-v2", "-o", "./again", "--revision", "v2", HF_HUB_OFFLINE="1")
+    assert Bundle(tmp_path / "again").manifest.source["revision"] == FIRST
 
 
 def test_one_file_of_a_repository_is_completed_from_a_base(run_import, imported, files, tmp_path, hub):

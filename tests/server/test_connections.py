@@ -4,12 +4,16 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
+import resource
+import signal
 import socket
 import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +24,14 @@ pytest.importorskip("wyoming", reason="needs the extra server")
 import uvicorn
 from wyoming.audio import AudioStop
 from wyoming.event import read_event
+from wyoming.tts import SynthesizeVoice
 
-from ane.server.connections import Connections, limited_protocol, limited_websocket
+from ane.server.connections import RESERVE, Connections, affordable_connections, limited_protocol, limited_websocket
 from ane.server.lifecycle import QuietServer, open_port, serve
 from ane.server.settings import ServerSettings
-from ane.server.wyoming_protocol import LimitedReader
+from ane.server.speech import Catalogue
+from ane.server.speech_service import Service
+from ane.server.wyoming_protocol import LimitedReader, WyomingClient
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, ServerProcess
 
@@ -169,6 +176,26 @@ def test_a_port_that_is_taken_starts_no_thread():
     assert threading.active_count() == threads
 
 
+def test_a_server_that_is_stopped_while_it_loads_its_models_ends(monkeypatch):
+    async def load(service: Service) -> None:
+        await asyncio.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(PATIENCE)
+
+    monkeypatch.setattr(Service, "preload", load)
+    asyncio.run(asyncio.wait_for(serve(ServerSettings(("demo-fast",), port=0), lambda address: None), PATIENCE / 2))
+
+
+def test_the_limit_of_descriptors_is_raised_for_the_connections():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    try:
+        assert affordable_connections(500) == 500
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 500 + RESERVE
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
 
 
@@ -254,6 +281,15 @@ def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
     for connection in silent:
         connection.close()
     assert small_server.log_file.stat().st_size < 10_000
+
+
+@pytest.mark.parametrize(("name", "meant"), [
+    ("demo/rms", ("demo", "rms")), ("default", ("demo-fast", "default")), (None, ("demo-fast", "default"))])
+def test_a_voice_of_wyoming_is_named_with_its_model_or_is_of_the_first(name, meant):
+    settings = ServerSettings(("demo-fast", "demo"))
+    client = WyomingClient(SimpleNamespace(settings=settings, catalogue=Catalogue(settings)), None, None)
+    request = client.request(SynthesizeVoice(name=name), "It rained.")
+    assert (request.model, request.voice) == meant
 
 
 def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():

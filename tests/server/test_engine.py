@@ -1,11 +1,13 @@
 """The engine runs jobs in turns: the most urgent first, none that is not wanted any more, and with bounded memory."""
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from ane.server.jobs import URGENT, Job, Waits
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
-from tests.server.server_process import wait_until
+from tests.server.server_process import PATIENCE, wait_until
 
 
 @contextmanager
@@ -187,6 +189,64 @@ async def test_no_step_of_speech_waits_for_work_without_sound(engine):
     gate.set()
     await asyncio.gather(*map(received, [blocked, *jobs]))
     assert order == ["step"] * 3 + ["transcription"] * 3
+
+
+async def test_a_step_waits_for_the_turns_of_others_for_a_moment_only(engine):
+    """A turn takes 10 ms here, and a moment 50."""
+    order: list[str] = []
+    lanes, gate = CountedLanes(order), threading.Event()
+
+    def speak(job: Job) -> Iterator[Waits]:
+        yield lanes
+        yield lanes
+
+    def take_turns(job: Job) -> Iterator[Waits]:
+        while order.count("step") < 2 and len(order) < 200:
+            order.append("turn")
+            time.sleep(0.01)
+            yield None
+
+    blocked = engine.submit(lambda job: gate.wait(5))
+    jobs = [engine.submit(work) for work in (speak, take_turns)]
+    gate.set()
+    await asyncio.gather(*map(received, [blocked, *jobs]))
+    assert len(order) < 15
+
+
+@engine_of(calls=2, threads=4)
+async def test_a_step_has_all_threads_unless_another_job_runs_beside_it(engine):
+    seen: list[int] = []
+    lanes, gate = CountedLanes([]), threading.Event()
+    lanes.step = lambda: seen.append(torch.get_num_threads())
+    await received(engine.submit(lambda job: (lanes for _ in range(1))))
+    beside = engine.submit(lambda job: gate.wait(PATIENCE))
+    await received(engine.submit(lambda job: (lanes for _ in range(1))))
+    gate.set()
+    await received(beside)
+    assert seen == [4, 2]
+
+
+async def test_text_that_arrives_is_spoken_at_once(engine, monkeypatch):
+    monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 10.0)
+    job = engine.submit(lambda job: (job.has_text if text is None else job.put(text) for text in job.texts()))
+    await asyncio.sleep(0.2)        # the engine has nothing to do
+    job.send_text("one")
+    job.send_text(None)
+    assert await asyncio.wait_for(received(job), 5) == ["one"]
+
+
+def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
+    clock, looked = [1000.0], queue.SimpleQueue()
+    monkeypatch.setattr("ane.server.engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    engine = Engine(Limits())
+    engine.start(lambda: looked.put(clock[0]))
+    try:
+        assert looked.get(timeout=PATIENCE) == 1000
+        clock[0] += 6
+        engine.wake()
+        assert looked.get(timeout=5) == 1006
+    finally:
+        engine.stop()
 
 
 async def test_text_that_arrives_is_awaited_without_holding_the_others_up(engine):

@@ -78,6 +78,8 @@ def test_the_page_states_the_limits():
               for name, number in zip(re.findall(r"`--(.*?)`", names), numbers.split(","), strict=True)}
     assert len(stated) > 10
     assert stated == {name: getattr(Limits(), name) for name in stated}
+    seconds, memory = Limits().decoder_seconds, Limits().decoder_memory
+    assert f"for at most {seconds:g} s and\n  with at most {memory / 2**30:g} GB of memory" in page
 
 
 def file_request(length: int, kind: str = "multipart/form-data; boundary=x",

@@ -100,6 +100,13 @@ def test_memory_of_a_released_model_is_returned_to_the_system(monkeypatch):
     assert len(returned) == 1
     models.release_unused()
     assert len(returned) == 1, "once"
+    kept = serve()
+    use(kept, "demo-fast")
+    now = served_models.time.monotonic()
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 10)
+    for _ in range(2):
+        kept.release_unused()
+    assert len(returned) == 2, "once after its last use"
 
 
 def test_loading_at_the_start_may_take_longer_than_a_request():
@@ -246,7 +253,7 @@ async def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
     assert shared.lanes.free_prefixes == [0]
 
 
-async def test_a_step_that_fails_ends_its_streams_and_no_others(engine):
+async def test_a_step_that_fails_ends_its_streams_and_no_others(engine, caplog):
     def broken(*arguments: Any) -> None:
         raise RuntimeError("out of order")
 
@@ -255,5 +262,6 @@ async def test_a_step_that_fails_ends_its_streams_and_no_others(engine):
     step, shared.lanes.decoder.step = shared.lanes.decoder.step, broken
     with pytest.raises(RuntimeError, match="out of order"):
         await received(engine.submit(work))
+    assert "a step of the decoder failed" in caplog.text
     shared.lanes.decoder.step = step
     assert await received(engine.submit(work))

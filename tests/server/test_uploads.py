@@ -29,6 +29,7 @@ from ane.server import uploads  # noqa: E402 (all need the extra)
 from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech import read_client_lexicon  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
+from ane.server.upload_decoder import read_container  # noqa: E402
 from ane.system.child_process import ChildProcess  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
@@ -180,6 +181,18 @@ def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, containe
     answer, audio = decoded(tmp_path / "clip", 48000)
     assert answer == {"rate": 48000}
     assert len(audio) == pytest.approx(48000, rel=0.1)
+
+
+def test_of_several_tracks_the_first_is_decoded(tmp_path):
+    av = pytest.importorskip("av", reason="needs the extra server")
+    with av.open(str(tmp_path / "clip"), "w", format="matroska") as writer:
+        streams = [writer.add_stream("pcm_s16le", rate=rate, layout="mono") for rate in (8000, 16000)]
+        for stream in streams:
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, stream.rate), np.int16), "s16", "mono")
+            frame.rate = stream.rate
+            writer.mux([*stream.encode(frame), *stream.encode(None)])
+    audio, rate = read_container(tmp_path / "clip", 9.0)
+    assert (len(audio), rate) == (8000, 8000)
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:

@@ -21,6 +21,14 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file, read_json, replacing, write_json
 
 
+def test_json_is_indented_in_a_file_that_outlasts_a_power_cut(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files.os, "fsync", flushed.append)
+    write_json(tmp_path / "report.json", {"a": {"b": math.inf}})
+    assert (tmp_path / "report.json").read_text() == '{\n "a": {\n  "b": null\n }\n}\n'
+    assert len(flushed) == 2, "the file and its folder"
+
+
 @pytest.fixture
 def bundle(tmp_path) -> Path:
     """A directory with content that must not be lost."""

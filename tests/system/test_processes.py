@@ -62,6 +62,14 @@ def test_a_program_that_does_not_answer_in_time_is_ended():
         JsonProcess([sys.executable, "-c", "import time; time.sleep(60)"], limit=0.5)
 
 
+def test_a_program_whose_first_line_is_an_error_is_ended():
+    program = "import json, os, time; print(json.dumps({'error': str(os.getpid())}), flush=True); time.sleep(60)"
+    with pytest.raises(UserError) as raised:
+        JsonProcess([sys.executable, "-c", program])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(str(raised.value)), 0)
+
+
 def test_a_program_that_cannot_be_run_is_refused_with_advice():
     with pytest.raises(UserError, match=r"cannot run \./nothing.*install it"):
         JsonProcess(["./nothing"], advice="install it")
