@@ -1,9 +1,8 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX or Core AI."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML or ONNX."""
 
 import argparse
 import os
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from rich.console import Console
 
 from ane.bundles import Model, is_path, open_model
 from ane.bundles.opening import new_bundle
-from ane.commands import arguments
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
 from ane.system.errors import UserError
@@ -23,12 +21,12 @@ if TYPE_CHECKING:
 
 PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
 CACHES = ("io", "state")
+COREML_OPTIONS = ("buckets", "cache", "lanes")       # which have no effect on ONNX
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
---to coreai writes the Core ML packages of a bundle as Core AI assets, which only the same version of Core AI can read.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
             "rlg_diffuser; of Whisper: encoder, decoder")
@@ -38,9 +36,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``convert``. Every option's default is None, so that one without effect on a target can be refused."""
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
-    parser.add_argument("--to", required=True, choices=TARGETS, help="what to convert to")
+    parser.add_argument("--to", required=True, choices=PRECISIONS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
-                        help="coreml, onnx: the new bundle, as in `ane import`; coreai: a directory for the assets")
+                        help="the new bundle, as in `ane import`")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
@@ -66,19 +64,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def convert_command(args: argparse.Namespace) -> int:
-    """Convert. Raises UserError for a flag that has no effect on the target."""
-    target = TARGETS[args.to]
-    for option in sorted({option for other in TARGETS.values() for option in other.options} - target.options):
-        if getattr(args, option) is not None:
-            takers = ", ".join(name for name, other in TARGETS.items() if option in other.options)
-            raise UserError(f"--{option} has no effect with --to {args.to}: it is for {takers}")
-    return target.convert(args, open_source(args.source))
-
-
-def write_packages(args: argparse.Namespace, model: Model) -> int:
-    """Convert to Core ML or ONNX packages; show progress and a table of the packages."""
+    """Convert; show progress and a table of the packages. Raises UserError for a flag that has no effect."""
     from converters.conversion import convert
 
+    for option in COREML_OPTIONS if args.to == "onnx" else ():
+        if getattr(args, option) is not None:
+            raise UserError(f"--{option} has no effect with --to onnx: it is for coreml")
+    model = open_source(args.source)
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options, target.networks)
     with status_display(message_console(args), "converting") as show:
@@ -91,29 +83,6 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     console = report_console(args)
     report(console, bundle, args.to)
     console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, args.output)}")
-    return 0
-
-
-def write_assets(args: argparse.Namespace, model: Model) -> int:
-    """Write the Core ML packages of a bundle as Core AI assets, and print a row for each."""
-    from ane.bundles.packages import missing_packages
-    from ane.commands.packages import with_packages
-    from converters.coreai import check_asset_folder, write_asset_folder
-    from converters.proof.verify import choose_packages
-
-    output = arguments.path(args.output)
-    check_asset_folder(output, args.overwrite or False)
-    bundle = with_packages(model, "coreai", message_console(args))
-    if not getattr(bundle, "packages", None):
-        raise missing_packages(bundle, "coreml")
-    packages = [package for package, _ in choose_packages(bundle, args.networks)]
-    with status_display(message_console(args), "writing") as show:
-        sizes = write_asset_folder(bundle, packages, output, args.overwrite or False, show)
-    console = report_console(args)
-    for name, size in sizes.items():
-        console.print(f"{output / name}  {size / 1e6:.1f} MB")
-    console.print("Only the same version of Core AI can read these assets. --backend coreai does not use them: it "
-                  "makes its own.")
     return 0
 
 
@@ -208,18 +177,3 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
                   "error is a share of the largest value." if onnx else
                   "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter. "
                   "Flushed: numbers below 6e-5 become 0, as on an M1.")
-
-
-@dataclass(frozen=True)
-class ConvertTarget:
-    """What ``--to`` names: the function that converts, and the options that have an effect on it."""
-
-    convert: Callable[[argparse.Namespace, Model], int]
-    options: frozenset[str]
-
-
-TARGETS = {
-    "coreml": ConvertTarget(write_packages, frozenset({"precision", "lanes", "cache", "buckets", "networks"})),
-    "onnx": ConvertTarget(write_packages, frozenset({"precision", "networks"})),
-    "coreai": ConvertTarget(write_assets, frozenset({"networks"})),
-}

@@ -1,6 +1,6 @@
-"""Functions of a saved Core ML package as one Core AI asset."""
+"""A function of a saved Core ML package as a Core AI asset."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import coreai.authoring as ca
@@ -21,9 +21,8 @@ STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
 INTEGERS = ("bool", "int32")        # dtypes of values that Core AI keeps; other integers become int32
 
 
-def write_asset(package: Package, functions: Iterable[str], path: Path, fp16: bool = False,
-                values: bool = False) -> None:
-    """Write functions of a package to ``path`` (.aimodel, replaced if it exists).
+def write_asset(package: Package, function: str, path: Path, fp16: bool, values: bool) -> None:
+    """Write a function of a package to ``path`` (.aimodel, replaced if it exists).
 
     Args:
         fp16: compute as the package declares. False: weights and arithmetic in float32, and float32 inputs; states stay
@@ -35,8 +34,7 @@ def write_asset(package: Package, functions: Iterable[str], path: Path, fp16: bo
     """
     module = ca.Module.create()
     with module:
-        for name in functions:
-            GraphWriter(package, package.function(name), fp16).write(values)
+        GraphWriter(package, package.function(function), fp16).write(values)
     ca.AIProgram(module).save_asset(path)
 
 

@@ -120,7 +120,7 @@ class CoreAIRuntime(Runtime):
             if key not in self._models:
                 folder = TemporaryDirectory()
                 path = Path(folder.name) / f"{function}.{COMPILED}"
-                write_model(opened, [function], path, self.fp16, self.values)
+                write_compiled(opened, function, path, self.fp16, self.values)
                 self._models[key] = self._opened(path), folder
             return CoreAIFunction(self._models[key][0].load_function(function), program, self.loop, self.fp16,
                                   f"function {function!r} of {package}")
@@ -140,8 +140,8 @@ class CoreAIRuntime(Runtime):
             raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
 
 
-def write_model(package: Package, functions: list[str], path: Path, fp16: bool, values: bool = False) -> None:
-    """Write functions as an asset (.aimodel), or compiled for the wheel's interpreter if ``path`` ends in .aimodelx.
+def write_compiled(package: Package, function: str, path: Path, fp16: bool, values: bool) -> None:
+    """Write a function as an asset that is compiled for the wheel's interpreter.
 
     Arguments and errors are those of ``program.write_asset``.
     """
@@ -149,12 +149,9 @@ def write_model(package: Package, functions: list[str], path: Path, fp16: bool, 
 
     from ane.backends.coreai.program import write_asset
 
-    if path.suffix == ".aimodel":
-        write_asset(package, functions, path, fp16, values)
-        return
     with TemporaryDirectory() as folder:
         source = Path(folder) / "source.aimodel"
-        write_asset(package, functions, source, fp16, values)
+        write_asset(package, function, source, fp16, values)
         path.mkdir()
         try:
             # what AIModelAsset.executable() does on every opening, in a folder of its own that it deletes
