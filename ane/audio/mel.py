@@ -19,7 +19,7 @@ MEL_MIN = -11.512925148010254   # ln(FLOOR) in float32
 
 
 def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
-    """Mel for the autoregressive model and CVVP.
+    """Mel for the autoregressive model.
 
     Power spectrum, 80 bands of 0–8 kHz on the HTK scale with unit area (Slaney's normalisation), natural
     logarithm; each band is divided by its norm.

@@ -104,7 +104,7 @@ class BookSpeaker:
 def voice_digest(voice: Any) -> str:
     """What identifies a voice: its name, or the digest of its latents; "" for the only one of a model."""
     return voice or "" if voice is None or isinstance(voice, str) else digest_of(
-        [latent.tobytes().hex() for latent in (voice.ar, voice.diffusion, *voice.clip_mels)])
+        [latent.tobytes().hex() for latent in (voice.ar, voice.diffusion)])
 
 
 def settings_of(settings: Any) -> dict[str, Any]:

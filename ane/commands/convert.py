@@ -56,8 +56,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; for onnx also cvvp and classifier; of FastSpeech fastspeech and "
-                             "vocoder")
+                             f"{NETWORKS}; of FastSpeech fastspeech and vocoder")
     parser.add_argument("--force", dest="overwrite", action="store_true",
                         help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)

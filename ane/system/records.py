@@ -38,7 +38,7 @@ def stored_record(kind: type[Record], path: Path) -> Record | None:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault that pydantic found: "networks: cvvp: sha256 is missing"."""
+    """The first fault that pydantic found: "networks: clvp: sha256 is missing"."""
     fault = error.errors(include_url=False, include_context=False)[0]
     field = ": ".join(str(part) for part in fault["loc"])
     if fault["type"] == "missing":

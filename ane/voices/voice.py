@@ -26,8 +26,8 @@ from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
 _LATENT_KEYS = ("ar_latent", "diffusion_latent")
-_MEL = 80, 517          # shape of the mel of 6 s, which the decoder's encoder takes of a clip
 _FORMAT = "tortoise-ane voice 1"
+_FROM_CLIPS = "from_clips", "clip_mels"         # where a voice was: a key of the metadata, in older files a tensor
 _OF_DECODER = re.compile(r"cond_latents_([0-9a-f]{8})")     # ai-voice-cloning's files: with the decoder's MD5
 
 
@@ -39,7 +39,7 @@ class Voice:
     diffusion: np.ndarray                   # (1, C) float32, conditions the diffusion model
     name: str
     source: str = ""                        # for display: the clips or the mix it was made from
-    clip_mels: tuple[np.ndarray, ...] = ()  # (80, 517) float32 each; CVVP compares candidates with them
+    from_clips: bool = False                # whether the latents, or some of a mix, were computed from clips
     decoder: str = ""                       # MD5 of the decoder's file that made the latents, or how it begins
 
     @property
@@ -99,10 +99,10 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
         decoder = found[1] if found else ""
         if len(rows) == 1 and rows[0].shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE and "hifigan" in path.name:
             none = np.zeros((1, 0), np.float32)
-            return Voice(_latent(rows[0], path, "the latent"), none, name, path.name, (), decoder)
+            return Voice(_latent(rows[0], path, "the latent"), none, name, path.name, decoder=decoder)
         if len(rows) == 2 and all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows):
             return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name,
-                         (), decoder)
+                         decoder=decoder)
     return Clips(name, files)
 
 
@@ -118,8 +118,8 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            kept = set(file.keys()) & {*_LATENT_KEYS, "clip_mels"}
-            tensors = {key: file.get_tensor(key) for key in kept}
+            tensors = {key: file.get_tensor(key) for key in set(file.keys()) & set(_LATENT_KEYS)}
+            from_clips = not {*file.keys(), *metadata}.isdisjoint(_FROM_CLIPS)
         for tensor in tensors.values():
             if tensor.dtype.kind == "V":        # bfloat16, which a library such as ml_dtypes adds to NumPy
                 raise TypeError(f"numbers of type {tensor.dtype}")
@@ -129,11 +129,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     if missing:
         raise UserError(f"{path}: lacks {' and '.join(missing)}; a voice file holds {' and '.join(_LATENT_KEYS)}")
     ar, diffusion = (_latent(tensors[key], path, key) for key in _LATENT_KEYS)
-    mels = tensors.get("clip_mels", np.empty((0, *_MEL), np.float32))
-    mels32 = _as_float32(mels)
-    if mels.dtype.kind != "f" or mels.shape != (len(mels), *_MEL) or not np.isfinite(mels32).all():
-        raise UserError(f"{path}: clip_mels is not (clips, {_MEL[0]}, {_MEL[1]}) of finite numbers; create it again")
-    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), tuple(mels32),
+    return Voice(ar, diffusion, name or metadata.get("name") or path.stem, metadata.get("source", ""), from_clips,
                  metadata.get("decoder", ""))
 
 
@@ -161,10 +157,9 @@ def _as_pth(voice: Voice) -> bytes:
 
 def _as_safetensors(voice: Voice) -> bytes:
     tensors = {"ar_latent": voice.ar, "diffusion_latent": voice.diffusion}
-    if voice.clip_mels:
-        tensors["clip_mels"] = np.stack(voice.clip_mels)
     return safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()},
                                   {"format": _FORMAT, "name": voice.name, "source": voice.source,
+                                   **({_FROM_CLIPS[0]: "yes"} if voice.from_clips else {}),
                                    **({"decoder": voice.decoder} if voice.decoder else {})})
 
 
@@ -231,7 +226,7 @@ def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
 
 
 def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, name: str = "") -> Voice:
-    """Return the weighted mean of voices, with equal weights by default. CVVP gets the clips of all of them.
+    """Return the weighted mean of voices, with equal weights by default.
 
     Args:
         voices: at least one, all of the same widths.
@@ -245,10 +240,10 @@ def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, 
     shares = shares / shares.sum()
     ar, diffusion = (np.sum([share * row.astype(np.float64) for share, row in zip(shares, rows, strict=True)], axis=0)
                      for rows in ([voice.ar for voice in voices], [voice.diffusion for voice in voices]))
-    mels = tuple(mel for share, voice in zip(shares, voices, strict=True) if share > 0 for mel in voice.clip_mels)
+    from_clips = any(voice.from_clips for share, voice in zip(shares, voices, strict=True) if share > 0)
     source = "mix of " + ", ".join(f"{share:.0%} {voice.name}" for share, voice in zip(shares, voices, strict=True))
     decoders = {voice.decoder for voice in voices}
-    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, mels,
+    return Voice(ar.astype(np.float32), diffusion.astype(np.float32), name or "mix", source, from_clips,
                  decoders.pop() if len(decoders) == 1 else "")
 
 

@@ -113,9 +113,6 @@ FUNCTIONS = (
              onnx=onnx.clvp_speech, onnx_lengths={"positions": 40},
              buckets={"clvp_speech": Bucket("codes", 16, lambda model: (rounded(codes(model), 64),))},
              outputs={"latent": "to_speech_latent"}),
-    Function("cvvp_clip", "cvvp", stage_probe("cvvp_clip", mel=lambda model, lengths: (1, 80, lengths["frames"])),
-             onnx=onnx.cvvp_clip, onnx_lengths={"frames": 90}),
-    Function("cvvp_speech", "cvvp", probes.cvvp_speech, onnx=onnx.cvvp_speech, onnx_lengths={"positions": 40}),
     Function("condition", "diffusion", probes.condition, onnx=onnx.condition, onnx_lengths={"latents": 17},
              coreml=lambda r: [diffusion.condition(r.network, size) for size in r.lengths("condition")],
              buckets={"condition": Bucket("latents", 16, lambda model: doubling(64, codes(model)))},
@@ -149,9 +146,6 @@ FUNCTIONS = (
              coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")], onnx=onnx.bigvgan,
              onnx_lengths={"frames": 19}, buckets={"bigvgan": Bucket("frames", 8, lambda model: (14, 62))},
              outputs={"sound": ""}, thresholds=PERIODIC),
-    Function("classifier", "classifier", stage_probe(
-        "classifier", audio=lambda model, lengths: (1, 1, lengths["samples"])),
-             onnx=onnx.classifier, onnx_lengths={"samples": 8000}),
 )
 MODEL = ConvertibleModel("ane.models.tortoise.networks", FUNCTIONS, slots=slots, before_tracing=onnx.make_traceable,
                          scales={"autoregressive": autoregressive.stream_scale, "clvp": clvp.stream_scale})

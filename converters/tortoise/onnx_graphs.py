@@ -79,10 +79,6 @@ clvp_text = traced(lambda network, tokens: network.text(tokens), ("vector",), la
     "tokens": (ids(network.text_emb.num_embeddings, 2, 21), POSITIONS)})
 clvp_speech = traced(lambda network, codes: network.speech(codes), ("vector",), lambda network, dtype: {
     "codes": (ids(network.speech_emb.num_embeddings, 2, 21), POSITIONS)})
-cvvp_clip = traced(lambda network, mel: network.clip(mel), ("vector",), lambda network, dtype: {
-    "mel": (noise(2, network.cond_emb[0].in_channels, 133), FRAMES)})
-cvvp_speech = traced(lambda network, codes: network.speech(codes), ("vector",), lambda network, dtype: {
-    "codes": (ids(network.speech_emb.emb.num_embeddings, 2, 21), POSITIONS)})
 # what does not depend on the timestep, a column a latent; the host repeats them
 condition = traced(
     lambda network, latents, voice: network.condition(latents, voice, latents.shape[1]), ("code",),
@@ -102,5 +98,3 @@ bigvgan = traced(network_call, ("sound",), lambda network, dtype: {
 hifigan = traced(network_call, ("sound",), lambda network, dtype: {
     "frames": (noise(2, network.config.in_channels, 19), FRAMES),
     "conditioning": (noise(2, network.config.cond_channels), {0: "batch"})})
-classifier = traced(network_call, ("logits",), lambda network, dtype: {
-    "audio": (noise(2, 1, 9001), {0: "batch", 2: "samples"})})

@@ -139,9 +139,3 @@ def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
     outputs = list(decoder.step(columns[0], length, 0, prefix_of))
     prefix_of[0], length[0] = 1, 0
     return outputs + list(decoder.step(columns[1], length, 0, prefix_of))
-
-
-def cvvp_speech(backend: Backend, model: Model, lengths: Mapping[str, int],
-                rng: np.random.Generator) -> list[np.ndarray]:
-    count = model.config("cvvp").mel_codes
-    return [backend.run("cvvp_speech", codes=rng.integers(0, count, (1, lengths["positions"])))]

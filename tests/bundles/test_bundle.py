@@ -139,8 +139,8 @@ def test_values_are_rounded_to_fp16_and_integers_are_unchanged(values):
     (70000.0, "beyond the range of fp16"), (float("nan"), "NaN or infinite"), (float("-inf"), "NaN or infinite")])
 def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, value, message, edit, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
-    edit(directory / "cvvp.pth", lambda entries: entries["cond_emb.1.bias"].__setitem__(3, value))
-    with pytest.raises(UserError, match=f"cvvp: cond_emb.1.bias has.*{message}"):
+    edit(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, value))
+    with pytest.raises(UserError, match=f"clvp: to_text_latent.weight has.*{message}"):
         write_bundle(CheckpointDirectory(directory), tmp_path / "out", precision="fp16")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*")), "no partial bundle is left"
@@ -180,9 +180,9 @@ def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_pa
 def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
     model = CheckpointDirectory(directory)
-    (directory / "classifier.pth").write_bytes(b"")
+    (directory / "rlg_diffuser.pth").write_bytes(b"")
     before = Bundle(path).identity
-    with pytest.raises(UserError, match=r"classifier\.pth is empty"):
+    with pytest.raises(UserError, match=r"rlg_diffuser\.pth is empty"):
         write_bundle(model, path, overwrite=True)
     Bundle(path).verify()
     assert Bundle(path).identity == before

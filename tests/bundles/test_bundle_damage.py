@@ -22,7 +22,7 @@ from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
 
 
-def refusal(path: Path, network: str = "cvvp") -> str:
+def refusal(path: Path, network: str = "clvp") -> str:
     """The one-line message that a damaged bundle is refused with, when it is opened or ``network`` is read."""
     with pytest.raises(UserError) as caught:
         Bundle(path).tensors(network)
@@ -39,19 +39,19 @@ def record_again(path: Path, file: str) -> None:
     (path / "bundle.json").write_text(json.dumps(stated))
 
 
-@pytest.mark.parametrize("file", ["weights/cvvp.safetensors", "tokenizer.json", "mel_norms.safetensors"])
+@pytest.mark.parametrize("file", ["weights/clvp.safetensors", "tokenizer.json", "mel_norms.safetensors"])
 def test_a_changed_byte_is_found_in_any_file(path, file):
     data = bytearray((path / file).read_bytes())
     data[-9] ^= 1
     (path / file).write_bytes(data)
     bundle = Bundle(path)
-    assert bundle.tensors("classifier"), "an intact file still loads"
+    assert bundle.tensors("rlg_auto"), "an intact file still loads"
     with pytest.raises(UserError, match=f"{Path(file).name} has SHA-256"):
         bundle.verify()
 
 
 @pytest.mark.parametrize(("file", "read"), [
-    ("weights/cvvp.safetensors", lambda bundle: bundle.tensors("cvvp")),
+    ("weights/clvp.safetensors", lambda bundle: bundle.tensors("clvp")),
     ("tokenizer.json", lambda bundle: bundle.tokenizer), ("mel_norms.safetensors", lambda bundle: bundle.mel_norms)])
 def test_a_changed_byte_is_found_when_the_file_is_read(path, file, read):
     data = bytearray((path / file).read_bytes())
@@ -73,21 +73,21 @@ def test_mel_norms_of_another_shape_type_or_name_are_refused(path, name, norms, 
 
 
 def test_a_changed_byte_is_found_after_an_earlier_load_even_with_the_old_time(path):
-    file = path / "weights" / "cvvp.safetensors"
-    assert Bundle(path).tensors("cvvp")
+    file = path / "weights" / "clvp.safetensors"
+    assert Bundle(path).tensors("clvp")
     times = file.stat()
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert "cvvp.safetensors has SHA-256" in refusal(path)
+    assert "clvp.safetensors has SHA-256" in refusal(path)
 
 
 def test_a_file_is_hashed_once_and_again_only_by_verify(path, monkeypatch):
     Bundle(path).verify()
     hashed, sha256_of = [], hashes.sha256_of
     monkeypatch.setattr(hashes, "sha256_of", lambda file: hashed.append(file) or sha256_of(file))
-    assert Bundle(path).tensors("cvvp")
+    assert Bundle(path).tensors("clvp")
     assert Bundle(path).tokenizer
     assert not hashed
     Bundle(path).verify()
@@ -97,7 +97,7 @@ def test_a_file_is_hashed_once_and_again_only_by_verify(path, monkeypatch):
 def test_a_bundle_loads_without_a_writable_cache(path, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "file"))
-    assert Bundle(path).tensors("cvvp")
+    assert Bundle(path).tensors("clvp")
 
 
 def test_missing_and_truncated_files_are_found_on_opening(path):
@@ -111,10 +111,10 @@ def test_missing_and_truncated_files_are_found_on_opening(path):
 
 @pytest.mark.parametrize("keep", [0, 4, 1000, -1])
 def test_safetensors_truncated_before_they_were_recorded_are_refused(path, keep):
-    file = path / "weights" / "cvvp.safetensors"
+    file = path / "weights" / "clvp.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    record_again(path, "weights/cvvp.safetensors")
-    assert "cvvp.safetensors cannot be read as safetensors" in refusal(path)
+    record_again(path, "weights/clvp.safetensors")
+    assert "clvp.safetensors cannot be read as safetensors" in refusal(path)
 
 
 @pytest.mark.parametrize(("change", "message"), [
@@ -125,18 +125,18 @@ def test_safetensors_truncated_before_they_were_recorded_are_refused(path, keep)
     (lambda tensors: tensors.update(temperature=torch.tensor(1)), "temperature is I64"),
 ])
 def test_weights_that_do_not_fit_the_network_are_refused(path, change, message):
-    tensors = {key: tensor.clone() for key, tensor in load_file(path / "weights" / "cvvp.safetensors").items()}
+    tensors = {key: tensor.clone() for key, tensor in load_file(path / "weights" / "clvp.safetensors").items()}
     change(tensors)
-    save_file(tensors, path / "weights" / "cvvp.safetensors")
-    record_again(path, "weights/cvvp.safetensors")
+    save_file(tensors, path / "weights" / "clvp.safetensors")
+    record_again(path, "weights/clvp.safetensors")
     assert message in refusal(path)
     with pytest.raises(UserError, match=message):
         Bundle(path).verify()
 
 
 def test_a_config_that_does_not_fit_the_weights_is_refused(path, edit_json):
-    edit_json(path / "bundle.json", lambda stated: stated["networks"]["cvvp"]["config"].update(speech_enc_depth=99))
-    assert "cvvp.safetensors does not fit the cvvp network" in refusal(path)
+    edit_json(path / "bundle.json", lambda stated: stated["networks"]["clvp"]["config"].update(speech_enc_depth=99))
+    assert "clvp.safetensors does not fit the clvp network" in refusal(path)
 
 
 @pytest.mark.parametrize(("network", "change", "message"), [
@@ -157,15 +157,15 @@ def test_a_config_of_more_layers_than_any_network_is_refused_soon(path, network,
     (lambda s: s.update(precision="fp8"), "precision must be 'fp32', 'fp16' or 'bf16', not 'fp8'"),
     (lambda s: s.pop("networks"), "networks is missing"),
     (lambda s: s.update(trained=1), "trained must be a valid boolean, not 1"),
-    (lambda s: s["networks"]["cvvp"].pop("sha256"), "networks: cvvp: sha256 is missing"),
-    (lambda s: s["networks"]["cvvp"].update(sha256="abc"),
+    (lambda s: s["networks"]["clvp"].pop("sha256"), "networks: clvp: sha256 is missing"),
+    (lambda s: s["networks"]["clvp"].update(sha256="abc"),
      "sha256 string should match pattern '^[0-9a-f]{64}$', not 'abc'"),
-    (lambda s: s["networks"]["cvvp"].update(bytes=True), "bytes must be a valid integer, not True"),
-    (lambda s: s["networks"]["cvvp"].update(file="../../secret"), "is outside the bundle"),
-    (lambda s: s["networks"]["cvvp"].update(file="/etc/passwd"), "is outside the bundle"),
-    (lambda s: s["networks"]["cvvp"].update(file="weights/a\0b"), "is outside the bundle"),
-    (lambda s: s["networks"]["cvvp"].update(file="weights/\ud800"), "invalid JSON"),
-    (lambda s: s["networks"]["cvvp"]["config"].update(later=1), "config has later, which this version does not know"),
+    (lambda s: s["networks"]["clvp"].update(bytes=True), "bytes must be a valid integer, not True"),
+    (lambda s: s["networks"]["clvp"].update(file="../../secret"), "is outside the bundle"),
+    (lambda s: s["networks"]["clvp"].update(file="/etc/passwd"), "is outside the bundle"),
+    (lambda s: s["networks"]["clvp"].update(file="weights/a\0b"), "is outside the bundle"),
+    (lambda s: s["networks"]["clvp"].update(file="weights/\ud800"), "invalid JSON"),
+    (lambda s: s["networks"]["clvp"]["config"].update(later=1), "config has later, which this version does not know"),
 ])
 def test_a_bundle_json_of_invalid_values_is_refused(path, change, message, edit_json):
     edit_json(path / "bundle.json", change)
@@ -262,8 +262,8 @@ def test_a_hostile_tokenizer_neither_aborts_nor_fills_the_memory(path, tmp_path,
 
 
 def test_a_missing_network_is_reported_with_its_upstream_file(path, edit_json):
-    edit_json(path / "bundle.json", lambda stated: stated["networks"].pop("cvvp"))
-    assert "cvvp.pth" in refusal(path)
+    edit_json(path / "bundle.json", lambda stated: stated["networks"].pop("clvp"))
+    assert "clvp2.pth" in refusal(path)
 
 
 @pytest.mark.parametrize("model", [{"type": "WordLevel", "vocab": {}, "unk_token": "[UNK]"},

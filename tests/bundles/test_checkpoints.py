@@ -91,10 +91,10 @@ def test_weights_without_weight_norm_load_in_the_old_format_too(directory, zippe
 
 def test_half_and_double_precision_checkpoints_load(directory, edit):
     edit(directory / "clvp2.pth", lambda e: e.update({key: value.double() for key, value in e.items()}))
-    edit(directory / "cvvp.pth", lambda e: e.update({key: value.bfloat16() for key, value in e.items()}))
+    edit(directory / "rlg_auto.pth", lambda e: e.update({key: value.bfloat16() for key, value in e.items()}))
     model = CheckpointDirectory(directory)
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
-    assert {tensor.dtype for tensor in model.tensors("cvvp").values()} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in model.tensors("rlg_auto").values()} == {torch.bfloat16}
 
 
 def test_the_precision_is_that_of_the_decoder(directory, edit):
@@ -121,7 +121,7 @@ def test_open_model_accepts_a_directory_and_a_config_elsewhere(directory, golden
 def test_the_identity_changes_with_files_and_configs(directory, edit_json):
     before = CheckpointDirectory(directory).identity
     assert CheckpointDirectory(directory).identity == before
-    os.utime(directory / "cvvp.pth", ns=(1, 1))
+    os.utime(directory / "clvp2.pth", ns=(1, 1))
     touched = CheckpointDirectory(directory).identity
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(heads=1))
     assert len({before, touched, CheckpointDirectory(directory).identity}) == 3

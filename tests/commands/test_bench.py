@@ -104,7 +104,7 @@ def test_the_interpreter_is_measured_on_request(ane, converted):
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--backend", "onyx"), "onyx"), (("--compute-units", "NPU", "--backend", "coreml"), "NPU"),
     (("--backend", "mil"), "no Core ML packages"), (("--backend", "onnx"), "no ONNX packages"),
-    (("--networks", "cvvp"), "cvvp"),
+    (("--networks", "bigvgan"), "bigvgan"),
     (("--bundle", "./nowhere"), "nowhere")])
 def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments, message):
     with pytest.raises(UserError, match=message):

@@ -133,7 +133,7 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (("--networks", "cvvp"), "cvvp: random has no package of it; there are autoregressive, rlg_auto"),
+    (("--networks", "univnet"), "univnet: random has no package of it; there are autoregressive, rlg_auto"),
     (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
     (("--narrow-norms",), "--narrow-norms has no effect on --against mil: it is for mil:fp16"),
     (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),

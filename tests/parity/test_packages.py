@@ -149,16 +149,3 @@ def test_hifigan_gives_upstreams_audio(packaged, golden_stage, near):
     stage = golden_stage("hifigan")
     sound = hifigan_sound(packaged("hifigan"), stage["speaker_latent"], stage["latents"][0])
     near(sound[None, None], "hifigan", "wave")
-
-
-@pytest.mark.parametrize(("codes", "scores"), [("codes", "scores_clip1"), ("codes_500", "scores_500_clip1")])
-def test_cvvp_gives_upstreams_scores(onnx, golden_stage, assert_parity, codes, scores):
-    backend, stage = onnx("cvvp"), golden_stage("cvvp")
-    clip_latent = backend.run("cvvp_clip", mel=golden_stage("audio")["ar_mel_clip1"])
-    speech = backend.run("cvvp_speech", codes=stage[codes].astype(np.int64))
-    assert_parity((clip_latent * speech).sum(axis=-1), "cvvp", scores)
-
-
-def test_the_classifier_gives_upstreams_logits(onnx, golden_stage, assert_parity):
-    stage = golden_stage("classifier")
-    assert_parity(onnx("classifier").run("classifier", audio=stage["clip"][:, None]), "classifier", "logits")

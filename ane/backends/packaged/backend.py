@@ -128,7 +128,7 @@ class PackagedBackend(PackagedEngine):
 
     Args:
         runtime: loads the functions: Core ML, or the interpreter of its packages.
-        fallback: runs the networks that have no package, such as CVVP and the classifier.
+        fallback: runs the networks that have no package.
         precision: of the packages to use; "auto": the first that the bundle has of each network.
         cache: kind of kv-cache, "io" or "state"; "auto": the only one that the bundle has; of both, see
             ``prefer_state``.

@@ -50,8 +50,6 @@ STAGES = {
                        run_clvp),
     "clvp_speech": Stage("clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech",
                          run_clvp),
-    "cvvp_clip": Stage("cvvp", {"mel": TensorSpec(("B", 80, "L"))}, TensorSpec(("B", "E")), "clip"),
-    "cvvp_speech": Stage("cvvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech"),
     # vocoders; "frames" are latents interpolated to the rate of mel frames (ane.models.tortoise.vocoding)
     "univnet": Stage("univnet", {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
@@ -59,7 +57,6 @@ STAGES = {
                      packaged=run_vocoder),
     "hifigan": Stage("hifigan", {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
-    "classifier": Stage("classifier", {"audio": TensorSpec(("B", 1, "samples"))}, TensorSpec(("B", 2))),
 }
 
 

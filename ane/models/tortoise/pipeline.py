@@ -147,7 +147,7 @@ class Rendering:
             lanes.close()
         self._jobs.clear()
         self._add("decode", len(chunks) * self.settings.candidates)
-        self.backend.release("autoregressive", "clvp", "cvvp")
+        self.backend.release("autoregressive", "clvp")
         columns = iter(self._diffused(ranked))
         for each in ranked:
             trimmers = [self._trimmer() for _ in each.best]
@@ -258,15 +258,14 @@ class Rendering:
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
-        best, notes, amount = candidates[:self.settings.best], [], self.settings.cvvp_amount
-        if amount < 1 and self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
-            notes, amount = [UNRANKED], float(amount > 0)       # CVVP, if it takes part, knows no text
-        if self.settings.ranked and (amount or not notes):
+        best, notes = candidates[:self.settings.best], []
+        if self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
+            notes = [UNRANKED]
+        elif self.settings.ranked:
             with self.timeline.record("rank"):
-                mels = np.stack(self.voice.clip_mels) if amount else None
                 scores = score_candidates(self.backend, chunk.tokens,
                                           np.stack([candidate.padded_codes for candidate in candidates]),
-                                          amount, mels, lambda done: self._report("rank", done))
+                                          lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             best = [candidates[index] for index in best_candidates(scores, self.settings.best)]
         signals = DecodingSignals(best[0].stopped, longest_loop(best[0].codes, self.model.config("autoregressive")),

@@ -112,7 +112,6 @@ class Settings(SpeechSettings):
         diffusion: how the spectrogram is sampled; None for the HiFi-GAN path.
         best: number of candidates per chunk that are synthesised, best first.
         sampling: how codes are sampled.
-        cvvp_amount: share of CVVP in the ranking, 0 to 1; above 0 the voice must be clips.
         normaliser: a name of ``ane.text.NORMALISERS``.
         clip_mode: a mode of ``ane.models.tortoise.voices.encode_clips``.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
@@ -130,7 +129,6 @@ class Settings(SpeechSettings):
     diffusion: Diffusion | None = field(default_factory=Diffusion)
     best: int = setting(1, "write the K best candidates, as OUT-1.wav, OUT-2.wav, …", metavar="K", group=CODES, ge=1)
     sampling: Sampling = field(default_factory=Sampling)
-    cvvp_amount: float = setting(0.0, "share of CVVP in ranking, 0 to 1", metavar="SHARE", group=CODES, ge=0, le=1)
     normaliser: Literal["english", "upstream", "basic", "de", "es", "fr", "it", "nl", "pl", "pt"] = setting(
         "english", "how numbers and abbreviations are spelt out; the default is the model's", group=TEXT)
     clip_mode: Literal["first", "slices", "whole"] = setting(
@@ -167,12 +165,6 @@ class Settings(SpeechSettings):
             raise UserError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}", "preset")
         chosen = {item.name: getattr(PRESETS[preset], item.name) for item in fields(Preset) if item.name != "upstream"}
         return cls(**{**chosen, **_model_changes(model), **changes})
-
-    def changed(self, options: Mapping[str, Any]) -> Self:
-        if "cvvp_amount" in options and options.get("candidates", self.candidates) == 1:
-            raise UserError("cvvp_amount has no effect: only one candidate is sampled; raise candidates, or leave it "
-                            "out", "cvvp_amount")
-        return super().changed(options)
 
     @property
     def ranked(self) -> bool:

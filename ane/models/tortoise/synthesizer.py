@@ -11,7 +11,6 @@ from ane.bundles import Model
 from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
 from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
-from ane.models.tortoise.ranking import check_clips
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
 from ane.models.tortoise.voices import resolve_voice
@@ -42,11 +41,7 @@ class Synthesizer(Speaker):
     def networks(self, settings: Settings) -> list[str]:
         vocoder = "bigvgan" if "bigvgan" in self.model.networks else "univnet"
         needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", vocoder])]
-        if settings.ranked and settings.cvvp_amount < 1:
-            needed.append("clvp")
-        if settings.cvvp_amount:
-            needed.append("cvvp")
-        return needed
+        return [*needed, "clvp"] if settings.ranked else needed
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         speed = 1.0 if request.speed is None else request.speed
@@ -71,8 +66,6 @@ class Synthesizer(Speaker):
         if request.settings.diffusion is not None and not voice.has_diffusion:
             raise UserError(f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
                             "preset=fastest, or make the voice from its clips", "preset")
-        if request.settings.ranked:
-            check_clips(request.settings.cvvp_amount, voice.clip_mels)
         return replace(request, voice=voice)
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:

@@ -100,16 +100,16 @@ TRAINING_ONLY = {
     "diffusion_decoder.pth": {"dropout", "layer_drop", "unconditioned_percentage", "use_fp16"},
     "clvp2.pth": {"speech_seq_len", "text_mask_percentage", "text_seq_len", "voice_mask_percentage",
                   "wav_token_compression"},
-    "cvvp.pth": {"cond_mask_percentage", "dropout", "speech_mask_percentage"},
-    "classifier.pth": {"distribute_zero_label", "dropout"},
     "hifidecoder.pth": {"inference_padding"},      # upstream stores it and does not use it
 }
+
+# Other keys of a config, and networks of upstream's without which it speaks by default.
+NOT_READ = ("trained", "mel_norms.pth", "classifier.pth", "cvvp.pth")
 
 # Arguments for which only the official value is supported: others change the network's structure or the mels.
 FIXED = {
     "autoregressive.pth": {"train_solo_embeddings": False, "types": 1, "use_mel_codes_as_input": True},
     "clvp2.pth": {"use_xformers": True},
-    "cvvp.pth": {"latent_multiplier": 1, "mel_channels": 80},
     "diffusion_decoder.pth": {"in_channels": 100, "out_channels": 200},
     "vocoder.pth": {"n_mel_channels": 100, "hop_length": 256},
     "hifidecoder.pth": {"conv_post_bias": True, "conv_post_weight_norm": True, "conv_pre_weight_norm": True,
@@ -128,7 +128,7 @@ def configs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     files = {network.file for network in NETWORKS.values()}
     for file in values:
-        if file not in files and file not in ("trained", "mel_norms.pth") and not file.startswith("_"):
+        if file not in files and file not in NOT_READ and not file.startswith("_"):
             raise UserError(f"{where}: {file!r} is none of the checkpoints' names{_suggestion(file, files)}")
     found = {}
     for name, network in NETWORKS.items():

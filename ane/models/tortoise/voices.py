@@ -39,20 +39,18 @@ def encode_clips(clips: Sequence[tuple[np.ndarray, int]], backend: Backend, mel_
     """
     if not clips:
         raise UserError(f"voice {name}: no clips; give at least one")
-    mels, ar, diffusion = [], [], []
+    ar, diffusion = [], []
     for audio, rate in clips:       # one at a time, to bound memory
         at_22050 = resample(audio, rate, CONDITIONING_RATE)
         first = mode == "first"
         windows = [conditioning_window(at_22050, rng)] if first else _slices(at_22050, CONDITIONING_SAMPLES)
-        clip_mels = [conditioning_mel(window, mel_norms) for window in windows]
-        mels.append(clip_mels[0])
-        ar_rows = [backend.run("ar_conditioning", mel=mel[None]) for mel in clip_mels]
+        ar_rows = [backend.run("ar_conditioning", mel=conditioning_mel(window, mel_norms)[None]) for window in windows]
         windows = [diffusion_window(at_22050)] if first else _slices(
             resample_windowed_sinc(at_22050, CONDITIONING_RATE, DIFFUSION_RATE), DIFFUSION_SAMPLES)
         rows = [backend.run("diffusion_conditioning", mel=diffusion_mel(window)[None]) for window in windows]
         ar += [_mean(ar_rows)] if mode == "whole" else ar_rows
         diffusion += [_mean(rows)] if mode == "whole" else rows
-    return Voice(_mean(ar), _mean(diffusion), name, source, tuple(mels))
+    return Voice(_mean(ar), _mean(diffusion), name, source, from_clips=True)
 
 
 def random_voice(backend: Backend, widths: tuple[int, int], rng: np.random.Generator) -> Voice:
@@ -161,7 +159,7 @@ def cloning_notes(model: Model, voice: Voice) -> list[str]:
     if own and not own.startswith(voice.decoder):
         return [f"voice {voice.name} was made with another decoder (MD5 {voice.decoder[:8]}, the model's is {own[:8]}) "
                 "and may sound unlike its speaker: make it again from its clips with `ane voices add`"]
-    if model.clones or not voice.clip_mels:
+    if model.clones or not voice.from_clips:
         return []
     known = ", ".join(list_voices([model.voices] if model.voices else [])) or "it was trained on"
     return [f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {known} and uses the "

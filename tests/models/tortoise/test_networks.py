@@ -88,7 +88,7 @@ TABLES = Path(__file__).parent / "state_dicts"
 FILES = sorted({network.file for network in NETWORKS.values()})
 PARAMETERS = {      # of the published files, weight norm counted as gain and direction; BigVGAN without its filters
     "bigvgan_24khz_100band.pth": 112_446_290,
-    "autoregressive.pth": 421_526_786, "classifier.pth": 15_224_002, "clvp2.pth": 243_846_145, "cvvp.pth": 37_780_225,
+    "autoregressive.pth": 421_526_786, "clvp2.pth": 243_846_145,
     "diffusion_decoder.pth": 292_334_380, "hifidecoder.pth": 17_844_226, "rlg_auto.pth": 6_297_600,
     "rlg_diffuser.pth": 25_178_112, "vocoder.pth": 14_865_506,
 }

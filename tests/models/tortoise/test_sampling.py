@@ -141,11 +141,5 @@ def test_candidates_are_scored_in_batches_and_progress_counts_them():
 @pytest.mark.parametrize("factor", [np.nan, np.inf])
 def test_scores_that_are_not_finite_are_refused(factor):
     """As networks in too low a precision would give them."""
-    with pytest.raises(UserError, match="the ranking networks returned NaN or infinite scores"):
+    with pytest.raises(UserError, match="the ranking network returned NaN or infinite scores"):
         score_candidates(FirstCodeBackend(factor), [1, 2], CODES[1:])
-
-
-@pytest.mark.parametrize("clips", [None, np.empty((0, 80, 517), np.float32)])
-def test_cvvp_without_clips_is_refused(clips):
-    with pytest.raises(UserError, match="this voice has only latents"):
-        score_candidates(FirstCodeBackend(), [1, 2], CODES, 0.5, clips)

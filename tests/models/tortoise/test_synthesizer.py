@@ -12,8 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ane
-from ane.backends import load_backend
-from ane.bundles import open_model
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
@@ -106,29 +104,13 @@ def test_a_voice_can_be_passed_as_latents(synthesizer):
     assert not np.array_equal(speech.audio, default.audio)
 
 
-def test_clips_of_different_lengths_are_accepted_without_cvvp(synthesizer):
-    mels = np.zeros((80, 517), np.float32), np.zeros((80, 300), np.float32)
-    voice = voice_of_ones(synthesizer, clip_mels=mels)
-    assert synthesizer.speak(SENTENCE, voice, seed=1, settings=DIFFUSION).voice == "ones"
-
-
-def test_cvvp_without_clips_is_refused_before_any_work(golden_checkpoints, golden_config):
-    model = open_model(checkpoints=golden_checkpoints, config=golden_config)
-    stages = []
-    with pytest.raises(UserError, match="cvvp_amount compares candidates with the clips of a voice"):
-        Synthesizer(model, load_backend("torch:cpu", model)).speak(
-            SENTENCE, "random", seed=1, settings=replace(DIFFUSION, cvvp_amount=0.5),
-            progress=lambda stage, *rest: stages.append(stage))
-    assert not stages
-
-
 # The model
 
-def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer):
+def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer, monkeypatch):
     stages = []
-    with pytest.raises(UserError, match=r"cvvp\.pth"):
-        synthesizer.speak(SENTENCE, seed=1, settings=replace(DIFFUSION, cvvp_amount=0.5),
-                          progress=lambda stage, *rest: stages.append(stage))
+    monkeypatch.setattr(synthesizer.model, "networks", synthesizer.model.networks - {"clvp"})
+    with pytest.raises(UserError, match=r"clvp2\.pth"):
+        synthesizer.speak(SENTENCE, seed=1, settings=DIFFUSION, progress=lambda stage, *rest: stages.append(stage))
     assert not stages
 
 

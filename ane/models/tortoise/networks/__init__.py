@@ -2,8 +2,7 @@
 
 from ane.bundles.family import Network
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
-from ane.models.tortoise.networks.classifier import Classifier, ClassifierConfig
-from ane.models.tortoise.networks.clvp import CLVP, CVVP, CLVPConfig, CVVPConfig
+from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.models.tortoise.networks.conditioning import (
     ConditioningEncoder,
     ConditioningEncoderConfig,
@@ -29,12 +28,10 @@ NETWORKS = {network.name: network for network in (
     Network("contextual_embedder", ContextualEmbedder, ContextualEmbedderConfig, "diffusion_decoder.pth",
             prefix="contextual_embedder."),
     Network("clvp", CLVP, CLVPConfig, "clvp2.pth", half_precision=True, compressed=True, for_speech=True),
-    Network("cvvp", CVVP, CVVPConfig, "cvvp.pth", half_precision=True),
     Network("univnet", UnivNet, UnivNetConfig, "vocoder.pth", wrapper="model_g", fp16_package=False, for_speech=True),
     Network("bigvgan", BigVGAN, BigVGANConfig, "bigvgan_24khz_100band.pth", wrapper="generator", for_speech=True),
     Network("hifigan", Hifigan, HifiganConfig, "hifidecoder.pth", for_speech=True),
     Network("rlg_auto", RandomLatentConverter, RandomLatentConverterConfig, "rlg_auto.pth"),
     Network("rlg_diffuser", RandomLatentConverter, RandomLatentConverterConfig, "rlg_diffuser.pth",
             defaults=(("channels", 2048),)),
-    Network("classifier", Classifier, ClassifierConfig, "classifier.pth"),
 )}

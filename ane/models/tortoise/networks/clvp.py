@@ -1,17 +1,16 @@
-"""CLVP and CVVP score codes against a text and against a voice (upstream models/clvp.py, models/cvvp.py).
+"""CLVP scores codes against a text (upstream models/clvp.py).
 
-A score is the dot product of two vectors: that of the codes has unit length, that of the text or clip exp(temperature).
+A score is the dot product of two vectors: that of the codes has unit length, that of the text exp(temperature).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.tortoise.networks.layers import AttentionBlock, RotaryEncoder
+from ane.models.tortoise.networks.layers import RotaryEncoder
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Encoder(nn.Module):
 
     def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
-        self.transformer = RotaryEncoder(width, depth, heads, multiple=2, wrapped=True)
+        self.transformer = RotaryEncoder(width, depth, heads)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.transformer(x).mean(dim=1)
@@ -66,59 +65,3 @@ class CLVP(nn.Module):
     def speech(self, codes: Tensor) -> Tensor:
         """Codes (B, S) → unit vectors (B, E) float32."""
         return F.normalize(self.speech_latent(codes).float(), dim=-1)
-
-
-@dataclass(frozen=True)
-class CVVPConfig(Config):
-    model_dim: int = 512
-    transformer_heads: int = 8
-    conditioning_enc_depth: int = 8
-    mel_channels: int = 80
-    mel_codes: int = 8192
-    speech_enc_depth: int = 8
-
-    split_widths: ClassVar = (("model_dim", "transformer_heads"),)
-
-
-class CollapsingTransformer(nn.Module):
-    """(B, T, width) → (B, width): transformer, attention between two 1×1 convolutions, mean over time."""
-
-    def __init__(self, width: int, heads: int, depth: int):
-        super().__init__()
-        self.transformer = RotaryEncoder(width, depth, heads, multiple=1, wrapped=False)
-        self.pre_combiner = nn.Sequential(
-            nn.Conv1d(width, width, 1), AttentionBlock(width, heads), nn.Conv1d(width, width, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.pre_combiner(self.transformer(x).transpose(1, 2)).mean(dim=-1)
-
-
-class CodeEmbedding(nn.Module):
-    def __init__(self, codes: int, width: int):
-        super().__init__()
-        self.emb = nn.Embedding(codes, width)
-
-
-class CVVP(nn.Module):
-    def __init__(self, config: CVVPConfig):
-        super().__init__()
-        width, heads = config.model_dim, config.transformer_heads
-        self.temperature = nn.Parameter(torch.tensor(1.0))
-        self.cond_emb = nn.Sequential(
-            nn.Conv1d(config.mel_channels, width // 2, 5, stride=2, padding=2),
-            nn.Conv1d(width // 2, width, 3, stride=2, padding=1))
-        self.conditioning_transformer = CollapsingTransformer(width, heads, config.conditioning_enc_depth)
-        self.to_conditioning_latent = nn.Linear(width, width, bias=False)
-        self.speech_emb = CodeEmbedding(config.mel_codes, width)
-        self.speech_transformer = CollapsingTransformer(width, heads, config.speech_enc_depth)
-        self.to_speech_latent = nn.Linear(width, width, bias=False)
-
-    def clip(self, mel: Tensor) -> Tensor:
-        """Mel of a reference clip (B, 80, L) → (B, E) float32 of length exp(temperature)."""
-        latent = self.to_conditioning_latent(self.conditioning_transformer(self.cond_emb(mel).transpose(1, 2)))
-        return F.normalize(latent.float(), dim=-1) * self.temperature.float().exp()
-
-    def speech(self, codes: Tensor) -> Tensor:
-        """Codes (B, S) → unit vectors (B, E) float32."""
-        latent = self.to_speech_latent(self.speech_transformer(self.speech_emb.emb(codes)))
-        return F.normalize(latent.float(), dim=-1)

@@ -214,11 +214,11 @@ class RotaryAttention(nn.Module):
 class GatedFeedForward(nn.Module):
     """Linear(x · GELU(gate)) (GEGLU, Shazeer 2020), with upstream's key names net.0.proj and net.3."""
 
-    def __init__(self, width: int, multiple: int):
+    def __init__(self, width: int):
         super().__init__()
         gate = nn.Module()
-        gate.proj = nn.Linear(width, 2 * multiple * width)
-        self.net = nn.ModuleDict({"0": gate, "3": nn.Linear(multiple * width, width)})
+        gate.proj = nn.Linear(width, 4 * width)
+        self.net = nn.ModuleDict({"0": gate, "3": nn.Linear(2 * width, width)})
 
     def forward(self, x: Tensor) -> Tensor:
         x, gate = self.net["0"].proj(x).chunk(2, dim=-1)
@@ -237,18 +237,18 @@ class Wrap(nn.Module):
 
 
 class RotaryEncoder(nn.Module):
-    """x-transformers' encoder with the options of CLVP and CVVP: (B, T, width) → (B, T, width)."""
+    """x-transformers' encoder with the options of CLVP: (B, T, width) → (B, T, width)."""
 
-    def __init__(self, width: int, depth: int, heads: int, multiple: int, wrapped: bool):
+    def __init__(self, width: int, depth: int, heads: int):
         super().__init__()
 
         def layer(block: nn.Module) -> nn.ModuleList:
-            return nn.ModuleList([nn.ModuleList([RMSNorm(width)]), Wrap(block) if wrapped else block])
+            return nn.ModuleList([nn.ModuleList([RMSNorm(width)]), Wrap(block)])
 
         self.attn_layers = nn.Module()
         self.attn_layers.layers = nn.ModuleList(
             layer(block) for _ in range(depth)
-            for block in (RotaryAttention(width, heads), GatedFeedForward(width, multiple)))
+            for block in (RotaryAttention(width, heads), GatedFeedForward(width)))
         self.attn_layers.rotary_pos_emb = nn.Module()
         exponent = torch.arange(0, RotaryAttention.rotated, 2).float() / RotaryAttention.rotated
         self.attn_layers.rotary_pos_emb.register_buffer("inv_freq", 10000.0 ** -exponent)
