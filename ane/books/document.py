@@ -53,7 +53,7 @@ class BookChapter:
 class Document:
     """A whole text. ``language`` is that of the document; a block may have another.
 
-    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it.
+    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it, and how many tables are.
     """
 
     chapters: list[BookChapter]

@@ -21,7 +21,7 @@ from ane.books.document import (
 )
 from ane.books.epub import EpubArchive, resolve
 from ane.books.markup import MarkupToken, element_texts, tokenize
-from ane.books.omissions import FRONT_TITLES, Omission, counted_omissions
+from ane.books.omissions import FRONT_TITLES, TABLES, Omission, counted_omissions
 from ane.system.errors import UserError
 
 CONTENT_TYPES = "[Content_Types].xml"
@@ -111,6 +111,7 @@ def read_paragraphs(archive: EpubArchive, path: str, omitted: Counter[str]) -> I
                 yield paragraph
             paragraph = WordParagraph()
         elif token.kind == "start":
+            omitted[TABLES] += token.value == "tbl"
             note_property(paragraph, token)
     yield paragraph
 

@@ -17,7 +17,7 @@ from ane.books.document import (
     text_block,
 )
 from ane.books.markup import MarkupToken, element_texts, tokenize
-from ane.books.omissions import NOTE_MARK, NOTE_MARKS, UNSPEAKABLE, Omission, counted_omissions
+from ane.books.omissions import NOTE_MARK, NOTE_MARKS, TABLES, UNSPEAKABLE, Omission, counted_omissions
 from ane.system.errors import UserError
 from ane.text.lexicon import words
 
@@ -91,8 +91,9 @@ class BlockReader:
             self._flush()
             self.items.append(AnchorMark(identifier))
         omission = None if parent.skipped else self._omission(name, attributes)
-        self.omitted.update([omission] if omission else ())
         skipped = parent.skipped or omission is not None
+        counted = omission or (TABLES if name == "table" and not skipped else "")
+        self.omitted.update([counted] if counted else ())
         if name in VOID:
             if not skipped:
                 self._void(name)

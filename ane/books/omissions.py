@@ -59,6 +59,7 @@ PAGE_NUMBER = re.compile(r"(?i)(?:\[?(?:page|pg\.?|p\.)\s*\d{1,5}(?: (?:of|/) \d
                          r"[-–—] ?\d{1,5} ?[-–—]|\{\d{1,5}\})")
 
 
+TABLES = "tables"       # are read cell by cell, and counted where a format marks them
 # What is counted of what was left out: one, several.
 COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
            "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
@@ -70,15 +71,17 @@ NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")        # types and 
 
 
 def omitted_text(omitted: Mapping[str, int]) -> str:
-    """"31 footnotes, 1 listing of code"; "" where nothing was left out."""
-    return ", ".join(f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items()
-                     if omitted.get(kind))
+    """"31 footnotes, 1 listing of code; read aloud: 2 tables"; "" where nothing was left out, and no table is read."""
+    parts = [f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items() if omitted.get(kind)]
+    tables = omitted.get(TABLES, 0)
+    read = f"; read aloud: {tables} table{'s' * (tables > 1)}" if tables else ""
+    return (", ".join(parts) or "nothing" * bool(read)) + read
 
 
 def counted_omissions(found: Counter[str]) -> dict[str, int]:
-    """The kinds of ``COUNTED``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
+    """The kinds of ``COUNTED``, and ``TABLES``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
     notes = {"footnotes": max(found["footnotes"], found["marks"])}
-    return {kind: count for kind, count in {**found, **notes}.items() if kind in COUNTED and count}
+    return {kind: count for kind, count in {**found, **notes}.items() if kind in (*COUNTED, TABLES) and count}
 
 
 def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:

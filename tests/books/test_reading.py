@@ -115,6 +115,9 @@ def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path
     ("a.html", "<p>One<sup><a href='#a'>1</a></sup> <svg><path/></svg><math>x</math></p>",
      "1 footnote, 1 image, 1 formula"),
     ("a.html", "<p>One<a class='noteref' href='#a'>1</a></p><p class='footnote' id='a'>1 A note.</p>", "1 footnote"),
+    ("a.md", "One.\n\n| a | b |\n|---|---|\n| c | d |\n", "nothing; read aloud: 1 table"),
+    ("a.html", "<p>One</p><table><tr><td>1</table><table><tr><td>2</table><nav><table></table></nav><hr><img>",
+     "1 image; read aloud: 2 tables"),
     ("a.txt", "One. Two.", "")])
 def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
     assert omitted_text(read(tmp_path, name, content).omitted) == omitted
