@@ -79,7 +79,7 @@ def omitted_text(omitted: Mapping[str, int]) -> str:
 
 
 def counted_omissions(found: Counter[str]) -> dict[str, int]:
-    """The kinds of ``COUNTED``, and ``TABLES``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
+    """``COUNTED`` and ``TABLES``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
     notes = {"footnotes": max(found["footnotes"], found["marks"])}
     return {kind: count for kind, count in {**found, **notes}.items() if kind in (*COUNTED, TABLES) and count}
 

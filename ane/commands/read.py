@@ -21,7 +21,7 @@ from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.text import shorten
 from ane.text.cast import cast_of
-from ane.text.user_lexicon import read_lexicon
+from ane.text.user_lexicon import chosen_lexicon
 
 ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of a language tag
 
@@ -281,7 +281,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
         raise UserError("--word-times has no effect on sound: add --times, --srt or --vtt, or write an .epub")
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate", "best")
-    lexicon = read_lexicon(args.lexicon) if args.lexicon else None
+    lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle, args.checkpoints)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed

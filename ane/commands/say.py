@@ -11,7 +11,7 @@ from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
-from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console, plain_table
+from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
 from ane.commands.say_lines import print_line_report, speak_lines
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
@@ -22,7 +22,7 @@ from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error
 from ane.text.cast import read_cast
-from ane.text.user_lexicon import read_lexicon
+from ane.text.user_lexicon import chosen_lexicon
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,8 +90,8 @@ def say(args: argparse.Namespace) -> int:
     refuse_conflicting_flags(args)
     # it may arrive late: everything else is loaded before it is read
     piped = args.follow or reads_standard_input(args)
-    lexicon = read_lexicon(args.lexicon) if args.lexicon else None
-    cast = read_cast(args.cast) if args.cast else None
+    lexicon = chosen_lexicon(args.lexicon, args.unreadable)
+    cast = args.cast = read_cast(args.cast) if args.cast else None
     text = None if piped and not args.explain else read_text(args)
     if text is not None and not has_words(text):
         raise nothing_to_say_error(text)
@@ -99,16 +99,12 @@ def say(args: argparse.Namespace) -> int:
     if not args.explain:
         check_outputs(args)
     settings = read_settings(args, model)
-    LOGGER.debug("model %s: %s", model.name, settings)
     if args.explain:
         return print_explanation(args, model, settings, text or "", lexicon)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, console)
-    LOGGER.debug("backend %s", synthesizer.backend.name)
     request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
     named = args.voice or (cast.narrator if cast else "") or None
-    if cast:
-        request["cast"] = cast
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
         if voice is not None and "random" not in str(named):       # a random voice depends on the seed

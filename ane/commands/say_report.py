@@ -27,7 +27,8 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
     for note in speech.notes:
         if note not in synthesizer.warned:
             LOGGER.warning("%s", note)
-    LOGGER.debug("%s", ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
+    LOGGER.debug("backend %s: %s", synthesizer.backend.name, ", ".join(
+        f"{phase} {seconds:.1f} s" for phase, seconds in speech.seconds_by_phase.items()))
     streamed = args.stream or args.follow
     first = f", the first sound after {timeline.first_audio - timeline.text_ready:.2f} s" if streamed else ""
     files = f" → {', '.join(map(str, outputs))}" if outputs else ""

@@ -14,6 +14,7 @@ from ane.models.kokoro.settings import KokoroSettings
 from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
 from ane.speech.settings import Option, check_option
 from ane.system.errors import UserError
+from ane.text.unicode_to_ascii import UNREADABLE
 
 KINDS = tuple(settings.options() for settings in (Settings, KokoroSettings, HibariSettings, FastSpeechSettings,
                                                   KittenSettings))
@@ -43,6 +44,8 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
         for option in OPTIONS.values():
             if option.group == title:
                 add_option(group, option)
+    group.add_argument("--unreadable", choices=tuple(UNREADABLE),
+                       help="words in other scripts: the nearest English letters (default), spelt, skipped, or refused")
     group.add_argument("--no-split", action="store_true", help="speak the text as one chunk")
 
 
@@ -81,8 +84,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
 
 def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespace) -> UserError:
     """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
-    if getattr(args, "bundle", None) or getattr(args, "checkpoints", None) or name not in (*REQUEST,
-                                                                                           *Settings.options()):
+    if args.bundle or args.checkpoints or name not in (*REQUEST, *Settings.options()):
         return error
     return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
 

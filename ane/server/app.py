@@ -134,7 +134,7 @@ def speech_routes(service: Service) -> APIRouter:
         "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}}}})
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text; the sound is sent while it is made."""
-        lexicon = read_client_lexicon(body.lexicon)
+        lexicon = read_client_lexicon(body)
         service.check_text(body.input, lexicon)
         if body.instructions and not service.settings.ignore_instructions:
             raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")

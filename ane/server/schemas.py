@@ -32,7 +32,7 @@ class CastFields(StrictModel):
 
 class SpeechFields(StrictModel):
     """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
-    ``word_times`` and ``cast``."""
+    ``unreadable``, ``word_times`` and ``cast``."""
 
     model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
@@ -45,6 +45,9 @@ class SpeechFields(StrictModel):
     preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
         None, description="words and their respellings")
+    unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
+        "nearest", description="words in scripts other than Latin: read the nearest English letters, spell, skip or "
+                               "refuse them")
     word_times: bool = Field(False, description="with stream_format sse: events that state when each word is heard")
 
     cast: CastFields | None = Field(None, description="voices of quotations and speakers; [voice:NAME] in the text "

@@ -13,7 +13,7 @@ from ane.bundles import Model, open_model
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits, Work
-from ane.server.schemas import CastFields
+from ane.server.schemas import CastFields, SpeechFields
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
@@ -134,9 +134,10 @@ def voice_meant(catalogue: Catalogue, served: ServedModel, name: str) -> Any:
     return served.voice(catalogue.voice(served.name, name))
 
 
-def read_client_lexicon(words: dict[str, str] | None) -> Lexicon | None:
+def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
     """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
-    return Lexicon([LexiconEntry(word, respelling) for word, respelling in words.items()]) if words else None
+    entries = [LexiconEntry(word, respelling) for word, respelling in (body.lexicon or {}).items()]
+    return Lexicon(entries, body.unreadable) if entries or body.unreadable != "nearest" else None
 
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def websocket_routes(service: Service) -> APIRouter:
             name = service.catalogue.model(start.model)
             utterance = service.speak(ServedRequest(
                 name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
-                read_client_lexicon(start.lexicon), start.word_times, service.catalogue.cast(name, start.cast)),
+                read_client_lexicon(start), start.word_times, service.catalogue.cast(name, start.cast)),
                 "stream")
             await converse(socket, service, utterance, start.response_format)
             await socket.close()

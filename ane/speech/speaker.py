@@ -27,7 +27,7 @@ from ane.text import ANY_SCRIPT, Lexicon, NothingToSayError
 from ane.text.cast import Cast, cast_of
 from ane.text.language import foreign_language
 from ane.text.passages import last_voice
-from ane.text.unicode_to_ascii import foreign_scripts
+from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts
 from ane.voices import voice_names
 
 LOGGER = logging.getLogger("ane.speech")
@@ -113,7 +113,7 @@ class Speaker(ABC):
             seed: at least 0; None: a random one, which is in the result.
             settings: None: those of the preset.
             speed: more than 1 is faster.
-            lexicon: respells words (``ane.text.read_lexicon``).
+            lexicon: respells words, or letters of other scripts (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
             word_times: whether to state when each word is heard, where that takes slightly longer.
             cast: who speaks quotations, and what [voice:NAME] in the text means: a ``Cast``, its fields, or a TOML
@@ -309,8 +309,9 @@ class Speaker(ABC):
         names, language = foreign_scripts(request.text), foreign_language(request.text)
         if not (names or language) or self.normaliser(request.settings) in ANY_SCRIPT:
             return []
-        note = (f"{' and '.join(names)} letters are read as the English ones nearest to them: the voice speaks English"
-                if names else f"the text looks like {language}, and is read as English")
+        how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]
+        note = (f"{' and '.join(names)} letters are {how}" if names
+                else f"the text looks like {language}, and is read as English")
         if note not in self.warned:
             self.warned.add(note)
             LOGGER.warning("%s", note)

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from anyascii import anyascii
 
+from ane.system.errors import UserError
 from ane.text.lexicon import UNITS
 from ane.text.rule import rule
 
@@ -23,6 +24,11 @@ REPLACED = {
     "、": ", ", "。": ". ", "，": ", ", "！": "! ", "？": "? ", "：": ": ", "；": "; ",
 }
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
+WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")     # with the marks on its letters
+LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
+# What is done with words in other scripts, and what a warning says of them.
+UNREADABLE = {"nearest": "read as the English ones nearest to them: the voice speaks English",
+              "spell": "spelt by name", "skip": "left out", "refuse": "refused"}
 GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ"
 SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-n")
@@ -56,15 +62,41 @@ def ascii_character(character: str) -> str:
     return "" if category[0] == "C" else " "
 
 
+def script_of(word: str) -> str:
+    """The script of a word without Latin letters, such as "Cyrillic"; "" where it is Latin all the same."""
+    if len(word) == 1 and (word.isupper() or word.islower()):       # single Greek letters are symbols
+        return ""
+    name = unicodedata.name(word[0], "").partition(" ")[0]
+    latin = name in ("LATIN", "MODIFIER") or unicodedata.normalize("NFKC", word[0])[0].isascii()
+    return "" if latin else SCRIPTS.get(name, name.capitalize())
+
+
 def foreign_scripts(text: str) -> list[str]:
-    """Names of the scripts other than Latin in which words of ``text`` are written, such as "Cyrillic"."""
-    if text.isascii():
-        return []
-    first = {word[0] for word in re.findall(r"[^\W\d_a-zA-Z]+", text) if len(word) > 1 or not (
-        word.isupper() or word.islower())}      # single Greek letters are symbols
-    names = {unicodedata.name(character, "").partition(" ")[0] for character in first
-             if unicodedata.normalize("NFKC", character)[0].isascii() is False} - {"LATIN", "MODIFIER", ""}
-    return sorted({SCRIPTS.get(name, name.capitalize()) for name in names})
+    """Names of the scripts other than Latin in which words of ``text`` are written."""
+    return [] if text.isascii() else sorted(set(map(script_of, WORD.findall(text))) - {""})
+
+
+def readable(text: str, unreadable: str) -> str:
+    """``text`` with its words in other scripts than Latin as a key of ``UNREADABLE`` says.
+
+    Raises:
+        UserError: "refuse", and there is one.
+    """
+    def replaced(found: re.Match[str]) -> str:
+        script = script_of(word := found[0])
+        if script and unreadable == "refuse":
+            raise UserError(f"unreadable is refuse, and the text has {script} letters, {word[:40]!r}: write them in "
+                            "Latin ones, or choose another unreadable", "unreadable")
+        spelt = " ".join(filter(None, map(letter_name, word))) if unreadable == "spell" else ""
+        return spelt if script else word
+
+    return text if unreadable == "nearest" or text.isascii() else WORD.sub(replaced, text)
+
+
+def letter_name(character: str) -> str:
+    """П → "pe", こ → "ko". Characters without a name, as Chinese ones, are romanised."""
+    found = LETTER_NAME.search(unicodedata.name(character, ""))
+    return found[1].lower() if found else anyascii(character)
 
 
 def expand_greek(match: re.Match) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ane.system.errors import UserError
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
+from ane.text.unicode_to_ascii import UNREADABLE, readable
 
 # "Nguyen's" is the word Nguyen, and an ending that stays
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
@@ -51,17 +52,20 @@ class LexiconMatch:
 
 
 class Lexicon:
-    """Entries by their words. ``lexicon(text)`` is the text with its words respelled, in time linear in its length.
+    """Entries by their words. ``lexicon(text)`` is the text with its words respelled, in time linear in its length, and
+    then, by ``unreadable`` (a key of ``UNREADABLE``), what is left in scripts that voices cannot read.
 
     Only whole words match, the longest phrase first. Of entries for the same word those with more conditions come
     first.
 
     Raises:
-        UserError: two entries for the same word, case and class.
+        UserError: two entries for the same word, case and class; in a call, what ``readable`` refuses.
     """
 
-    def __init__(self, entries: Iterable[LexiconEntry]):
-        self.entries = tuple(entries)
+    def __init__(self, entries: Iterable[LexiconEntry] = (), unreadable: str = "nearest"):
+        self.entries, self.unreadable = tuple(entries), unreadable
+        if unreadable not in UNREADABLE:
+            raise UserError(f"unreadable must be one of {', '.join(UNREADABLE)}, got {unreadable!r}", "unreadable")
         self._root: dict[Any, Any] = {}         # (space before, folded token) → node; None → entries that end here
         seen: dict[tuple, LexiconEntry] = {}
         for entry in self.entries:
@@ -82,7 +86,7 @@ class Lexicon:
         for match in self.matches(text):
             parts += [text[end:match.start], match.entry.respelling]
             end = match.end
-        return "".join(parts) + text[end:]
+        return readable("".join(parts) + text[end:], self.unreadable)
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
         """What is replaced, in order, without overlaps."""
@@ -126,7 +130,14 @@ def tokens(text: str) -> Iterator[LexiconToken]:
         end = match.end()
 
 
-def read_lexicon(path: str | Path) -> Lexicon:
+def chosen_lexicon(path: str | None, unreadable: str | None) -> Lexicon | None:
+    """The lexicon that the flags of a command ask for, if they do."""
+    if path:
+        return read_lexicon(path, unreadable or "nearest")
+    return Lexicon(unreadable=unreadable) if unreadable else None
+
+
+def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
     """Read a lexicon: lines of word, respelling and optional columns.
 
     Lines are UTF-8; blank ones and those that begin with "#" are skipped.
@@ -142,7 +153,8 @@ def read_lexicon(path: str | Path) -> Lexicon:
     except UnicodeDecodeError as error:
         raise UserError(f"the lexicon {path} is not text in UTF-8 (byte {error.start}): convert it first") from error
     lines = enumerate(content.splitlines(), 1)
-    return Lexicon(read_line(line, path, number) for number, line in lines if line.strip() and line.lstrip()[0] != "#")
+    return Lexicon((read_line(line, path, number) for number, line in lines
+                    if line.strip() and line.lstrip()[0] != "#"), unreadable)
 
 
 def read_line(line: str, path: Path, number: int) -> LexiconEntry:

@@ -45,6 +45,7 @@ pytest.importorskip("fastapi", reason="needs the extra server")
     ({"input": "[voice:heart]Hello."}, "voice has no effect on hibari models"),
     ({"loud": True}, "loud: Extra inputs are not permitted"),
     ({"lexicon": {"wind": "a", "Wind": "b"}}, "has an entry already"),
+    ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
     ({"input": "<speak><break time='9d'/></speak>"}, "break"),
     ({"model": "demo", "voice": "alloy", "speed": 4}, "speed must be from 0.5 to 2"),
 ])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import ane
+from ane.text import Lexicon
 from ane.text.language import foreign_language
 
 
@@ -18,6 +19,15 @@ from ane.text.language import foreign_language
     ("Polish", "Nie wiem, co to jest, ale wydaje mi się, że jest dobrze.")])
 def test_sentences_of_other_languages_are_named(language, text):
     assert foreign_language(text) == language
+
+
+@pytest.mark.parametrize(("unreadable", "read"), [
+    ("nearest", "Ёлка, π and Ωmega: 中文! Straße x²"), ("skip", ", π and Ωmega: ! Straße x²"),
+    ("spell", "io el ka a, π and Ωmega: Zhong Wen! Straße x²")])
+def test_words_of_other_scripts_are_spelt_or_left_out_as_chosen(unreadable, read):
+    assert Lexicon(unreadable=unreadable)("Ёлка, π and Ωmega: 中文! Straße x²") == read
+    assert (Lexicon(unreadable="spell")("हिन्दी, مرحبا"), Lexicon(unreadable="skip")("हिन्दी,")) == (
+        "ha i na da ii, meem reh hah beh alef", ",")
 
 
 def test_english_is_none_of_them():

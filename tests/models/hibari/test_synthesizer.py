@@ -153,3 +153,4 @@ def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once
     assert [record.getMessage() for record in caplog.records] == stream.notes == [note]
     assert voice.stream("Привет").notes == [note]
     assert len(caplog.records) == 1
+    assert voice.stream("Привет", lexicon=Lexicon(unreadable="spell")).notes == ["Cyrillic letters are spelt by name"]
