@@ -12,7 +12,7 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.system.errors import UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
-from ane.voices.voice import Clips, Voice, cache_key, cached_voice, mix_voices, open_voice, parse_mix
+from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
 
 CONDITIONING_SAMPLES = 132300       # 6 s at 22050 Hz: the part of a clip that the autoregressive model encodes
 DIFFUSION_SAMPLES = 102400          # 4.27 s at 24000 Hz: the part that the diffusion model encodes
@@ -161,6 +161,8 @@ def cloning_notes(model: Model, voice: Voice) -> list[str]:
                 "and may sound unlike its speaker: make it again from its clips with `ane voices add`"]
     if model.clones or not voice.from_clips:
         return []
-    known = ", ".join(list_voices([model.voices] if model.voices else [])) or "it was trained on"
-    return [f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {known} and uses the "
-            "nearest; the official model clones voices"]
+    known = list_voices([model.voices] if model.voices else [])
+    near = min(known, key=lambda name: np.linalg.norm(load_voice(known[name].files[0]).ar - voice.ar), default="")
+    only = f"{', '.join(known)}, of which {near} is nearest" if near else "it was trained on"
+    return [f"voice {voice.name} is not a clone of its clips: {model.name} has only the voices {only}; the official "
+            "model clones voices"]
