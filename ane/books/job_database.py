@@ -88,7 +88,8 @@ class JobDatabase:
         except sqlite3.Error as error:
             advice = "delete the folder to start over" if type(error) is sqlite3.DatabaseError else \
                 "free or allow what it needs and run the command again: what was spoken is kept"
-            raise UserError(f"cannot use the job in {self.path}: {error}; {advice}") from error
+            cause = str(error).replace("database or disk", "the disk")
+            raise UserError(f"cannot use the job in {self.path}: {cause}; {advice}") from error
         except OSError as error:
             raise UserError(f"cannot use the job in {self.path}: {error.strerror or error}") from error
 

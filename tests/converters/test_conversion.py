@@ -294,7 +294,7 @@ def test_a_package_below_its_threshold_is_not_published(source, tmp_path, monkey
 def test_missing_disk_space_is_reported_before_converting(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(UserError, match=r"needs about .* GB .* are\s+free"):
+    with pytest.raises(UserError, match=r"needs about \d+ MB .* and 0 MB\s+are free"):
         convert(source, tmp_path / "out", [SMALL])
     assert not (tmp_path / "out").exists()
 

@@ -120,7 +120,8 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
     """
     names, weights = parse_mix(spec)
     folders = list(folders)
-    parts = [None if name == RANDOM else _open(name, folders) for name in names]
+    parts = [None if name == RANDOM else open_voice((found := find_voice(name, folders)).name, found.files)
+             for name in names]
     if weights is None and all(isinstance(part, Clips) for part in parts):
         parts = [Clips(spec if len(parts) > 1 else parts[0].name, tuple(file for part in parts for file in part.files))]
     voices = []
@@ -140,11 +141,6 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
         voices.append(voice)
     backend.release(*VOICE_NETWORKS)
     return voices[0] if len(voices) == 1 else mix_voices(voices, weights, spec)
-
-
-def _open(name: str, folders: list[Path]) -> Voice | Clips:
-    found = find_voice(name, folders)
-    return open_voice(found.name, found.files)
 
 
 def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mode: str) -> Voice:
