@@ -19,7 +19,7 @@ from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
 
 TARGET = OnnxTarget()
 # every network has a package in fp32
-OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4"), "clvp": ("fp16",)}
+OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4")}
 
 
 class OnnxPackages:
@@ -47,7 +47,7 @@ class OnnxPackages:
     def bundle(self, *networks: str) -> Bundle:
         """The checkpoints as a bundle with a voice, "noise", and packages of these networks (default: of all).
 
-        Each is in fp32, CLVP also in fp16, the decoder also in int8, int4 and fp16.
+        Each is in fp32, the decoder also in int8, int4 and fp16.
         """
         destination = self.folder / "-".join(["bundle", *networks])
         own = [network for network in TARGET.networks if network in self.model().networks]

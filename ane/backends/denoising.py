@@ -6,9 +6,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-COEFFICIENTS = 9        # of a step
-Advanced = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]     # next x, x0, the network's output
-
 
 @dataclass(frozen=True)
 class DenoisingStep:
@@ -55,11 +52,6 @@ class DenoisingStep:
             x = x + self.noise * np.exp(self.variance_slope * variance) * noise
         return x, x0
 
-    @property
-    def coefficients(self) -> np.ndarray:
-        """All but the timestep, in their order: (9,) float32."""
-        return np.array([getattr(self, field.name) for field in fields(self)[1:]], np.float32)
-
 
 class Denoiser(ABC):
     """A diffusion network bound to utterances, each of its own length; what no step changes is computed once.
@@ -72,25 +64,6 @@ class Denoiser(ABC):
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         """The network's output for every utterance, all at this timestep of the trained ones."""
 
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        """Numbers of steps above 1 that ``advance`` computes in one call."""
-        return ()
-
-    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> Advanced:
-        """Take steps, all guided or none.
-
-        Takes the x0 of the step before (zeros at first), and of each utterance noise for each step (n, 100, L).
-        Returns the next x, the last x0 and the last output.
-        """
-        xs, x0s = list(x), list(previous_x0)
-        for index, step in enumerate(steps):
-            outputs = self(xs, step.timestep, step.guided)
-            taken = [step.take(*each, own[index:index + 1])
-                     for *each, own in zip(xs, x0s, outputs, noise, strict=True)]
-            xs, x0s = map(list, zip(*taken, strict=True))
-        return xs, x0s, outputs
-
 
 class SeparateDenoisers(Denoiser):
     """Utterances that are computed one after the other, each by a denoiser of its own."""
@@ -100,16 +73,6 @@ class SeparateDenoisers(Denoiser):
 
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return [denoiser([own], timestep, guided)[0] for denoiser, own in zip(self.denoisers, x, strict=True)]
-
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        return sorted(set.intersection(*(set(each.fused_steps(guided)) for each in self.denoisers)))
-
-    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> Advanced:
-        found = [denoiser.advance([own_x], [own_x0], steps, [own_noise])
-                 for denoiser, own_x, own_x0, own_noise in zip(self.denoisers, x, previous_x0, noise, strict=True)]
-        xs, x0s, outputs = ([parts[0] for parts in each] for each in zip(*found, strict=True))
-        return xs, x0s, outputs
 
 
 def each_alone(bind: Callable[[np.ndarray, int], Denoiser], latents: Sequence[np.ndarray],

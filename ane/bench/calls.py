@@ -213,11 +213,10 @@ def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -
 def functions_of_a_sentence(package: PackageRecord, work: SentenceSizes | None) -> list[str]:
     lengths = {} if work is None else {
         "prefill": work.prefix, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
-        **dict.fromkeys(("denoise", "sample", "univnet", "hifigan"), work.frames)}
+        **dict.fromkeys(("denoise", "univnet", "hifigan"), work.frames)}
     of_a_kind: dict[Any, list[str]] = {}        # functions that differ in their length only
     for name, record in package.functions.items():
-        key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"),
-                                                              record.bucket.get("steps"))
+        key = name if record.kind in (*CACHES, "store") else (record.kind, record.bucket.get("batch"))
         of_a_kind.setdefault(key, []).append(name)
     return [smallest_fitting(names, package.functions, lengths.get(package.functions[names[0]].kind, 0))
             for names in of_a_kind.values()]

@@ -51,8 +51,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "both separated by a comma (default: io,state)")
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
                         help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
-                             "prefill, step (slots), condition, denoise, sample, steps (fused), clvp_text, "
-                             "clvp_speech, univnet, hifigan; of FastSpeech text (symbols), mel, vocoder. May be "
+                             "prefill, step (slots), condition, denoise, clvp_text, clvp_speech, univnet, "
+                             "hifigan; of FastSpeech text (symbols), mel, vocoder. May be "
                              "given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "

@@ -5,7 +5,6 @@ The reference's modules return several layouts (``COLUMNS_FIRST``, ``FRAMES``, `
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +36,6 @@ FRAMES = (FrameConv, FrameNorm)
 PACKED = (PointwiseConv, FrameAttention, TimestepResBlock, DiffusionLayer, IntegratingConv)
 
 NETWORK = "(the network)"     # in place of the empty path
-STEP = re.compile(r"step_(\d+)__(.+)")              # a value of one of several fused steps (diffusion_decoder)
 DIGITS = re.compile(r"var_(\d+)")                   # coremltools' name for a value named by a number
 
 Activations = Iterator[tuple[str, str, np.ndarray]]     # (name, op type, float32 array), in program order
@@ -129,7 +127,7 @@ def hooked(modules: Mapping[str, nn.Module], record: Callable[[str, np.ndarray],
 
 
 class CapturedOutputs:
-    """Outputs of the reference's modules in their last calls (one for each fused step), by path.
+    """Outputs of the reference's modules in their last calls, by path.
 
     ``names``: names of the function's values.
     """
@@ -138,41 +136,33 @@ class CapturedOutputs:
         self.network, self.kind, self.bucket = network, function.kind, function.bucket
         self.row = functions_of(network, "coreml")[self.kind]
         self.last_norm = LAST_NORMS[network] if self.kind in DECODER else ""
-        self.steps = function.bucket.get("steps", 1)
         modules = dict(reference.named_modules())
-        found = {name: self._module_and_step(name) for name in names}
-        self.modules_and_steps = {name: (path, step) for name, (path, step) in found.items() if path in modules}
-        paths = {path for path, _ in self.modules_and_steps.values()}
-        paths |= {self.last_norm} if self.kind in DECODER else set()
+        found = {name: self._module(name) for name in names}
+        self.paths = {name: path for name, path in found.items() if path in modules}
+        paths = {*self.paths.values(), *([self.last_norm] if self.kind in DECODER else [])}
         self._modules = {path: modules[path] for path in paths}
-        self._outputs: dict[str, deque[np.ndarray]] = {path: deque(maxlen=self.steps) for path in paths}
+        self._outputs: dict[str, np.ndarray] = {}
 
-    def _module_and_step(self, name: str) -> tuple[str | None, int | None]:
-        """Path of the module that computes the same as a value, and the fused step it belongs to (None: to all)."""
+    def _module(self, name: str) -> str | None:
+        """Path of the module that computes the same as a value."""
         if name in self.row.outputs:
-            return self.row.outputs[name], self.steps - 1
-        step = STEP.fullmatch(name)
-        path = DIGITS.sub(r"\1", step[2] if step else name).replace("__", ".")
-        return path or None, int(step[1]) if step else None
+            return self.row.outputs[name]
+        return DIGITS.sub(r"\1", name).replace("__", ".") or None
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        with hooked(self._modules, lambda path, output: self._outputs[path].append(
-                self._laid_out(self._modules[path], output))):
+        with hooked(self._modules, lambda path, output: self._outputs.update(
+                {path: self._laid_out(self._modules[path], output)})):
             yield
 
     def __contains__(self, name: str) -> bool:
-        return name in self.modules_and_steps and bool(self._outputs[self.modules_and_steps[name][0]])
+        return self.paths.get(name) in self._outputs
 
     def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall,
                 layers: LayerComparison) -> ComparedValue | None:
         """A value of the package compared with its module's output; None where their columns do not correspond."""
-        path, step = self.modules_and_steps[name]
-        outputs = self._outputs[path]
-        expected = [outputs[-1 if step is None else step]]
-        if step is None and self.steps > 1:         # a value computed for all steps at once, one row each
-            expected = [output[:1] for output in outputs]
-        pair = self._cut(np.concatenate(expected), actual.reshape(*actual.shape[:2], -1), call)
+        path = self.paths[name]
+        pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
         return pair and layers.compare(name, op, path or NETWORK, *pair, scaled=True)
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
@@ -194,12 +184,12 @@ class CapturedOutputs:
         expected, actual = expected[:rows], actual[:rows]
         if self.kind in DECODER:
             # the recorded call may be only the end of the reference's; the reference returns only the last logits
-            valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm][-1].shape[2])
+            valid = min(_columns(call.inputs["mask"]), self._outputs[self.last_norm].shape[2])
             expected, actual = expected[..., -valid:], actual[..., :valid]
             actual = actual[..., actual.shape[2] - expected.shape[2]:]
         elif self.kind in VOCODERS and actual.shape[2] > 1:
             frames = self.bucket["frames"]
-            rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"][-1].shape[2])
+            rate, rest = divmod(expected.shape[2], self._outputs["conv_pre"].shape[2])
             if rest or not rate:
                 return None                         # the module's output is cropped
             margin = (actual.shape[2] // rate - frames) // 2 * rate

@@ -31,7 +31,7 @@ class FunctionCost:
     """One call of a function.
 
     Attributes:
-        weights: bytes read, as stored; weights that several ops use, as in "sample", are read by each.
+        weights: bytes read, as stored; weights that several ops use are read by each.
         cache_read, cache_written: bytes of the kv-cache: ``CACHES`` and ``NEW``; of a state the slices that are read,
             and the slice that is updated, or else all of it.
         rewritten: bytes of states read once more, by the operations that compute all of what is written to them.

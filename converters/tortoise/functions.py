@@ -72,7 +72,7 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 STATE = {"fp32": (60.0, None)}          # a state is always fp16
 VOCODER = {"fp16": (60.0, 45.0)}        # rounding only latents and slopes already limits a trained network to 56 dB
 # 6 dB or more below what the embedded networks, and random weights of the official size, reach
-CLIP, DENOISER, SAMPLE = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}, {"fp16": (66.0, 38.0), "fp32": (90.0, None)}
+CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
 PERIODIC = {"fp16": (47.0, 45.0)}       # random weights of NVIDIA's code reach 53 dB: the sine of a rounded number
 DECODED = {"hidden": "final_norm", "logits": "mel_head"}
 
@@ -122,13 +122,6 @@ FUNCTIONS = (
                                for batch in BATCHES for size in r.lengths("denoise")],
              buckets={"denoise": Bucket("frames", 64, frames)}, calls=("condition",), outputs={"prediction": "out"},
              thresholds=DENOISER),
-    Function("sample", "diffusion", probes.sample_steps,
-             coreml=lambda r: [diffusion.sample(r.network, steps, batch, size) for steps in r.lengths("steps")
-                               if steps > 1 for batch in BATCHES for size in r.lengths("sample")],
-             buckets={"sample": Bucket("frames", 64, lambda model: frames(model)[:2]),
-                      "steps": Bucket("fused diffusion steps", 1, lambda model: (5,))},
-             calls=("condition", "denoise"), outputs={"prediction": "out"},
-             thresholds=SAMPLE),        # errors of several steps add up
     Function("univnet", "univnet", stage_probe(
         "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
         noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),

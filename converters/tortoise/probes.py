@@ -8,7 +8,6 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.tortoise.decoding import Embeddings
-from ane.models.tortoise.diffusion import Diffusion, sample
 from ane.models.tortoise.vocoding import hifigan_sound
 from converters.functions import Probe
 
@@ -111,16 +110,6 @@ def id_probe(stage: str, name: str, ids: str) -> Probe:
         return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["positions"] - 5))})]
 
     return probe
-
-
-def sample_steps(backend: Backend, model: Model, bucket: Mapping[str, int],
-                 rng: np.random.Generator) -> list[np.ndarray]:
-    """Samples with as many steps as the function fuses, by a sampler that adds noise and one that extrapolates."""
-    frames = bucket["frames"] - 7
-    denoiser = bind_denoiser(backend, model, max(frames // 5, 1), frames, rng)
-    guidance = 2.0 if bucket["batch"] == 2 else None
-    return [sample(denoiser, [frames], Diffusion(bucket["steps"], sampler, guidance), [rng],
-                   prediction=model.config("diffusion").prediction)[0] for sampler in ("p", "dpm++2m")]
 
 
 def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],

@@ -138,17 +138,17 @@ def recogniser() -> Recogniser:
     return Recogniser(SENTENCES)
 
 
-@pytest.mark.parametrize("preset", ["fastest", "1x10", "ultra_fast"])
-def test_the_embedded_voice_is_understood(recogniser, preset):
+@pytest.mark.parametrize(("preset", "sentences"), [("fastest", 6), ("1x10", 3), ("ultra_fast", 2)])
+def test_the_embedded_voice_is_understood(recogniser, preset, sentences):
     synthesizer = ane.load("demo", threads=1)
     errors = count = chosen = 0
-    for seed, sentence in enumerate(SENTENCES):
+    for seed, sentence in enumerate(SENTENCES[:sentences]):
         speech = synthesizer.speak(sentence, preset=preset, seed=seed)
         assert not speech.notes
         transcript = recogniser.transcribe(speech.audio, SAMPLE_RATE)
         errors, count = errors + edits(words(sentence), words(transcript)), count + len(words(sentence))
         chosen += recogniser.chosen(speech.audio, SAMPLE_RATE) == " ".join(words(sentence))
-    assert chosen == len(SENTENCES)
+    assert chosen == sentences
     assert errors / count < 0.4
 
 

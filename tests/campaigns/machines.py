@@ -38,8 +38,8 @@ RESULTS = Path(__file__).parent / "results" / "machines.json"
 SOUND_DB = 40.0
 HOWS = ("refuse", "off")
 # kv-cache and diffusion of the ways to speak, which take different functions: all are measured
-WAYS = {"a state, fused diffusion steps": ("auto", Diffusion(steps=5)),
-        "a cache on the host, single diffusion steps": ("io", Diffusion(steps=4)),
+WAYS = {"a state": ("auto", Diffusion(steps=5)),
+        "a cache on the host": ("io", Diffusion(steps=4)),
         "no diffusion": ("auto", None)}
 
 

@@ -79,7 +79,7 @@ def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified
                       for segment in json.loads(out)["segments"]])
     assert found[0] == found[1]
     assert found[0]
-    status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--layers")
+    status, out, _ = run(capsys, "verify", "--bundle", "./packages", "--networks", "decoder", "--layers")
     assert status == 0
     assert "memory_200" in out
     assert "cross_attn" in out, "values inside are compared too"

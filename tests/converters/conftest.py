@@ -10,8 +10,8 @@ from converters.coreml.package import CoreMLOptions
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
-BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "sample": (320,), "steps": (3,),
-           "clvp_text": (64,), "univnet": (62,), "hifigan": (62,)}
+BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "clvp_text": (64,), "univnet": (62,),
+           "hifigan": (62,)}
 
 
 def embedded(shared: Path, precision: str, caches: tuple[str, ...]) -> Bundle:

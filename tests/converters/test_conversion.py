@@ -60,7 +60,7 @@ FP32_FUNCTIONS = {
     "conditioning_encoder": {"ar_conditioning_517"}, "contextual_embedder": {"diffusion_conditioning_401"},
     "rlg_auto": {"ar_random"}, "rlg_diffuser": {"diffusion_random"},
     "clvp": {"clvp_text_64", "clvp_speech_320"},
-    "diffusion": {"condition_64", "denoise_1_320", "denoise_2_320", "sample_3_1_320", "sample_3_2_320"},
+    "diffusion": {"condition_64", "denoise_1_320", "denoise_2_320"},
     "univnet": {"univnet_62_11"}, "hifigan": {"hifigan_62_11"}}
 STATE_FUNCTIONS = {"state_1_512_512", "state_8_2304_2304", "store_32_512", "store_32_2304"}
 

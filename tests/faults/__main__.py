@@ -39,7 +39,7 @@ from tests.random_model import write_random_bundle
 RUNNERS = ("mil", "coreai")
 TINY = (95.0, None)     # dB: the tiny random denoiser reaches 98 in float32, of the 100 that others must
 TWO_GROUPS = 1_200      # bytes on the chip: the heads of the tiny decoder's steps are then computed in groups
-BUCKETS = {"prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,), "sample": (64,), "steps": (2,),
+BUCKETS = {"prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,),
            "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)}
 AGREE = 1.0         # dB by which two runners of the same faulty function may differ, up to ``FLOAT32_NOISE``
 

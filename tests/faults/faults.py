@@ -18,7 +18,6 @@ from ane.system.files import link_or_copy
 
 MODEL_FOLDER = Path("Data") / "com.apple.CoreML"
 LEAST_EPSILON = 1e-12               # a thousand times less than this changes no number either
-COEFFICIENTS = 5                    # a split into at least as many parts has numbers of a sampler
 MASKS = ("mask", "inside")          # inputs that say which positions count
 SQUARE_ENOUGH = 16                  # least rows of a weight that is transposed
 
@@ -142,16 +141,6 @@ def other_gelus(finder: FaultFinder) -> Found:
             yield op.name, "exact ↔ tanh", apply
 
 
-def exchanged_coefficients(finder: FaultFinder) -> Found:
-    """Two neighbouring numbers of a fused sampling step."""
-    for op in finder.function.ops:
-        names = list(op.outputs)
-        for first in range(len(names) - 1) if op.type == "split" and len(names) >= COEFFICIENTS else ():
-            if finder.read(*names[first:first + 2]):
-                yield op.name, f"results {first} and {first + 1} exchanged", _exchanged(
-                    op.name, lambda message, first=first: message.outputs[first:first + 2])
-
-
 def reversed_groups(finder: FaultFinder) -> Found:
     """The results of groups of heads, joined in reverse."""
     for op in finder.function.ops:
@@ -203,7 +192,7 @@ def stale_constants(finder: FaultFinder) -> Found:
 
 KINDS: dict[str, Callable[[FaultFinder], Found]] = {
     "wrong axis": wrong_axes, "dropped cache write": dropped_cache_writes, "transposed weight": transposed_weights,
-    "scaled weight": scaled_weights, "other GELU": other_gelus, "exchanged coefficients": exchanged_coefficients,
+    "scaled weight": scaled_weights, "other GELU": other_gelus,
     "reversed groups": reversed_groups, "epsilon × 10": partial(wrong_epsilons, factor=10.0),
     "wrong epsilon": wrong_epsilons, "mask off by one": shifted_masks, "swapped pair": swapped_pairs,
     "stale constant": stale_constants,

@@ -18,7 +18,7 @@ from tests.random_model import write_random_bundle
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
 OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={
-    "prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,), "sample": (64,), "steps": (2,),
+    "prefill": (32,), "step": (64,), "condition": (32,), "denoise": (64,),
     "clvp_text": (32,), "clvp_speech": (32,), "univnet": (14,), "hifigan": (14,)})
 STATE_DB = 60.0         # dB of functions with a state, which is always fp16
 SLACK_DB = 0.5          # between two runtimes in float32

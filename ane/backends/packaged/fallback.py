@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Decoder
-from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
+from ane.backends.denoising import Denoiser
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 NEXT_UNITS = {ALL: GPU, NEURAL_ENGINE: GPU, GPU: CPU}       # refused compute units → what is tried then
-# kinds of functions that share what they compute → the kind that does the same at once, on the better units
-SAME_WORK = {("sample",): "denoise", ("state", "store"): "step"}
+ON_A_STATE = "state", "store"       # kinds of functions whose work "step" does with the cache on the host
 
 Bind = Callable[[], Any]
 MoveOn = Callable[[UserError], None]
@@ -42,23 +41,22 @@ class FunctionUnits:
     def replaces_state(self, error: UserError) -> bool:
         """Whether what was refused needs a state, and the host can keep the cache instead."""
         name = getattr(error, "function", "")
-        return name in self.of_kind("state", "store") and bool(self.of_kind("step"))
+        return name in self.of_kind(*ON_A_STATE) and bool(self.of_kind("step"))
 
     def refuse(self, error: UserError) -> str:
         """Choose what replaces the function that an engine refused: in words, or "" if nothing of the package does."""
         name = error.function if isinstance(error, EngineRefusalError) and not error.everywhere else ""
         if name not in self.by_function:
             return ""
-        kind = self.package.functions[name].kind
-        kinds, instead = next(((kinds, other) for kinds, other in SAME_WORK.items() if kind in kinds), ((), ""))
-        if self.of_kind(instead):
-            for unused in self.of_kind(*kinds):
+        kind, steps = self.package.functions[name].kind, self.of_kind("step")
+        if kind in ON_A_STATE and steps:
+            for unused in self.of_kind(*ON_A_STATE):
                 del self.by_function[unused]
-            return f"Running {self.of_kind(instead)[0]} and its like on {self.by_function[self.of_kind(instead)[0]]}"
+            return f"Running {steps[0]} and its like on {self.by_function[steps[0]]}"
         units = NEXT_UNITS.get(self.by_function[name])
         if units is None:
             return ""
-        moved = self.of_kind(*kinds) or [name]              # functions of one state run on the same units
+        moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]     # those of one state on the same units
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"
 
@@ -88,15 +86,8 @@ class ReboundCalls:
 class FallbackDenoiser(ReboundCalls, Denoiser):
     """A denoiser that is bound again when it fails."""
 
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        return self._bound.fused_steps(guided)
-
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         return self._repeat(lambda: self._bound(x, timestep, guided))
-
-    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> Advanced:
-        return self._repeat(lambda: self._bound.advance(x, previous_x0, steps, noise))
 
 
 class FallbackDecoder(ReboundCalls, Decoder):

@@ -1,7 +1,6 @@
 """Latents to a mel spectrogram: the noise schedule, the samplers and the denoising loop.
 
-Schedule and sampler define the coefficients of each step (``ane.backends.denoising.DenoisingStep``). Every sampler uses
-the same ones, so that a backend can compute several steps in one call.
+Schedule and sampler define the coefficients of each step (``ane.backends.denoising.DenoisingStep``).
 
 Upstream: utils/diffusion.py (OpenAI improved-diffusion), api.py. Schedules are float64; arithmetic on the sample is
 float32, as in upstream.
@@ -173,18 +172,13 @@ def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs
     initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
     xs, previous_x0s = map(list, zip(*initial, strict=True))
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
-    done = 0
-    while done < len(steps):
-        guided = steps[done].guided
-        same_guidance = next((index for index, step in enumerate(steps[done:]) if step.guided != guided),
-                             len(steps) - done)
-        count = max((count for count in denoiser.fused_steps(guided) if count <= same_guidance), default=1)
-        noise = [np.concatenate([step_noise(diffusion, x.shape, rng) for _ in range(count)])
-                 for x, rng in zip(xs, rngs, strict=True)]
-        xs, previous_x0s, outputs = denoiser.advance(xs, previous_x0s, steps[done:done + count], noise)
+    for done, step in enumerate(steps, 1):
+        noise = [step_noise(diffusion, x.shape, rng) for x, rng in zip(xs, rngs, strict=True)]
+        outputs = denoiser(xs, step.timestep, step.guided)
+        taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
+        xs, previous_x0s = map(list, zip(*taken, strict=True))
         for output, x in zip(outputs, xs, strict=True):
             check_finite_sample(output, x)
-        done += count
         progress(done, len(steps))
     return xs
 

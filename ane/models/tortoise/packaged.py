@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ane.backends.base import FunctionSet
-from ane.backends.denoising import Advanced, Denoiser, DenoisingStep
+from ane.backends.denoising import Denoiser
 from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
@@ -22,12 +22,11 @@ class PackagedDenoiser(Denoiser):
     Of each kind it uses the smallest bucket that fits. Inputs that do not depend on the step are padded once.
     """
 
-    def __init__(self, condition: Sequence[FixedFunction], denoise: Sequence[FixedFunction],
-                 sample: Sequence[FixedFunction], unconditioned: np.ndarray, latents: np.ndarray,
-                 conditioning: np.ndarray, length: int):
+    def __init__(self, condition: Sequence[FixedFunction], denoise: Sequence[FixedFunction], unconditioned: np.ndarray,
+                 latents: np.ndarray, conditioning: np.ndarray, length: int):
         """
         Args:
-            condition, denoise, sample: functions of these kinds; ``sample`` may be empty.
+            condition, denoise: functions of these kinds.
             unconditioned: the network's unconditioned_embedding, (1, C, 1) float32.
             latents, conditioning: (1, N, D) and (1, 2C) float32. length: frames of the utterance.
 
@@ -35,7 +34,7 @@ class PackagedDenoiser(Denoiser):
             UserError: no bucket is large enough.
         """
         self.length = length
-        self._denoise, self._sample = denoise, sample
+        self._denoise = denoise
         self._width = unconditioned.shape[1]
         conditional = upsample_nearest(condition_code(condition, latents, conditioning), length)
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
@@ -43,46 +42,13 @@ class PackagedDenoiser(Denoiser):
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
         smallest_fitting(denoise, INPUT, batch=1, frames=length)       # raises now, not after seconds of work
 
-    def fused_steps(self, guided: bool) -> Sequence[int]:
-        return sorted({f.bucket["steps"] for f in self._fused(guided) if f.bucket["frames"] >= self.length})
-
     def __call__(self, x: Sequence[np.ndarray], timestep: int, guided: bool) -> list[np.ndarray]:
         [mel] = x
         function = smallest_fitting(self._denoise, INPUT, batch=1 + guided, frames=self.length)
-        outputs = function(x=self._columns(mel, function), time=self._times([timestep]),
+        time = timestep_embedding(torch.tensor([timestep]), self._width).numpy()[:, :, None, None]      # (1, C, 1, 1)
+        outputs = function(x=pad_last_axis(mel[:, :, None], function.bucket["frames"]), time=time,
                            **self._constant_inputs(function))
-        return [self._output(outputs, guided)]
-
-    def advance(self, x: Sequence[np.ndarray], previous_x0: Sequence[np.ndarray], steps: Sequence[DenoisingStep],
-                noise: Sequence[np.ndarray]) -> Advanced:
-        guided = steps[0].guided
-        if len(steps) not in self.fused_steps(guided):
-            return super().advance(x, previous_x0, steps, noise)
-        function = smallest_fitting([f for f in self._fused(guided) if f.bucket["steps"] == len(steps)], INPUT,
-                            frames=self.length)
-        outputs = function(
-            x=self._columns(x[0], function), previous_x0=self._columns(previous_x0[0], function),
-            noise=self._columns(noise[0], function), times=self._times([step.timestep for step in steps]),
-            coefficients=np.stack([step.coefficients for step in steps])[:, :, None, None],
-            **self._constant_inputs(function))
-        next_x, x0 = (outputs[name][:, :, 0, :self.length] for name in ("next_x", "next_previous_x0"))
-        return [next_x], [x0], [self._output(outputs, guided)]
-
-    def _fused(self, guided: bool) -> list[FixedFunction]:
-        """Fused functions of exactly this batch size: two rows instead of one would double the work."""
-        return [f for f in self._sample if f.bucket["batch"] == 1 + guided]
-
-    def _output(self, outputs: dict[str, np.ndarray], guided: bool) -> np.ndarray:
-        """The network's output (1 or 2, 200, L), cropped."""
-        return outputs["prediction"][:1 + guided, :, 0, :self.length]
-
-    def _columns(self, array: np.ndarray, function: FixedFunction) -> np.ndarray:
-        """(n, channels, L) → (n, channels, 1, bucket)."""
-        return pad_last_axis(array[:, :, None], function.bucket["frames"])
-
-    def _times(self, timesteps: Sequence[int]) -> np.ndarray:
-        """Embeddings of n timesteps: (n, C, 1, 1)."""
-        return timestep_embedding(torch.tensor(timesteps), self._width).numpy()[:, :, None, None]
+        return [outputs["prediction"][:1 + guided, :, 0, :self.length]]
 
     def _constant_inputs(self, function: FixedFunction) -> dict[str, np.ndarray]:
         """The inputs that are the same for every step, padded once per bucket."""
@@ -95,7 +61,7 @@ class PackagedDenoiser(Denoiser):
 
 def bind_denoiser(package: FunctionSet, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> PackagedDenoiser:
     """``ane.backends.base.DenoiserStage.packaged``."""
-    kinds = (package.functions(kind) for kind in ("condition", "denoise", "sample"))
+    kinds = (package.functions(kind) for kind in ("condition", "denoise"))
     return PackagedDenoiser(*kinds, package.table("unconditioned_embedding"), latents, conditioning, frames)
 
 

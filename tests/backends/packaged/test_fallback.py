@@ -31,7 +31,7 @@ from tests.backends.coreml.native import Order
 from tests.conversions import converted
 from tests.notices import noticed
 
-BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "sample": (64,), "steps": (2,),
+BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,),
            "univnet": (14,)}
 SAME_DB = 20        # random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
@@ -118,14 +118,12 @@ def test_functions_that_the_neural_engine_refuses_run_on_the_gpu(mac, bundle, ex
     assert snr_db(expected, audio) > SAME_DB
     assert [line.rpartition(". ")[2] for line in notices] == [
         f"Running {one} instead." for one in ("prefill_64 on CPU_AND_GPU", "step_2_128 on CPU_AND_GPU",
-                                              "condition_16 on CPU_AND_GPU", "denoise_1_64 and its like on CPU_AND_NE",
-                                              "denoise_2_64 on CPU_AND_GPU")]
+                                              "condition_16 on CPU_AND_GPU", "denoise_2_64 on CPU_AND_GPU")]
     assert all("the Neural Engine's compiler rejects it" in line for line in notices)
 
 
 @pytest.mark.parametrize(("function", "how", "instead"), [
     ("prefill_64", "off", "prefill_64 on CPU_AND_GPU"), ("step_2_128", "stale", "step_2_128 on CPU_AND_GPU"),
-    ("sample_2_2_64", "refuse", "denoise_1_64 and its like on CPU_AND_NE"),
     ("denoise_2_64", "nan", "denoise_2_64 on CPU_AND_GPU"), ("condition_16", "off", "condition_16 on CPU_AND_GPU"),
     ("univnet_14_17", "off", "univnet_14_17 on CPU_ONLY")])
 def test_one_function_that_is_refused_or_wrong_on_its_units_moves_alone(mac, bundle, expected, function, how, instead):

@@ -34,7 +34,6 @@ THRESHOLDS = [
     ("autoregressive", "state", "fp32", 60, 60), ("autoregressive", "store", "fp32", 60, 60),
     ("autoregressive", "state", "fp16", 60, 50), ("autoregressive", "step", "8bit", 33, 33),
     ("autoregressive", "step", "6bit", 20, 20), ("autoregressive", "step", "4bit", 8, 8),
-    ("diffusion", "sample", "fp32", 90, 90), ("diffusion", "sample", "fp16", 66, 38),
     ("diffusion", "denoise", "fp16", 72, 50),
     ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50), ("hifigan", "hifigan", "fp16", 60, 45),
     ("univnet", "univnet", "fp32", 100, 100)]

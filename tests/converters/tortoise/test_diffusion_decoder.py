@@ -13,20 +13,8 @@ from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import (
-    SOLVERS,
-    Diffusion,
-    Schedule,
-    denoising_steps,
-    frame_count,
-    sample,
-)
-from ane.models.tortoise.networks.diffusion_decoder import (
-    PREDICTIONS,
-    DiffusionConfig,
-    DiffusionTts,
-    timestep_embedding,
-)
+from ane.models.tortoise.diffusion import SOLVERS, Diffusion, frame_count, sample
+from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged import PackagedDenoiser, upsample_nearest
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
@@ -87,10 +75,8 @@ def half(build) -> Path:
 
 @pytest.fixture(scope="module")
 def small(odd, tmp_path_factory) -> list[PackageFunction]:
-    """The functions for chunks of up to 16 latents and 64 frames, with fused steps."""
-    graphs = [diffusion.condition(odd, 16)]
-    for batch in (1, 2):
-        graphs += [diffusion.denoise(odd, batch, 64), diffusion.sample(odd, 2, batch, 64)]
+    """The functions for chunks of up to 16 latents and 64 frames."""
+    graphs = [diffusion.condition(odd, 16), diffusion.denoise(odd, 1, 64), diffusion.denoise(odd, 2, 64)]
     return functions(graphs, saved(graphs, FP32, tmp_path_factory.mktemp("small")))
 
 
@@ -146,7 +132,7 @@ def test_the_content_of_the_padding_has_no_effect(odd, pair):
 
 
 def test_a_guided_pair_is_two_single_runs(odd, small):
-    _, single, _, both, _ = small
+    _, single, both = small
     inputs, _ = denoised(odd, 50, 64)
     apart = [single(**(inputs | {"code": inputs["code"][row:row + 1]}))["prediction"] for row in (0, 1)]
     assert snr_db(np.concatenate(apart), both(**inputs)["prediction"]) > 100
@@ -201,7 +187,7 @@ def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
         assert_fits_the_engine(path, ("fp16", "fp32"))
 
 
-def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
+def test_pairs_share_the_weights(small, tmp_path):
     def stored(*functions: PackageFunction) -> int:
         merge(((function.name, function.package) for function in functions), tmp_path / str(len(functions)))
         return next((tmp_path / str(len(functions))).rglob("weight.bin")).stat().st_size
@@ -210,45 +196,25 @@ def test_fused_steps_and_pairs_share_the_weights(small, tmp_path):
     assert stored(*network) < 1.001 * stored(network[0])
 
 
-def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int, fused: bool = True,
-          value: float = 1.0) -> tuple[PackagedDenoiser, TorchDenoiser]:
+def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int,
+         value: float = 1.0) -> tuple[PackagedDenoiser, TorchDenoiser]:
     config = network.config
     given, voice = value * numbers(1, latents, config.in_latent_channels), numbers(1, 2 * config.model_channels, seed=1)
-    kinds = [[f for f in served if f.kind == kind] for kind in ("condition", "denoise", "sample" if fused else "")]
-    unconditioned = network.unconditioned_embedding.numpy()
-    return (PackagedDenoiser(*kinds, unconditioned, given, voice, length),
+    condition, denoise = ([function for function in served if function.kind == kind] for kind in (
+        "condition", "denoise"))
+    return (PackagedDenoiser(condition, denoise, network.unconditioned_embedding.numpy(), given, voice, length),
             TorchDenoiser(network, [torch.from_numpy(given)], torch.from_numpy(voice), [length]))
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
 @pytest.mark.parametrize("sampler", SOLVERS)
-def test_fused_steps_are_single_steps(odd, small, sampler, guidance):
-    """Five steps: two calls of two, then one of the plain network."""
-    counted, mels = [], []
-    for fused in (True, False):
-        denoiser, reference = bind(odd, small, 14, 60, fused)
-        mels += sample(denoiser, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)],
-                       lambda done, _, fused=fused: counted.append(done) if fused else None, "v")
-    [expected] = sample(reference, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)], prediction="v")
-    assert counted == [2, 4, 5]
-    assert snr_db(mels[1], mels[0]) > 90
-    assert snr_db(expected, mels[0]) > 90
+def test_samples_are_those_of_torch(odd, small, sampler, guidance):
+    [made], [expected] = (sample(each, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)],
+                                 prediction="v") for each in bind(odd, small, 14, 60))
+    assert snr_db(expected, made) > 90
 
 
-@pytest.mark.parametrize("prediction", PREDICTIONS)
-@pytest.mark.parametrize("sampler", SOLVERS)
-def test_fused_steps_from_every_part_of_a_plan(odd, small, sampler, prediction):
-    denoiser, _ = bind(odd, small, 14, 60)
-    alone, _ = bind(odd, small, 14, 60, fused=False)
-    steps = denoising_steps(Schedule(30), Diffusion(30, sampler, 2.0), prediction)
-    for first in (0, 13, 28):
-        x, before, noise = numbers(1, 100, 60, seed=3), 0.3 * numbers(1, 100, 60, seed=4), numbers(2, 100, 60, seed=5)
-        got, wanted = (each.advance([x], [before], steps[first:first + 2], [noise]) for each in (denoiser, alone))
-        for [expected], [made] in zip(wanted, got, strict=True):
-            assert snr_db(expected, made) > 90
-
-
-def test_nan_is_reported_from_fused_steps(odd, small):
+def test_nan_is_reported(odd, small):
     denoiser, _ = bind(odd, small, 14, 60, value=np.nan)
     with pytest.raises(UserError, match="NaN"):
         sample(denoiser, [60], Diffusion(8, "ddim", None), [np.random.default_rng(2)])
@@ -276,14 +242,13 @@ def test_the_smallest_bucket_is_used_and_a_pair_only_with_guidance(odd):
             return LoggingFunction()
 
     graphs = [diffusion.condition(odd, 64), *(diffusion.denoise(odd, batch, length) for batch in (2, 1)
-                                              for length in (128, 64)), diffusion.sample(odd, 3, 1, 64)]
+                                              for length in (128, 64))]
     served = [PackageFunction(LoggingEngine(), Path("p"), graph.name, graph.bucket, "ALL", graph.kind)
               for graph in graphs]
     for length, guided in ((64, False), (64, True), (65, False)):
         denoiser, _ = bind(odd, served, 16, length)
         [output] = denoiser([np.zeros((1, 100, length), np.float32)], 5, guided)
         assert output.shape == (1 + guided, 200, length)
-        assert denoiser.fused_steps(guided) == ([3] if (length, guided) == (64, False) else [])
     assert [name for name in called if "denoise" in name] == ["denoise_1_64", "denoise_2_64", "denoise_1_128"]
 
 

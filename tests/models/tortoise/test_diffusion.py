@@ -157,27 +157,6 @@ def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(predi
     np.testing.assert_allclose(other, epsilon, atol=2e-3)
 
 
-@pytest.mark.parametrize(("guided", "calls"), [(None, [5, 5, 5, 2, 1]), (4, [5, 5, 2, 2, 2, 2])])
-@pytest.mark.parametrize("sampler", SOLVERS)
-def test_several_steps_in_one_call_give_the_same_mel_as_single_steps(sampler, guided, calls):
-    """The steps of one call are all guided, or none of them is."""
-    class FusedGaussianDenoiser(GaussianDenoiser):
-        def fused_steps(self, guided):
-            return 2, 5
-
-        def advance(self, x, previous_x0, steps, noise):
-            counts.append(len(steps))
-            assert len({step.guided for step in steps}) == 1
-            return super().advance(x, previous_x0, steps, noise)
-
-    counts, done, diffusion = [], [], Diffusion(18, sampler, 2.0, guidance_steps=guided)
-    [fused] = sample(FusedGaussianDenoiser(), [FRAMES], diffusion, [np.random.default_rng(4)],
-                   lambda step, _: done.append(step))
-    np.testing.assert_array_equal([fused], sample(GaussianDenoiser(), [FRAMES], diffusion, [np.random.default_rng(4)]))
-    assert counts == calls
-    assert done[-1] == 18
-
-
 def test_only_the_last_steps_are_guided():
     def guided(steps: int | None) -> list[bool]:
         return [step.guided for step in denoising_steps(Schedule(6), Diffusion(6, guidance_steps=steps))]
