@@ -22,13 +22,11 @@ from ane.system.json_process import answer_requests
 from ane.system.records import read_record
 
 if TYPE_CHECKING:
-    from ane.bench.calls import SentenceSizes
     from ane.bench.measure import MeasuredFunction
     from ane.bundles import Model
     from ane.voices import Voice
 
 SEED = 0
-LANES = 1, 4, 8, 16      # of a decoder that takes any number
 
 
 @dataclass(frozen=True)
@@ -128,15 +126,13 @@ class TimedRequest:
 
 @dataclass(frozen=True)
 class FunctionRequest:
-    """The functions to measure with a tuning.
+    """The functions of packages to measure with a tuning.
 
     Attributes:
-        preset: the functions of a sentence in this preset are measured; None: the model's default.
         runs: calls of each function. networks: None: all. compiled: folder for compiled Core ML models.
     """
 
     tuning: Tuning
-    preset: str | None = None
     runs: int = 20
     networks: tuple[str, ...] | None = None
     compiled: str | None = None
@@ -204,25 +200,7 @@ class BenchWorker:
 
 
 def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
-    from ane.bench.calls import SentenceSizes, StageCalls
-
-    tuning = request.tuning
-    work = SentenceSizes.of(TimedRequest(preset=request.preset).settings(model)) if model.presets else None
-    if tuning.engine in ("mil", "coreai", "coreml"):
-        yield from packaged_functions(request, model, work)
-    elif work is not None:          # stages of Tortoise only are called alone
-        from ane.backends import load_backend
-
-        backend = load_backend(tuning.backend, model, tuning.precision, tuning.threads, keep=False)
-        packages = getattr(backend, "packages", None)       # of ONNX Runtime: other networks would run on torch
-        for function in StageCalls(backend, work).functions(tuning.backend, tuning.precision, tuning.threads, LANES):
-            network = function.row.settings["network"]
-            if network in (request.networks or (network,)) and (packages is None or network in packages):
-                yield function
-
-
-def packaged_functions(request: FunctionRequest, model: "Model",
-                       work: "SentenceSizes | None") -> "Iterator[MeasuredFunction]":
+    """The functions of the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
     from ane.bench.calls import TimedToolkit, package_functions
@@ -241,7 +219,7 @@ def packaged_functions(request: FunctionRequest, model: "Model",
         runtime = package_runtime(*tuning.backend.partition(":")[::2])
     packages = select_packages(model, tuning.precision)
     chosen = [package for network, package in packages.items() if network in (request.networks or packages)]
-    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, work, **timed)
+    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, **timed)
 
 
 def random_voice(model: "Model") -> "Voice | None":

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
 
 DESCRIPTION = """
-Measure the time of each function and of a sentence on the backends of this machine, side by side in one table. The
+Measure the time of a sentence on the backends of this machine, and of each function of Core ML packages. The
 settings that speak the sentence fastest are printed as flags of `ane say`. On a Mac, Core ML is measured on CPU_ONLY,
 CPU_AND_GPU and CPU_AND_NE.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 CHECKERS = ("mil", "coreai")        # engines that run packages to check them, and are never chosen
-INT8_NETWORKS = ("autoregressive", "diffusion")     # which alone differ in int8 on torch from the default precision
 
 
 def register(commands: argparse._SubParsersAction) -> None:
@@ -45,9 +44,10 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)")
-    add("--networks", type=comma_separated, metavar="NETWORK,…", help="measure only these, and choose nothing")
+    add("--networks", type=comma_separated, metavar="NETWORK,…",
+        help="measure only the functions of these, and choose nothing")
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
-    add("--runs", type=positive, default=20, metavar="N", help="calls of each function (default: 20)")
+    add("--runs", type=positive, default=20, metavar="N", help="calls of each function of a package (default: 20)")
     add("--text", default=SENTENCE, help="the sentence to speak")
     add("--preset", choices=PRESETS, help="how to speak it (default: the model's)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write all figures as JSON; - is standard output")
@@ -111,6 +111,7 @@ def bench(args: argparse.Namespace) -> int:
 
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     """Open the model for each backend. Raises UserError for an unknown backend or network."""
+    from ane.backends import PACKAGED
     from ane.models.tortoise.settings import default_preset
 
     model = open_model(args.bundle, args.checkpoints)
@@ -120,6 +121,9 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
     models = dict(model_for(spec, model, subject, console) for spec in args.backend or usual)
+    if args.networks and not any(spec.partition(":")[0] in PACKAGED for spec in models):
+        raise UserError(f"--networks has no effect on {' and '.join(models)}: only Core ML packages are measured by "
+                        "function")
     for network in args.networks or ():
         if network not in subject.networks:
             raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
@@ -152,7 +156,8 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
 
 
 def measure_functions(run: BenchRun) -> None:
-    """Measure every function with each of the settings, in processes of their own."""
+    """Measure every function of packages with each of the settings, in processes of their own."""
+    from ane.backends import PACKAGED
     from ane.bench.sessions import function_rows
 
     # compiled models go to a temporary folder: cached ones would make the first load fast, and would be replaced
@@ -160,7 +165,7 @@ def measure_functions(run: BenchRun) -> None:
         for model, request in requests(run, compiled):
             status.update(f"measuring {request.tuning}")
             rows = run.functions[request.tuning] = []
-            for row in function_rows(model, request):
+            for row in function_rows(model, request) if request.tuning.engine in PACKAGED else ():
                 rows.append(row)
                 status.update(f"measuring {request.tuning}: {row.settings['network']}, {row.what} is done")
 
@@ -178,14 +183,14 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
             tunings = [Tuning(spec, precision, units) for precision in args.precision or ("auto",)
                        for units in args.compute_units or COMPUTE_UNITS[:3]]
         elif spec in ("torch:cpu", "onnx:cpu"):
-            int8 = spec == "torch:cpu" and INT8_NETWORKS[0] in (args.networks or run.subject.networks) and \
+            int8 = spec == "torch:cpu" and "autoregressive" in run.subject.networks and \
                 "int8" in (args.precision or ("int8",))
             tunings = [Tuning(spec, precision, threads=threads)
                        for threads in args.threads or thread_counts(usable_cores())
                        for precision in ("auto", *["int8"] * int8)]
         for tuning in tunings:
-            networks = INT8_NETWORKS if tuning.precision == "int8" else args.networks and tuple(args.networks)
-            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, run.preset, args.runs, networks, compiled)
+            networks = args.networks and tuple(args.networks)
+            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, args.runs, networks, compiled)
 
 
 def thread_counts(cores: int) -> list[int]:

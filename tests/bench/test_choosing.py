@@ -7,14 +7,12 @@ import pytest
 from rich.console import Console
 
 from ane.bench import sessions
-from ane.bench.calls import SentenceSizes, functions_of_a_sentence
+from ane.bench.calls import functions_of_a_sentence
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import Tuning
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands import bench
 from tests.random_model import RandomModel
-
-SIZES = SentenceSizes(capacity=100, frames=374)
 
 
 def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
@@ -25,7 +23,7 @@ def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
                   for batch in (1, 2) for frames in (320, 576, 1152)}}
     records = {name: FunctionRecord(kind, bucket, {}) for name, (kind, bucket) in buckets.items()}
     package = PackageRecord("autoregressive", "fp16", "packages/x.mlpackage", [], records)
-    assert functions_of_a_sentence(package, SIZES) == ["prefill_64", "step_1_64", "state_1_64", "univnet_62",
+    assert functions_of_a_sentence(package) == ["prefill_64", "step_1_64", "state_1_64", "univnet_62",
                                                        "denoise_1_576", "denoise_2_576"]
 
 
@@ -77,11 +75,10 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
 
     def measured(spec: str) -> list[str]:
         run.models = {spec: SimpleNamespace(path="here")}
-        return [f"{request.tuning}{request.networks or ''}" for _, request in bench.requests(run, "folder")]
+        return [str(request.tuning) for _, request in bench.requests(run, "folder")]
 
     assert measured("torch:cpu") == [
-        "torch:cpu, threads 1", "torch:cpu, int8, threads 1('autoregressive', 'diffusion')",
-        "torch:cpu, threads 2", "torch:cpu, int8, threads 2('autoregressive', 'diffusion')"]
+        "torch:cpu, threads 1", "torch:cpu, int8, threads 1", "torch:cpu, threads 2", "torch:cpu, int8, threads 2"]
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
     args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
     assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]
