@@ -5,8 +5,9 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.onnx import providers
 from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
-from ane.backends.packaged.selection import select_onnx_packages
+from ane.backends.packaged.selection import select_onnx_packages, stored_precision
 from ane.cli import main
+from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from converters.proof.parity import UnpublishedModel
 
@@ -42,6 +43,11 @@ def test_auto_takes_int8_first_on_the_cpu_alone(decoder_bundle, device, precisio
     packages = {package.precision: package for package in decoder_bundle.onnx_packages}
     model = UnpublishedModel(decoder_bundle, decoder_bundle.path, [packages["int8"], packages["fp32"]], None)
     assert select_onnx_packages(model, "auto", device)["autoregressive"].precision == precision
+
+
+def test_vocoders_and_networks_that_run_once_stay_in_fp32():
+    stored = {name: stored_precision(network, "fp16") for name, network in NETWORKS.items()}
+    assert {name for name in stored if stored[name] == "fp16"} == {"autoregressive", "diffusion", "clvp", "cvvp"}
 
 
 def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):
