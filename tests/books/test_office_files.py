@@ -153,12 +153,13 @@ def test_a_word_goes_on_after_its_hyphen_and_a_footnote_in_small_letters_does_no
     assert [text for text, *_ in page] == ["down to the wa\x02ter and over\x02", "see the other side"]
 
 
-def test_an_indent_of_a_pdf_is_measured_from_its_text_and_not_from_a_heading():
+def test_an_indent_from_the_text_and_half_an_empty_line_begin_a_paragraph_of_a_pdf():
     places = [("Chapter 1", 150, 250, 540, 20), ("It was late, and", 50, 370, 500, BODY),
-              ("the turtle slept.", 50, 370, 486, BODY), ("Then it woke.", 65, 370, 472, BODY)]
+              ("the turtle slept.", 50, 370, 486, BODY), ("Then it woke and", 65, 370, 472, BODY),
+              ("nobody saw it", 50, 370, 451, BODY)]
     page = [pdf.PdfLine(text, left, right, bottom, bottom, size) for text, left, right, bottom, size in places]
     assert [[line.text for line in lines] for lines in pdf.paragraphs([page], BODY)] == [
-        ["Chapter 1"], ["It was late, and", "the turtle slept."], ["Then it woke."]]
+        ["Chapter 1"], ["It was late, and", "the turtle slept."], ["Then it woke and"], ["nobody saw it"]]
 
 
 def test_running_heads_numbers_and_notes_of_a_pdf_can_be_kept(book):
