@@ -152,8 +152,8 @@ def speech_routes(service: Service) -> APIRouter:
             raise
         sender = send_events if as_events else send_sound
         media_type = SSE if as_events else FORMATS[body.response_format].media_type
-        return StreamingResponse(sender(utterance, first, body.response_format), media_type=media_type, headers={
-            "X-Request-Id": utterance.id, "Server-Timing": utterance.timing, "Cache-Control": "no-store"})
+        return StreamingResponse(sender(utterance, first, body.response_format), media_type=media_type,
+                                 headers=utterance.headers)
 
     return router
 
@@ -202,7 +202,7 @@ async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> Asy
     except Exception as error:
         yield event(utterance.error(error))
         return
-    yield event({"type": "speech.audio.done", "usage": utterance.usage(len(utterance.request.text))})
+    yield event({"type": "speech.audio.done", **utterance.ending(len(utterance.request.text))})
 
 
 def event(content: dict[str, Any]) -> str:

@@ -68,7 +68,7 @@ class JsonHandler(logging.Handler):
 def json_log() -> Iterator[None]:
     """Within the block, records of the server, of backends and of uvicorn are lines of JSON."""
     handler = JsonHandler()
-    loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "uvicorn.error", "asyncio"))]
+    loggers = [LOGGER, *map(logging.getLogger, ("ane.backends", "ane.speech", "uvicorn.error", "asyncio"))]
     for logger in loggers:
         logger.addHandler(handler)
         logger.propagate = False

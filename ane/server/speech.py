@@ -44,11 +44,12 @@ class ServedRequest:
 
 @dataclass(frozen=True)
 class SoundPiece:
-    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz, and the words whose times are newly known."""
+    """A piece of sound (n,) float32 within ±1 at ``rate`` Hz, the words whose times are newly known, and warnings."""
 
     audio: np.ndarray
     rate: int
     words: Sequence[SpokenWord] = ()
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class SpokenFacts:
 
     seconds: float
     made: int
-    notes: tuple[str, ...]
+    notes: Sequence[str]
 
 
 class Catalogue:
@@ -183,11 +184,12 @@ def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
             elif isinstance(item, Lanes):
                 yield item
             else:
-                yield job.put(SoundPiece(item, stream.sample_rate, new_words()), len(item) / stream.sample_rate)
+                piece = SoundPiece(item, stream.sample_rate, new_words(), stream.notes)
+                yield job.put(piece, len(item) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
         made = sum(stream.facts.get(name, 0) for name in COUNTED)
-        job.put(SpokenFacts(stream.seconds, made, tuple(stream.notes)))
+        job.put(SpokenFacts(stream.seconds, made, stream.notes))
 
 
 def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:

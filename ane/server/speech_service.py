@@ -5,7 +5,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -151,13 +151,14 @@ class Utterance:
     """Speech that a client receives: an asynchronous iterator of ``SoundPiece``. Close it in any case.
 
     Attributes:
-        facts: at the end, else None.
+        facts: at the end, else None. notes: warnings that are known.
     """
 
     def __init__(self, service: Service, request: ServedRequest, kind: str, job: Job):
         self._service, self.request, self._kind, self._job = service, request, kind, job
         self.id = uuid.uuid4().hex[:16]
         self.facts: SpokenFacts | None = None
+        self.notes: Sequence[str] = ()
         self._began, self._first = time.monotonic(), 0.0
         self._outcome = "client gone"
         self._texts = [request.text]
@@ -171,11 +172,15 @@ class Utterance:
         return await anext(self._pieces)
 
     @property
-    def timing(self) -> str:
-        """A header Server-Timing: milliseconds from the request to its text, and from there to the first sound."""
-        wait = (self._job.text_at or self._began) - self._began
-        return (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
-                f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
+    def headers(self) -> dict[str, str]:
+        """Those of an answer. Server-Timing: milliseconds from the request to its text, and from there to the first
+        sound. X-Notes: warnings, when its sound begins."""
+        wait = max(0.0, (self._job.text_at or 0.0) - self._began)
+        timing = (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
+                  f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
+        notes = "; ".join(self.notes).encode("ascii", "replace").decode()
+        return {"X-Request-Id": self.id, "Server-Timing": timing, "Cache-Control": "no-store",
+                **({"X-Notes": notes} if notes else {})}
 
     def send_text(self, text: str | None) -> None:
         self._texts.append(text or "")
@@ -184,6 +189,7 @@ class Utterance:
     async def _receive(self) -> AsyncIterator[SoundPiece]:
         try:
             async for item in self._job.items():
+                self.notes = item.notes
                 if isinstance(item, SpokenFacts):
                     self.facts = item
                     continue
@@ -218,10 +224,11 @@ class Utterance:
             fields["text"] = text
         LOGGER.info("request", extra={"fields": fields})
 
-    def usage(self, characters: int) -> dict[str, int]:
-        """For the client: characters of the text, and codes, frames or tokens that the model made."""
+    def ending(self, characters: int) -> dict[str, Any]:
+        """For the client: characters of the text, and codes, frames or tokens that the model made; warnings."""
         made = self.facts.made if self.facts else 0
-        return {"input_tokens": characters, "output_tokens": made, "total_tokens": characters + made}
+        usage = {"input_tokens": characters, "output_tokens": made, "total_tokens": characters + made}
+        return {"usage": usage, "notes": list(self.notes)} if self.notes else {"usage": usage}
 
     def error(self, error: BaseException) -> dict[str, Any]:
         """An event that tells a client of an error in the middle of the sound."""

@@ -79,7 +79,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
             await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
         if encoder is not None:
             await send_within(socket, await asyncio.to_thread(encoder.finish), service)
-        await send_within(socket, {"type": "done", "usage": utterance.usage(received[0])}, service)
+        await send_within(socket, {"type": "done", **utterance.ending(received[0])}, service)
 
     await while_watching(send_sound(), read_texts())
 

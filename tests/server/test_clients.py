@@ -52,6 +52,19 @@ def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(ser
     assert done["usage"]["output_tokens"] > 100
 
 
+def test_a_client_is_told_of_letters_that_the_voice_does_not_have(server):
+    note = "Cyrillic letters are read as the English ones nearest to them: the voice speaks English"
+    with openai_client(server).audio.speech.with_streaming_response.create(
+            model="demo-fast", voice="default", input="Да.", response_format="pcm", stream_format="sse") as response:
+        done = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line][-1]
+    assert (response.headers["X-Notes"], done["notes"]) == (note, [note])
+    assert float(response.headers["Server-Timing"].partition("dur=")[2].partition(",")[0]) >= 0
+    with web_socket(server) as socket_:
+        for message in ({"type": "start", "model": "demo-fast"}, {"type": "text", "text": "Да."}, {"type": "end"}):
+            socket_.send(json.dumps(message))
+        assert json.loads(list(socket_)[-1])["notes"] == [note]
+
+
 def test_the_openai_client_gets_its_own_errors(server):
     openai = pytest.importorskip("openai")
     client = openai_client(server)
