@@ -106,6 +106,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="replace what was spoken of another text into OUT, and files beside OUT of other origin")
     add_model_arguments(parser)
     add_settings_arguments(parser)
+    parser._option_string_actions["--best"].help = argparse.SUPPRESS        # it is refused
     add_backend_arguments(parser)
     add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
     for name, where in SILENCES.items():

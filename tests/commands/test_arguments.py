@@ -33,11 +33,12 @@ def test_every_command_has_verbose_and_quiet():
 
 def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
     texts = []
-    for flag in ("--help", "--help-all"):
+    for command, flag in (("say", "--help"), ("say", "--help-all"), ("read", "--help-all")):
         with pytest.raises(SystemExit, match="0"):
-            main(["say", flag])
+            main([command, flag])
         texts.append(capsys.readouterr().out)
-    short, full = texts
+    short, full, of_read = texts
+    assert ("--best" in full, "--best" in of_read) == (True, False)
     for everyday in ("--voice", "--output", "--preset", "--backend", "--help-all"):
         assert everyday in short
     for rare in ("--top-p", "--checkpoints", "--compute-units"):
