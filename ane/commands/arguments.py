@@ -12,8 +12,7 @@ from pathlib import Path
 class CommandParser(argparse.ArgumentParser):
     """A parser whose flags cannot be abbreviated, and whose ``--help`` hides options marked as rare.
 
-    ``args.parser`` is the parser of the command that was given. Its default ``former`` says, for flags that it had
-    before, what to do instead.
+    ``args.parser`` is the parser of the command that was given.
     """
 
     def __init__(self, *args, **options):
@@ -34,8 +33,6 @@ class CommandParser(argparse.ArgumentParser):
             flags, given = known.parser._option_string_actions, unknown[0].partition("=")[0]
             near = difflib.get_close_matches(given, flags, n=1)
             hint = f" (did you mean {near[0]}?)" if near else ""
-            if given in (former := known.parser.get_default("former") or {}):
-                hint = f": it was removed; {former[given]}"
             known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
 

@@ -51,9 +51,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--text", default=SENTENCE, help="the sentence to speak")
     add("--preset", choices=PRESETS, help="how to speak it (default: the model's)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write all figures as JSON; - is standard output")
-    parser.set_defaults(handler=bench, former={
-        "--json": "use -o FILE", "--plot": "write the figures with -o FILE and plot them with a program of your choice",
-        "--placement": "`ane plan` asks Core ML where it would run each function"})
+    parser.set_defaults(handler=bench)
 
 
 @dataclass

@@ -108,15 +108,6 @@ def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments
         ane(*arguments, *([] if "--bundle" in arguments else ["--bundle", random_bundle]))
 
 
-@pytest.mark.parametrize(("flag", "advice"), [("--json", "-o FILE"), ("--plot=a.png", "-o FILE"),
-                                              ("--placement", "`ane plan`")])
-def test_a_flag_that_was_removed_says_what_to_do_instead(capsys, flag, advice):
-    with pytest.raises(SystemExit):
-        main(["bench", flag])
-    assert f"{flag}: it was removed" in (printed := capsys.readouterr().err)
-    assert advice in printed
-
-
 def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
     found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--runs", "1", "--text", "Hi.",
                            "-o", "-"))
