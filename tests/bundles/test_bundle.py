@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.torch import load_file, save_file
 
+from ane.backends.packaged.pools import pack_columns
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.entries import assemble
-from ane.bundles.packages import missing_packages
+from ane.bundles.hashes import FileRecord
+from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout, shape_text
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.tortoise.checkpoints import CheckpointDirectory
@@ -162,6 +164,16 @@ def test_packages_are_made_of_a_folder_and_a_checkpoint_in_one_file_is_imported_
                     for path in (tmp_path, tmp_path / "model.pt"))
     assert folder.endswith(f": make them with `ane convert {tmp_path} --to coreml -o DIR` and open that bundle")
     assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with" in file
+
+
+def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_scaled():
+    made = PackageRecord("autoregressive", "fp32", "a", [FileRecord("a/graph.onnx", "0" * 64, 1)],
+                         {"prefill": FunctionRecord("prefill", {})}, format="onnx")
+    stored = sections_of([made])
+    assert "scale" not in stored["onnx"]["packages"][0]
+    [read] = read_section(stored, "bundle.json", ["autoregressive"], "onnx")
+    columns = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(pack_columns(columns, 2, read.scale, np.float32)[0, :, 0], columns.T)
 
 
 def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_path):
