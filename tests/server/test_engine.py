@@ -227,12 +227,12 @@ async def test_a_step_has_all_threads_unless_another_job_runs_beside_it(engine):
 
 
 async def test_text_that_arrives_is_spoken_at_once(engine, monkeypatch):
-    monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 10.0)
+    monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 30.0)
     job = engine.submit(lambda job: (job.has_text if text is None else job.put(text) for text in job.texts()))
     await asyncio.sleep(0.2)        # the engine has nothing to do
     job.send_text("one")
     job.send_text(None)
-    assert await asyncio.wait_for(received(job), 5) == ["one"]
+    assert await asyncio.wait_for(received(job), 20) == ["one"]
 
 
 def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
@@ -244,7 +244,7 @@ def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
         assert looked.get(timeout=PATIENCE) == 1000
         clock[0] += 6
         engine.wake()
-        assert looked.get(timeout=5) == 1006
+        assert looked.get(timeout=PATIENCE) == 1006
     finally:
         engine.stop()
 
