@@ -54,12 +54,18 @@ def ane(monkeypatch, capsys, unguarded_mac):  # noqa: F811
     return run
 
 
-def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, converted, monkeypatch):
-    speaking = {"elapsed": 0.5, "seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
+@pytest.fixture
+def quick_speech(monkeypatch) -> None:
+    """A worker that does not speak and states shorter times each time: the default settings first, then faster ones."""
+    speaking = {"seconds": 1.0, "codes": 3, "chunks": 1, "first_audio": 0.25, "stages": {"decode": 1.0},
                 "peak_bytes": 10**9}
+    spoken = itertools.count(1)
     monkeypatch.setattr(BenchWorker, "_open", lambda self, stated: {})
-    spoken = itertools.count(1)         # the default settings first, then faster ones
     monkeypatch.setattr(BenchWorker, "_speak", lambda self, stated: {**speaking, "elapsed": 0.5 / next(spoken)})
+
+
+@pytest.mark.usefixtures("quick_speech")
+def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, converted):
     found = json.loads(ane("--bundle", converted, "--backend", "coreml", "--runs", "2", "-o", "-"))
     rows = [row for row in found["rows"] if row["what"] != "sentence"]
     *_, sentence = found["rows"]
@@ -77,9 +83,9 @@ def test_core_ml_is_measured_on_all_compute_units_compiled_once_and_chosen(ane, 
     assert found["chosen"]["compute_units"] == "CPU_AND_NE"       # measured last
 
 
+@pytest.mark.usefixtures("quick_speech")
 def test_onnx_stands_beside_torch_in_one_table(ane, onnx_bundle):
-    found = json.loads(ane("--bundle", onnx_bundle, "--runs", "1", "--threads", "1", "--precision", "fp32", "--preset",
-                           "fastest", "--text", "Hi.", "-o", "-"))
+    found = json.loads(ane("--bundle", onnx_bundle, "--threads", "1", "--precision", "fp32", "-o", "-"))
     assert {row["competitor"] for row in found["rows"]} == {"torch:cpu", "onnx:cpu, threads 1", "torch:cpu, threads 1"}
     assert {row["what"] for row in found["rows"]} == {"sentence"}
 
