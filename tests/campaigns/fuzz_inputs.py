@@ -169,7 +169,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
             read = SpeechBody.model_validate_json(data)
         except ValidationError as error:        # of which FastAPI makes an answer
             raise RefusedError(error.errors()[0]["msg"].splitlines()[0]) from None
-        read_client_lexicon(read.lexicon)
+        read_client_lexicon(read)
         catalogue.voice(catalogue.model(read.model), read.voice_name)
 
     def message(name: str, data: bytes) -> None:

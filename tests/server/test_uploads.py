@@ -27,10 +27,10 @@ openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
 from ane.server import uploads  # noqa: E402 (all need the extra)
 from ane.server.errors import RefusedError  # noqa: E402
-from ane.server.speech import read_client_lexicon  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
 from ane.server.upload_decoder import read_container  # noqa: E402
 from ane.system.child_process import ChildProcess  # noqa: E402
+from ane.text import Lexicon, LexiconEntry  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
 
@@ -225,7 +225,7 @@ def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
 
 def test_a_respelled_text_counts_as_long_as_it_is_spoken():
     service = SimpleNamespace(settings=SimpleNamespace(limits=SimpleNamespace(characters=4096)))
-    lexicon = read_client_lexicon({"a": "b" * 100})
+    lexicon = Lexicon([LexiconEntry("a", "b" * 100)])
     assert Service.check_text(service, "a " * 20, lexicon) == 20 * 101
     with pytest.raises(RefusedError, match="at most 4096 characters, got 206"):
         Service.check_text(service, "a " * 2048, lexicon)

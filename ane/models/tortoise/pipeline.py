@@ -253,8 +253,8 @@ class Rendering:
         return Embeddings(**self.backend.embeddings())
 
     def _report_decoding(self) -> None:
-        codes = sum(job.prompt.codes for job in self._jobs)
-        self._report("decode", sum(job.finished for job in self._jobs), f"{codes} codes")
+        seconds = sum(job.prompt.codes for job in self._jobs) / 21.5        # codes a second
+        self._report("decode", sum(job.finished for job in self._jobs), f"{seconds:.1f} s of sound")
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
