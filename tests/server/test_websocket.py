@@ -79,7 +79,7 @@ def test_the_header_states_the_time_before_the_text_was_reached():
     utterance = Utterance(None, ServedRequest("demo-fast", "default"), "speech", job)
 
     def before() -> float:
-        return float(re.match(r'wait;desc="before the text";dur=([\d.]+)', utterance.timing)[1])
+        return float(re.match(r'wait;desc="before the text";dur=([\d.]+)', utterance.headers["Server-Timing"])[1])
 
     assert before() == 0
     job.text_at = time.monotonic() + 2
