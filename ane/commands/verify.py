@@ -63,8 +63,6 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "(coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
                              "in fp16 (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
                              "and so on)")
-    parser.add_argument("--narrow-norms", action="store_true",
-                        help="with mil:fp16: round inside norms and softmax too, the worst that hardware could do")
     parser.add_argument("--compute-units", choices=COMPUTE_UNITS, metavar="UNITS",
                         help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
                              "states)")
@@ -99,7 +97,7 @@ def verify_command(args: argparse.Namespace) -> int:
 def verify_bundle(args: argparse.Namespace) -> int:
     from converters.proof.verify import choose_packages, runner_named, verify
 
-    runner = runner_named(args.against, args.narrow_norms, args.compute_units)
+    runner = runner_named(args.against, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
@@ -169,7 +167,7 @@ def verify_package(args: argparse.Namespace) -> int:
         raise UserError("--threshold has no effect without --expect")
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
-    runner = runner_named(args.against, args.narrow_norms, args.compute_units)
+    runner = runner_named(args.against, args.compute_units)
     with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
         run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
     if args.output:

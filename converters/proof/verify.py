@@ -4,7 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -240,15 +240,14 @@ def onnx_runner(device: OnnxDevice) -> OnnxRunner:
     return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
 
 
-def runner_named(name: str, narrow: bool = False, compute_units: str | None = None) -> Runner:
+def runner_named(name: str, compute_units: str | None = None) -> Runner:
     """The runner that --against of `ane verify` names.
 
-    Raises UserError for an option without effect on it, Core ML outside macOS, or a provider of ONNX Runtime that does
-    not load.
+    Raises UserError for compute units of another than Core ML, Core ML outside macOS, or a provider of ONNX Runtime
+    that does not load.
     """
-    for option, given, user in (("narrow_norms", narrow, "mil:fp16"), ("compute_units", compute_units, "coreml")):
-        if given and name != user:
-            raise UserError(f"{option} has no effect on against={name}: it is for {user}", option)
+    if compute_units and name != "coreml":
+        raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
     if name.startswith("onnx"):
         return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":")))
     if name == "coreml":
@@ -268,9 +267,9 @@ def runner_named(name: str, narrow: bool = False, compute_units: str | None = No
         return PackageRunner(name, runtime, core_ai_activations(values), values, arithmetic=arithmetic,
                              slack=CORE_AI_SLACK, limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
     recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
-    engine = MilRuntime(replace(ARITHMETICS[recorded], narrow_norms=narrow))
-    return PackageRunner(f"{name}, narrow norms" if narrow else name, engine, interpreted(engine),
-                         exact=name == "mil", interpreter=engine, arithmetic=None if narrow else recorded)
+    engine = MilRuntime(ARITHMETICS[recorded])
+    return PackageRunner(name, engine, interpreted(engine), exact=name == "mil", interpreter=engine,
+                         arithmetic=recorded)
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,

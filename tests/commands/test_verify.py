@@ -68,11 +68,10 @@ def test_the_report_begins_with_a_sentence_a_network_and_fits_100_columns(run, s
 
 def test_networks_and_a_function_are_chosen(run, small):
     for networks, function in (("rlg_auto", ()), ("rlg_auto,autoregressive", ("--function", "ar_random"))):
-        status, out, _ = run("--bundle", small, "--networks", networks, *function, "--against", "mil:fp16",
-                             "--narrow-norms")
+        status, out, _ = run("--bundle", small, "--networks", networks, *function, "--against", "mil:fp16")
         assert status == 0
         assert [row[1] for row in rows(out)] == ["ar_random"]
-        assert "On mil:fp16, narrow norms" in out
+        assert "On mil:fp16, " in out
 
 
 def test_the_values_of_one_function_are_shown(run, small):
@@ -135,7 +134,6 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
 @pytest.mark.parametrize(("arguments", "message"), [
     (("--networks", "univnet"), "univnet: random has no package of it; there are autoregressive, rlg_auto"),
     (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
-    (("--narrow-norms",), "--narrow-norms has no effect on --against mil: it is for mil:fp16"),
     (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),
     (("--dump", "found.npz"), "--dump has no effect without --layers"),
     (("--tolerance", "1e-3"), "--tolerance has no effect without --layers"),
