@@ -22,6 +22,7 @@ from ane.system.errors import UserError
 from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
+MAX_HEADER = 2000       # characters of warnings in a header, which may quote a text
 BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)      # seconds to the first sound
 
 Result = TypeVar("Result")
@@ -178,7 +179,7 @@ class Utterance:
         wait = max(0.0, (self._job.text_at or 0.0) - self._began)
         timing = (f'wait;desc="before the text";dur={1000 * wait:.1f}, '
                   f'first;desc="to the first sound";dur={1000 * (self._first - wait):.1f}')
-        notes = "; ".join(self.notes).encode("ascii", "replace").decode()
+        notes = "".join(sign if " " <= sign <= "~" else "?" for sign in "; ".join(self.notes))[:MAX_HEADER]
         return {"X-Request-Id": self.id, "Server-Timing": timing, "Cache-Control": "no-store",
                 **({"X-Notes": notes} if notes else {})}
 

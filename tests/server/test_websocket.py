@@ -84,3 +84,5 @@ def test_the_header_states_the_time_before_the_text_was_reached():
     assert before() == 0
     job.text_at = time.monotonic() + 2
     assert before() >= 2000
+    utterance.notes = ["'a\r\nÄ' is silent", "x" * 9000]
+    assert utterance.headers["X-Notes"] == "'a???' is silent; " + "x" * 1982
