@@ -30,12 +30,12 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> "Speaker":
     """Open a model on a backend; call ``speak`` on the result.
 
-    The result is an ``ane.speech.Speaker`` of the model's family: of hibari for the embedded voice, else of Tortoise,
+    The result is an ``ane.speech.Speaker`` of the model's family: of hibari for the default voice, else of Tortoise,
     FastSpeech, KittenTTS or Kokoro.
 
     Args:
         bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, a FastSpeech
-            checkpoint (.pt), or a KittenTTS folder; None: the embedded voice, "demo-fast".
+            checkpoint (.pt), or a KittenTTS folder; None: the default voice, "demo-fast".
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.

@@ -195,6 +195,7 @@ class Backend(ABC):
     Attributes:
         max_batched_frames: frames of all utterances together that one call of a denoiser should have at most; 0: one
             utterance per call.
+        keep: whether ``release`` leaves networks in memory.
         returns_attention: whether ``align`` and ``prefix_attention`` work.
         keeps_threads: whether all networks keep their number of threads on a machine with other work, so that sound has
             the same bytes.
@@ -204,6 +205,7 @@ class Backend(ABC):
     max_batched_frames = 0
     keeps_threads = False
     returns_attention = False
+    keep = True
 
     @abstractmethod
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:

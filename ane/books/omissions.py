@@ -75,7 +75,7 @@ def omitted_text(omitted: Mapping[str, int]) -> str:
     parts = [f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items() if omitted.get(kind)]
     tables = omitted.get(TABLES, 0)
     read = f"; read aloud: {tables} table{'s' * (tables > 1)}" if tables else ""
-    return (", ".join(parts) or "nothing" * bool(read)) + read
+    return (", ".join(parts) or ("nothing" if read else "")) + read
 
 
 def counted_omissions(found: Counter[str]) -> dict[str, int]:

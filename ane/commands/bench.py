@@ -26,6 +26,7 @@ settings that speak the sentence fastest are printed as flags of `ane say`. On a
 CPU_AND_GPU and CPU_AND_NE.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
+RUNS = 20       # calls of each function of a package
 CHECKERS = ("mil", "coreai")        # engines that run packages to check them, and are never chosen
 
 
@@ -47,7 +48,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--networks", type=comma_separated, metavar="NETWORK,…",
         help="measure only the functions of these, and choose nothing")
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
-    add("--runs", type=positive, default=20, metavar="N", help="calls of each function of a package (default: 20)")
+    add("--runs", type=positive, metavar="N", help=f"calls of each function of a package (default: {RUNS})")
     add("--text", default=SENTENCE, help="the sentence to speak")
     add("--preset", choices=PRESETS, help="how to speak it (default: the model's)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write all figures as JSON; - is standard output")
@@ -119,9 +120,11 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
     models = dict(model_for(spec, model, subject, console) for spec in args.backend or usual)
-    if args.networks and not any(spec.partition(":")[0] in PACKAGED for spec in models):
-        raise UserError(f"--networks has no effect on {' and '.join(models)}: only Core ML packages are measured by "
-                        "function")
+    for flag in ("networks", "runs"):
+        if getattr(args, flag) and not any(spec.partition(":")[0] in PACKAGED for spec in models):
+            raise UserError(f"--{flag} has no effect on {' and '.join(models)}: only Core ML packages are measured by "
+                            "function")
+    args.runs = args.runs or RUNS
     for network in args.networks or ():
         if network not in subject.networks:
             raise UserError(f"--networks {network}: {subject.name} has no such network; it has "

@@ -26,7 +26,7 @@ class FedStream(SoundStream):
 
     Text is taken only while the caller waits for a piece: the first clause is spoken as soon as it is complete, and
     then what has arrived. ``chunks``, ``words``, ``notes``, ``facts``, ``seconds``, ``seconds_by_phase`` and
-    ``elapsed`` are those of the family's stream, for the text spoken so far.
+    ``elapsed`` are those of ``Stream``, for the text spoken so far.
 
     Raises:
         UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
@@ -34,11 +34,11 @@ class FedStream(SoundStream):
 
     def __init__(self, texts: Iterable[str | None], stream: Callable[[str], Any], normalise: Callable[[str], str],
                  lexicon: Lexicon | None, sample_rate: int, timeline: Timeline):
-        """``stream``: returns the family's stream of a text. ``normalise``: how it reads words, after the lexicon."""
+        """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon."""
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
-        self._streams: list[Any] = []           # each family's own kind
+        self._streams: list[Any] = []           # ``Stream``, one for each text
         self._begins: list[float] = []          # the second of the sound at which each begins
         self._items = self._pieces(ready_texts(texts, reader))
         self._sound = stepped(self.items(), timeline)

@@ -291,11 +291,11 @@ class Speaker(ABC):
 
     def in_voices(self, chunks: Sequence[Chunk], request: SpeechRequest, voices: Mapping[str, Any],
                   run: Run) -> Iterator[Piece | Lanes]:
-        """``render`` of chunks, each in its voice: stretch by stretch, and the networks stay loaded between them."""
+        """``render`` of chunks, each in its voice: one run of chunks after another, with the networks loaded."""
         if not voices:
             yield from self.render(chunks, request, run)
             return
-        keep = getattr(self.backend, "keep", True)
+        keep = self.backend.keep
         self.backend.keep = True
         try:
             for name, own in groupby(chunks, lambda chunk: chunk.delivery.voice):
@@ -306,7 +306,8 @@ class Speaker(ABC):
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
         """A note on letters for which the model has no sounds, or on another language, logged once before it speaks."""
-        names, language = foreign_scripts(request.text), foreign_language(request.text)
+        text = request.lexicon.respelt(request.text) if request.lexicon else request.text
+        names, language = foreign_scripts(text), foreign_language(text)
         if not (names or language) or self.normaliser(request.settings) in ANY_SCRIPT:
             return []
         how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]

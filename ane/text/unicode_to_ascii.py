@@ -64,7 +64,7 @@ def ascii_character(character: str) -> str:
 
 def script_of(word: str) -> str:
     """The script of a word without Latin letters, such as "Cyrillic"; "" where it is Latin all the same."""
-    if len(word) == 1 and (word.isupper() or word.islower()):       # single Greek letters are symbols
+    if re.fullmatch(GREEK, word):       # a single letter is a symbol
         return ""
     name = unicodedata.name(word[0], "").partition(" ")[0]
     latin = name in ("LATIN", "MODIFIER") or unicodedata.normalize("NFKC", word[0])[0].isascii()

@@ -82,11 +82,15 @@ class Lexicon:
             node[None].sort(key=lambda entry: (not entry.exact, not entry.word_class))
 
     def __call__(self, text: str) -> str:
+        return readable(self.respelt(text), self.unreadable)
+
+    def respelt(self, text: str) -> str:
+        """``text`` with the entries' respellings alone."""
         parts, end = [], 0
         for match in self.matches(text):
             parts += [text[end:match.start], match.entry.respelling]
             end = match.end
-        return readable("".join(parts) + text[end:], self.unreadable)
+        return "".join(parts) + text[end:]
 
     def matches(self, text: str) -> Iterator[LexiconMatch]:
         """What is replaced, in order, without overlaps."""

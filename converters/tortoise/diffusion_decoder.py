@@ -1,8 +1,7 @@
 """The diffusion decoder as Core ML graphs; reference: ``ane.models.tortoise.networks.diffusion_decoder``.
 
 Two kinds of function. ``condition`` runs once for a chunk: latents and voice → code (upstream's ``code_emb``, not a
-discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once. (Several
-steps in one call would save 0.2 ms each of tens, and are the graphs that the engine most likely refuses.)
+discrete code), one column a latent, which the host repeats to frames. ``denoise`` calls the network once.
 
 A guided step has a batch of two, with and without conditioning. What both rows share is computed once: the convolution
 of the noisy mel, and all that depends on the timestep, which the host passes as sinusoids (``blocks``, principle 6).

@@ -115,7 +115,7 @@ def test_bad_arguments_are_refused_before_any_work(ane, random_bundle, arguments
 
 
 def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
-    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--runs", "1", "--text", "Hi.",
+    found = json.loads(ane("--backend", "torch:cpu", "--threads", "1", "--text", "Hi.",
                            "-o", "-"))
     assert found["bundle"]["name"] == DEFAULT_BUNDLE
     assert {row["what"] for row in found["rows"]} == {"sentence"}
@@ -123,7 +123,7 @@ def test_without_a_bundle_the_voice_of_ane_say_is_measured(ane):
 
 
 def test_a_run_on_torch_is_reported_with_flags_that_say_takes(ane, random_bundle, tmp_path, capsys):
-    printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--runs", "2", "--threads", "1", "--preset",
+    printed = ane("--bundle", random_bundle, "--backend", "torch:cpu", "--threads", "1", "--preset",
                   "fastest", "--text", "Hi.", "-o", tmp_path / "out.json")
     assert "Functions" not in printed
     for heading in ("The sentence", "first audio s"):

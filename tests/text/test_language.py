@@ -28,6 +28,7 @@ def test_words_of_other_scripts_are_spelt_or_left_out_as_chosen(unreadable, read
     assert Lexicon(unreadable=unreadable)("Ёлка, π and Ωmega: 中文! Straße x²") == read
     assert (Lexicon(unreadable="spell")("हिन्दी, مرحبا"), Lexicon(unreadable="skip")("हिन्दी,")) == (
         "ha i na da ii, meem reh hah beh alef", ",")
+    assert Lexicon(unreadable="skip")("Я и ты, α") == "  , α"
 
 
 def test_english_is_none_of_them():

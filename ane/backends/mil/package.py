@@ -254,7 +254,8 @@ class Package:
 
 def _model_file(path: Path) -> Path:
     if not path.is_dir():
-        raise UserError(f"there is no Core ML package at {path}; for those of a bundle use bundle={path}")
+        advice = "" if path.suffix == ".mlpackage" else f"; for those of a bundle use bundle={path}"
+        raise UserError(f"there is no Core ML package at {path}{advice}")
     try:
         if not (path / "Manifest.json").is_file():      # a FIFO would block
             raise FileNotFoundError(path / "Manifest.json")

@@ -14,7 +14,7 @@ class HibariSettings(SpeechSettings):
         speed: speed of speech, 1 as trained; 2 is twice as fast.
         split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk of more phonemes than one
             pass takes is split further, or with None an error.
-        pause: seconds of silence between two chunks, beside the half second that the model makes.
+        pause: seconds of silence between two chunks, in addition to the half second that the model makes.
         seed: of the noise in the sound, the same for every chunk; nothing else is random.
 
     Raises:

@@ -16,7 +16,7 @@ from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
 
 MOST_IDS = 402                  # of one pass: as the published program
-SLOW_FRAME = 2                  # frames of a duration's unit
+SLOW_FRAME = 2                  # frames of a slow one, in which durations count
 MOST_SILENCE = 4                # slow frames before a chunk: the model would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
 GAIN = 1.7                      # the network's voice is quiet, with peaks of at most 0.57 in forty sentences

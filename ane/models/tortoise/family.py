@@ -45,7 +45,7 @@ STAGES = {
                        packaged=run_random_converter),
     "diffusion_random": Stage("rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")),
                               packaged=run_random_converter),
-    # ranking: a score is the dot product of a text's (or clip's) row with the speech's
+    # ranking: a score is the dot product of a text's row with the speech's
     "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text",
                        run_clvp),
     "clvp_speech": Stage("clvp", {"codes": TensorSpec(("B", "S"), "int64")}, TensorSpec(("B", "E")), "speech",

@@ -32,7 +32,7 @@ from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, bigvgan_sound, sound_of
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.windows import WindowedDiffusion
-from ane.models.tortoise.word_times import WordTimer
+from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.speech.lanes import LaneJob, Lanes
 from ane.speech.request import Piece, Run, SpeechRequest
@@ -253,7 +253,7 @@ class Rendering:
         return Embeddings(**self.backend.embeddings())
 
     def _report_decoding(self) -> None:
-        seconds = sum(job.prompt.codes for job in self._jobs) / 21.5        # codes a second
+        seconds = sum(job.prompt.codes for job in self._jobs) * SECONDS_PER_CODE / self.settings.candidates
         self._report("decode", sum(job.finished for job in self._jobs), f"{seconds:.1f} s of sound")
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:

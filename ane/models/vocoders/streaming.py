@@ -19,7 +19,7 @@ import numpy as np
 LEAST = 12      # new frames of a call, at least, however wide the margins
 STEP = 32
 WHOLE = tuple(range(64, 257, STEP))     # frames of a call for frames that are all there
-FIRST_LENGTHS = 60, 80                  # of the first call of a stream: the fast voice's first piece has 40 frames
+FIRST_LENGTHS = 60, 80                  # of the first call of a stream: FastSpeech's first piece has 40 frames
 
 
 @dataclass(frozen=True)

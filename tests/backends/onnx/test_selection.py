@@ -47,7 +47,7 @@ def test_auto_takes_int8_first_on_the_cpu_alone(decoder_bundle, device, precisio
 
 def test_vocoders_and_networks_that_run_once_stay_in_fp32():
     stored = {name: stored_precision(network, "fp16") for name, network in NETWORKS.items()}
-    assert {name for name in stored if stored[name] == "fp16"} == {"autoregressive", "diffusion", "clvp", "cvvp"}
+    assert {name for name in stored if stored[name] == "fp16"} == {"autoregressive", "diffusion", "clvp"}
 
 
 def test_a_bundle_without_onnx_packages_is_an_error_with_advice(capsys):

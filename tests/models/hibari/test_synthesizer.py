@@ -154,3 +154,4 @@ def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once
     assert voice.stream("Привет").notes == [note]
     assert len(caplog.records) == 1
     assert voice.stream("Привет", lexicon=Lexicon(unreadable="spell")).notes == ["Cyrillic letters are spelt by name"]
+    assert voice.stream("Привет", lexicon=Lexicon([LexiconEntry("Привет", "privet")])).notes == []
