@@ -1,5 +1,6 @@
 """From a finished job to the files that people keep: one for the book, or one a chapter, with subtitles and times."""
 
+import hashlib
 import math
 import os
 import re
@@ -139,19 +140,35 @@ class WrittenBook:
 
 def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
                    sources: Sequence[Path], force: bool) -> None:
-    """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or one beside the
-    sound that this job did not write, unless ``force``. ``titles``, ``numbers``: as of ``OutputOptions.paths``."""
-    files = [file for file, _ in (store.fact("written") or {}).get("files", [])]
-    own = {os.path.abspath(file) for file in [*files, *(store.fact("outputs") or [])]}
-    beside = options.beside(titles, numbers)
-    for path in [*options.paths(titles, numbers), *beside]:
+    """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or, unless ``force``,
+    one that this job did not write, or one beside the sound that was changed since. ``titles``, ``numbers``: as of
+    ``OutputOptions.paths``."""
+    written, prints = store.fact("written") or {}, store.fact("prints") or {}
+    # by their names, since a job is beside its output, and both may have been moved or be named from another folder
+    own = {Path(file).name for file in [*(file for file, _ in written.get("files", [])), *(store.fact("outputs") or []),
+                                        *written.get("book", {}).get("former", [])]}
+    for path in [*options.paths(titles, numbers), *options.beside(titles, numbers)]:
         check_output_file(path)
         if any(os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source)
                for source in sources):
             raise UserError(f"{path} is what is read: choose another output")
-        if path in beside and os.path.exists(path) and os.path.abspath(path) not in own and not force:
-            raise UserError(f"{path} exists, and this job did not write it: move it, choose another output, or add "
-                            "force=True to replace it")
+        if force or not os.path.exists(path) or not os.path.getsize(path):
+            continue
+        advice = "move it, choose another output, or add force=True to replace it"
+        if path.name not in own:
+            raise UserError(f"{path} exists, and this job did not write it: {advice}")
+        if is_edited(path, prints):
+            raise UserError(f"{path} was changed since this job wrote it: {advice}")
+
+
+def print_of(path: Path) -> str:
+    """A digest of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def is_edited(path: Path, prints: Mapping[str, str]) -> bool:
+    """Whether a file is other than the job wrote it. ``prints``: of the files beside the sound, by name."""
+    return path.name in prints and path.is_file() and print_of(path) != prints[path.name]
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True) -> WrittenBook:
@@ -174,14 +191,19 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         numbers = [chapter.number for chapter in timeline.chapters]
         written = store.fact("written") or {}
         before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
-        options = with_former_companions(options, titles, numbers, before)
+        prints = store.fact("prints") or {}
+        options = with_former_companions(options, titles, numbers, before, prints)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
                             {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())},
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
-        store.set_fact("outputs", [os.path.abspath(path) for path in options.beside(titles, numbers)])
+        beside = options.beside(titles, numbers)
+        store.set_fact("outputs", [os.path.abspath(path) for path in [*options.paths(titles, numbers), *beside]])
+        kept = {name: seen for name, seen in prints.items() if name not in {path.name for path in beside}}
+        store.set_fact("prints", kept)      # an interruption leaves none of a file that was replaced
         book = _write(store, timeline, options)
+        store.set_fact("prints", kept | {path.name: print_of(path) for path in beside if path.is_file()})
         book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)],
                        notes=late_cues(timeline, blocks))
         if prune:
@@ -192,13 +214,15 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
 
 
 def with_former_companions(options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                           before: Sequence[str]) -> OutputOptions:
-    """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound."""
+                           before: Sequence[str], prints: Mapping[str, str]) -> OutputOptions:
+    """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
+    which a file was changed since (``prints``: as of ``is_edited``) is left as it is."""
     if options.is_epub:
         return options
     kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
-            if str(file) in before and file.exists()]
-    made: dict[str, Any] = {file.suffix[1:]: True for file in kept if file not in options.of_folder}
+            if str(file) in before and file.exists() and file not in options.of_folder]
+    edited = {file.suffix for file in kept if is_edited(file, prints)}
+    made: dict[str, Any] = {file.suffix[1:]: True for file in kept if file.suffix not in edited}
     return replace(options, **made)
 
 

@@ -103,7 +103,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
                         help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
     parser.add_argument("--force", action="store_true",
-                        help="replace what was spoken of another text into OUT, and files beside OUT of other origin")
+                        help="replace what was spoken of another text into OUT, and files of other origin in its place")
     add_model_arguments(parser)
     add_settings_arguments(parser)
     parser._option_string_actions["--best"].help = argparse.SUPPRESS        # it is refused

@@ -130,6 +130,17 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     assert (workplace / "talk.srt").read_text(encoding="utf-8") == subtitles
 
 
+def test_a_file_of_the_user_in_place_of_the_output_is_not_replaced(workplace, capsys):
+    (workplace / "own.wav").write_text("my own podcast", encoding="utf-8")
+    command = ["read", "book.md", "-o", "own.wav", *FAST, "--retries", "0"]
+    assert main(command) == 1
+    assert ("own.wav exists, and this job did not write it: move it, choose another output, or add --force"
+            in " ".join(capsys.readouterr().err.split()))
+    assert (workplace / "own.wav").read_text(encoding="utf-8") == "my own podcast"
+    assert main([*command, "--force"]) == 0
+    assert main([*command, "--redo", "1"]) == 0
+
+
 @pytest.mark.parametrize("text", ["0", "a", "5-2", "1-999999999"])
 def test_bad_numbers_of_chunks_are_wrong_usage(capsys, text):
     with pytest.raises(SystemExit) as ended:
