@@ -15,7 +15,7 @@ from ane.system.errors import UserError
 from ane.system.files import read_json
 
 FOLDERS = ("", ".models/", "models/")   # of a repository that may hold the checkpoints; .models/ is upstream's
-CHECKPOINTS, SHOWN = (".pth", ".pt", ".safetensors"), 5      # files named in a message, at most
+CHECKPOINTS, SHOWN = (".pth", ".pt", ".ckpt", ".safetensors"), 5      # files named in a message, at most
 HTTP_LIBRARIES = {"requests", "urllib3", "httpx", "httpx2", "httpcore", "httpcore2"}    # of huggingface_hub, by version
 
 
@@ -33,6 +33,12 @@ def is_repository(text: str) -> bool:
     """Whether ``text`` looks like a repository id, "owner/name", or like a checkpoint in one, "owner/name/file.pth"."""
     suffixes = "|".join(map(re.escape, CHECKPOINTS))
     return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
+
+
+def is_local_path(text: str) -> bool:
+    """Whether ``text`` names a file or directory of this machine, there or not, and nothing on the hub."""
+    checkpoint = text.endswith(CHECKPOINTS) and (text.count("/") < 2 or Path(text).parent.is_dir())
+    return text.startswith((".", "/", "~")) or checkpoint
 
 
 def download_files(repository: str, required: Sequence[str], files: Sequence[str] | None = None, *,

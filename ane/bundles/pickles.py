@@ -74,8 +74,8 @@ def unknown_checkpoint(path: Path) -> UserError:
     found = summarise_keys(map(str, content), SHOWN) if isinstance(content, Mapping) else type(content).__name__
     return UserError(f"{path} is a checkpoint of no model that this version knows: it holds {found or 'nothing'}; "
                      "FastSpeech's has word_emb.weight, Whisper's dims and model_state_dict; for Tortoise give the "
-                     "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, and "
-                     "base")
+                     "directory of its .pth files, or a file with a whole network, such as a fine-tuned decoder, with "
+                     "base=NAME for the others")
 
 
 def _check_zip(path: Path) -> None:

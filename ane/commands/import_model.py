@@ -106,9 +106,11 @@ def import_command(args: argparse.Namespace) -> int:
 
 def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     """The family of SOURCE. Raises UserError when it is nothing to import, or a flag has no effect on that family."""
-    from ane.bundles.hub import is_repository
+    from ane.bundles.hub import is_local_path, is_repository
 
     on_hub = not os.path.exists(path)
+    if on_hub and is_local_path(args.source):
+        raise UserError(f"there is no file or directory {args.source}")
     if on_hub and args.source != HUB and not is_repository(args.source):
         raise UserError(f"{args.source} is neither a directory, a file nor a repository OWNER/NAME of the hub")
     if args.revision and not on_hub:

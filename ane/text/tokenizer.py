@@ -26,7 +26,7 @@ class Tokenizer:
     """The tokenizer of a bundle.
 
     Attributes:
-        size: number of tokens in its vocabulary.
+        ids: by token. size: number of tokens in its vocabulary.
         normalise: the normaliser applied before encoding.
     """
 
@@ -53,7 +53,8 @@ class Tokenizer:
             raise UserError(f"{source} has no token {unknown!r}, which it uses for unknown words; take the "
                             "tokenizer.json that came with the model")
         self.normalise = NORMALISERS[normaliser]
-        self.size = self._encoder.get_vocab_size()
+        self.ids = self._encoder.get_vocab()
+        self.size = len(self.ids)
         self._has_space_token = self._encoder.token_to_id(SPACE) is not None
 
     def encode(self, text: str) -> list[int]:

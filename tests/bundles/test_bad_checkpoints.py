@@ -1,5 +1,6 @@
 """Bad directories, files and configs of checkpoints: each is refused in one line, and no code in them is run."""
 
+import json
 import os
 import pickle
 import shutil
@@ -17,7 +18,7 @@ from ane.bundles import open_model
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.checkpoint_files import REQUIRED
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -46,6 +47,36 @@ def test_a_path_that_is_no_directory_of_checkpoints_is_refused(directory, tmp_pa
     assert "it is clvp2.pth" in refusal(directory / "clvp2.pth")
     (tmp_path / "bundle.json").write_text("{}")
     assert f"use bundle={tmp_path}" in refusal(tmp_path)
+
+
+def test_several_decoders_of_which_none_is_official_are_listed(directory):
+    (directory / "models").mkdir()
+    (directory / "autoregressive.pth").rename(directory / "models" / "8301_gpt.pth")
+    config = json.loads((directory / "config.json").read_text())
+    CheckpointDirectory(directory, config).check()
+    shutil.copy(directory / "models" / "8301_gpt.pth", directory / "models" / "9000_gpt.pth")
+    message = refusal(directory, config)
+    assert "models/8301_gpt.pth, models/9000_gpt.pth; give one of them" in message
+
+
+def test_a_file_that_lacks_one_key_of_a_network_names_it(directory, edit):
+    edit(directory / "autoregressive.pth", lambda entries: entries.pop("mel_head.weight"))
+    (directory / "autoregressive.pth").rename(directory / "8301_gpt.pth")
+    with pytest.raises(UserError, match=r"most keys of Tortoise's autoregressive\.pth, but it lacks mel_head\.weight"):
+        open_model(checkpoints=directory / "8301_gpt.pth")
+
+
+def test_latents_of_a_voice_are_no_network(tmp_path):
+    torch.save((torch.zeros(1, 8), torch.zeros(1, 16)), tmp_path / "ann.pth")
+    with pytest.raises(UserError, match="a tuple of tensors, such as a voice's latents"):
+        open_model(checkpoints=tmp_path / "ann.pth")
+
+
+def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(directory):
+    tokenizer = json.loads(packaged_file("tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["zzz"] = 5000
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "gives 'zzz' the id 5000, and the decoder's vocabulary has ids up to " in refusal(directory)
 
 
 # Bad files

@@ -12,6 +12,7 @@ import ane
 from ane import cli
 from ane.bundles import open_model
 from ane.bundles.bundle import write_bundle
+from ane.bundles.opening import family_of_checkpoints
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.models.tortoise.diffusion import Diffusion
@@ -98,6 +99,14 @@ def test_halved_weights_stay_halved(directory, official, tmp_path):
     model = CheckpointDirectory(tmp_path / "autoregressive_half.pth", base=official)
     assert {tensor.dtype for tensor in model.tensors("autoregressive").values()} == {torch.float16}
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("suffix", [".ckpt", ".pt"])
+def test_a_fine_tune_is_known_by_its_content_whatever_its_suffix(suffix, directory, official, original):
+    tuned = directory.parent / f"tuned{suffix}"
+    shutil.copy(directory / GPT, tuned)
+    assert family_of_checkpoints(tuned).name == "tortoise"
+    assert same_weights(CheckpointDirectory(tuned, base=open_model(bundle=original)), official)
 
 
 def test_files_of_other_names_are_known_by_their_keys(directory, original):

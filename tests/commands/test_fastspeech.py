@@ -126,7 +126,7 @@ def test_stream_to_a_file(bundle, files, capsys):
     ("import checkpoint.pt --vocoder none.pth -o ./b", "cannot read none.pth"),
     ("import checkpoint.pt --vocoder checkpoint.pt -o ./b", "is not a HiFi-GAN generator"),
     ("import checkpoint.pt --revision main -o ./b", "--revision is for the hub; checkpoint.pt is a"),
-    ("import none.pt -o ./b", "neither a directory, a file nor a repository"),
+    ("import none.pt -o ./b", "there is no file or directory none.pt"),
     ("convert checkpoint.pt --to coreml -o ./c", "it is a file; import a checkpoint first"),
     ("verify --bundle ./bundle", "make them with `ane convert bundle --to coreml -o DIR`"),
     ("plan --bundle ./bundle", "make them with `ane convert bundle --to coreml -o DIR`")])

@@ -95,6 +95,11 @@ def test_a_config_is_read_from_a_file(succeed, complain, directory):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     ("nowhere -o ./out", "nowhere is neither a directory, a file nor a repository OWNER/NAME"),
+    ("letters/nosuch.pth -o ./out", "there is no file or directory letters/nosuch.pth"),
+    ("letters/deep/nosuch.ckpt -o ./out", "there is no file or directory letters/deep/nosuch.ckpt"),
+    ("./nowhere -o ./out", "there is no file or directory"),
+    ("checkpoints -o ./out --base demo-fast", "--base demo-fast is a hibari model; the networks must be Tortoise's"),
+    ("checkpoints/mel_norms.pth -o ./out", "contains a Tensor, not a state dict"),
     ("checkpoints -o demo", "the name demo belongs to an embedded bundle"),
     ("checkpoints -o demo-fast", "the name demo-fast belongs to an embedded bundle"),
     ("checkpoints -o ./checkpoints --force", "contains the checkpoints to import"),
@@ -108,7 +113,7 @@ def test_a_config_is_read_from_a_file(succeed, complain, directory):
     ("checkpoints -o ./out --expect none.json", "cannot read none.json"),
 ])
 def test_a_refused_import_prints_one_line_and_changes_no_file(complain, arguments, message):
-    Path("letters").mkdir()
+    Path("letters/deep").mkdir(parents=True)
     Path("letters/letter.txt").write_text("x")
     assert message in complain("import", *arguments.split())
 

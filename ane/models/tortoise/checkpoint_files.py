@@ -14,19 +14,22 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from ane.bundles.entries import SHOWN, Entries, summarise_keys
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.transformers_layout import held_files
-from ane.models.tortoise.upstream_keys import configs, looks_like, networks_of
+from ane.models.tortoise.upstream_keys import configs, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
 from ane.system.errors import UserError
 from ane.system.files import read_json
 from ane.text.other_languages import LANGUAGES
+from ane.text.tokenizer import Tokenizer
 
-PATTERNS = ("*.pth", "*.pt", "*.safetensors", "pytorch_model.bin")
+SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
+PATTERNS = (*(f"*{suffix}" for suffix in SUFFIXES), "pytorch_model.bin")
 WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
 PARALLEL = "module."        # what torch's DataParallel adds to every key
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
@@ -45,6 +48,9 @@ def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
                 from error
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
+        if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
+            raise UserError(f"{path} holds a tuple of tensors, such as a voice's latents, and no "
+                            "network: `ane voices add` or `-v` takes these")
         raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict; is it a renamed file?")
     beside: list[str] = []
     for wrapper in WRAPPERS:
@@ -60,6 +66,17 @@ def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
 def official_names(path: Path) -> tuple[str, ...]:
     """The official files whose networks a file has; () for none. Raises UserError for a damaged file."""
     return _names(read_entries(path)[0])
+
+
+def has_networks(path: Path) -> bool:
+    """Whether a file has networks of Tortoise. Raises UserError for a damaged file, or one that lacks keys of one."""
+    entries, _ = read_entries(path)
+    if not (names := _names(entries)):
+        for file in REQUIRED:
+            if lacking := lacking_keys(entries, file, configs({}, "")):
+                raise UserError(f"{path} has most keys of Tortoise's {file}, but it lacks "
+                                f"{summarise_keys(lacking, SHOWN)}: get the file again, or save all of the network")
+    return bool(names)
 
 
 def _names(entries: Entries) -> tuple[str, ...]:
@@ -79,10 +96,17 @@ def find_files(path: Path) -> dict[str, Path]:
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
     found = next((files for folder in folders if (files := _official_files(folder))), {})
-    if len(found) < len(REQUIRED):      # reading the keys of every file takes seconds
-        for file in sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern)):
-            if file not in found.values() and file.name != MEL_NORMS:
-                found = dict.fromkeys(official_names(file), file) | found
+    if not set(REQUIRED) <= set(found):      # reading the keys of every file takes seconds
+        others = {file: official_names(file) for file in
+                  sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))
+                  if file not in found.values() and file.name != MEL_NORMS}
+        for name in (name for name in REQUIRED if name not in found):
+            rivals = [str(file.relative_to(path)) for file in others if name in others[file]]
+            if len(rivals) > 1:
+                raise UserError(f"{path} has {len(rivals)} checkpoints of what is officially {name}: "
+                                f"{', '.join(rivals)}; give one of them")
+        for file, names in others.items():
+            found = dict.fromkeys(names, file) | found
     return {name: found[name] for name in OFFICIAL if name in found}
 
 
@@ -112,7 +136,7 @@ def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) ->
     if os.path.isfile(path):
         found = f": it is {' and '.join(files)}"
     raise UserError(f"{path} has no {', '.join(missing)}{found}; add the official files (or `ane import hub`), or name "
-                    "a bundle that has them with base")
+                    "a bundle that has them: base=NAME")
 
 
 def is_official_config(path: Path) -> bool:
@@ -153,6 +177,15 @@ def states_vocabulary(config: Mapping[str, Any]) -> bool:
     """Whether constructor arguments, directly or under "constructor", give the decoder's number of text tokens."""
     stated = config.get("autoregressive.pth", {})
     return "number_text_tokens" in (stated.get("constructor", stated) if isinstance(stated, Mapping) else {})
+
+
+def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
+    """Raise UserError when a tokenizer.json at ``path`` has an id beyond the decoder's text tokens."""
+    ids = Tokenizer(tokenizer, source=str(path / "tokenizer.json")).ids
+    token = max(ids, key=ids.__getitem__, default="")
+    if token and ids[token] > text_tokens:
+        raise UserError(f"{path / 'tokenizer.json'} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
+                        f"has ids up to {text_tokens}: take the tokenizer.json that the decoder was trained with")
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:

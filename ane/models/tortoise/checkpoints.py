@@ -23,6 +23,7 @@ from ane.models.tortoise.checkpoint_files import (
     OFFICIAL,
     bigvgan_arguments,
     check_complete,
+    check_vocabulary,
     check_vocoder,
     find_files,
     is_official_config,
@@ -148,8 +149,10 @@ class CheckpointDirectory(Model):
             text_head), buffers of older releases (gpt.h.N.attn.bias), anything beside a wrapped state dict.
 
         Raises:
-            UserError: a file is damaged, another model, or another size than its config states.
+            UserError: a file is damaged, another model, or another size than its config states, or the tokenizer has
+                an id that the decoder does not know.
         """
+        check_vocabulary(self.tokenizer, self._configs["autoregressive"].number_text_tokens, self.path)
         surplus: dict[str, list[str]] = {}
         for path in dict.fromkeys(self.files.values()):
             held = [file for file in self.files if self.files[file] == path]

@@ -16,7 +16,7 @@ from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
 from ane.bundles.model import Model
 from ane.bundles.opening import open_model
-from ane.models.tortoise.checkpoint_files import REQUIRED, official_names
+from ane.models.tortoise.checkpoint_files import REQUIRED, SUFFIXES, has_networks
 from ane.models.tortoise.checkpoints import FILES, CheckpointDirectory, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.packaged import (
@@ -85,7 +85,7 @@ class TortoiseFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         if path.is_dir():
             return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
-        return path.suffix in (".pth", ".safetensors") and bool(official_names(path))
+        return path.suffix in SUFFIXES and has_networks(path)
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
                          base: str | None = None, vocoder: Path | None = None) -> Model:
@@ -111,7 +111,7 @@ def base_model(base: str | None) -> Model | None:
     directory = Path(base).is_dir() and not (Path(base) / "bundle.json").is_file()
     model = open_model(checkpoints=base) if directory else open_model(bundle=base)
     if model.family.name != TortoiseFamily.name:
-        raise UserError(f"{base} is a {model.family.title} model; the networks must be Tortoise's", "base")
+        raise UserError(f"base {base} is a {model.family.title} model; the networks must be Tortoise's", "base")
     return model
 
 

@@ -62,6 +62,15 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
     return best[2]
 
 
+def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> list[str]:
+    """The keys of an official file, without layer numbers, that ``entries`` lacks; [] unless it has most of them."""
+    present = {pattern(folded_key(key)) for key in entries}
+    wanted = {pattern(NETWORKS[name].prefix + key) for name in networks_of(file)
+              for key in layout(NETWORKS[name], configs[name]).shapes}
+    lacking = sorted(wanted - present)
+    return lacking if 2 * len(lacking) < len(wanted) else []
+
+
 def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     if not any(isinstance(entry, torch.Tensor) for entry in entries.values()):
         found = summarise_keys(map(str, entries), SHOWN) or "nothing"
