@@ -1,8 +1,10 @@
 """A request for speech, what accompanies its work, and the sound that a model makes for it, piece by piece."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -16,6 +18,7 @@ from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages
 from ane.text.cast import Cast
 from ane.text.passages import PLAIN, Delivery, Passage
+from ane.voices import Voice
 
 FREE = 4096             # characters that a lexicon may add to any text
 
@@ -64,6 +67,15 @@ Progress = Callable[[str, int, int, str], None]        # (phase, done, total, no
 # phonemes in braces, of which one is a vowel with its stress
 ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
 Markup = Literal["auto", "ssml", "none"]
+
+
+def checked_voice(voice: Any) -> Any:
+    """A voice as requests take it: the text of a path. Raises UserError for what no model takes."""
+    if isinstance(voice, Path):
+        return os.path.abspath(voice)       # with a separator: it is no name
+    if voice is not None and not isinstance(voice, str | Voice):
+        raise UserError(f"voice must be a name, a path or what prepare returns, got {voice!r}", "voice")
+    return voice
 
 
 def report_nothing(phase: str, done: int, total: int, note: str) -> None:

@@ -136,6 +136,23 @@ def shown_default(value: Any) -> str:
     return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
+    """The settings that are given, or those of a preset.
+
+    Raises:
+        UserError: both are given, settings of another class than ``kind``, or a preset that is unknown.
+    """
+    if settings is None:
+        return kind.of(preset, model.settings)
+    if preset is not None:
+        raise UserError("settings and preset exclude each other: pass one of them", "settings")
+    if not isinstance(settings, kind):
+        raise UserError(f"settings must be of {kind.__module__}.{kind.__name__} for {model.name}, which is a "
+                        f"{model.family.title} model; got {type(settings).__module__}.{type(settings).__name__}",
+                        "settings")
+    return settings
+
+
 def check_option(model: Model, name: str) -> None:
     """Raise UserError for an option of a request that has no effect on this model."""
     family = model.family

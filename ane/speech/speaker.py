@@ -17,8 +17,8 @@ from ane.bundles import Model
 from ane.speech.delivery import delivered
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, report_nothing
-from ane.speech.settings import SpeechSettings, check_option
+from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, checked_voice, report_nothing
+from ane.speech.settings import SpeechSettings, check_option, chosen_settings
 from ane.speech.stream import Speech, Stream
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
@@ -107,11 +107,12 @@ class Speaker(ABC):
 
         Args:
             text: may have pauses, [pause:1.5s], or be SSML.
-            voice: a name, a path or a mix as on the command line, or what ``prepare`` returns; None: the default.
-            preset: a name of the model's presets, combined with its own settings; None: its default. Ignored when
-                ``settings`` are given.
+            voice: a name, a path (also a ``Path``) or a mix as on the command line, or what ``prepare`` returns; None:
+                the default.
+            preset: a name of the model's presets, combined with its own settings; None: its default. It and
+                ``settings`` exclude each other.
             seed: at least 0; None: a random one, which is in the result.
-            settings: None: those of the preset.
+            settings: of the speaker's class ``settings``; None: those of the preset.
             speed: more than 1 is faster.
             lexicon: respells words, or letters of other scripts (``ane.text.read_lexicon``).
             ssml: whether ``text`` is SSML; None: if it begins with "<speak".
@@ -125,8 +126,7 @@ class Speaker(ABC):
                 splitting off, a speed out of range, an unknown or unsuitable voice, an argument without effect on this
                 kind of model, a network that the model lacks, out of memory.
         """
-        if settings is None:
-            settings = self.settings.of(preset, self.model.settings)
+        settings, voice = chosen_settings(self.settings, self.model, preset, settings), checked_voice(voice)
         for name, value in (("voice", voice), ("seed", seed), ("cast", cast), ("quote_voice", quote_voice)):
             if value is not None:
                 check_option(self.model, name)
@@ -152,6 +152,8 @@ class Speaker(ABC):
 
         Work begins when the first result is requested. Results are yielded in order, each as soon as it is ready.
         """
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request, run = self._asked("", voice, preset, whole=True, **arguments)
         requests = [replace(request, text=text) for text in texts]
         chunks, facts, pieces = self._begin(requests, run)

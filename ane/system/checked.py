@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from ane.system.errors import UserError
 
 T = TypeVar("T")
+WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")     # kinds of faults
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
 
@@ -45,7 +46,8 @@ def first_fault(error: ValidationError, cls: type) -> str:
     stated = {key: getattr(limit, key) for limit in field.metadata for key in ("ge", "gt", "le", "lt")
               if getattr(limit, key, None) is not None}
     shown = repr(value) if isinstance(value, str) else value
-    wanted = choices_text(fault) or range_text(stated) or fault["msg"].removeprefix("Input should be ")
+    wanted = (WHOLE.get(fault["type"]) or choices_text(fault) or range_text(stated)
+              or fault["msg"].removeprefix("Input should be "))
     return f"{name} must be {wanted}, got {shown}"
 
 

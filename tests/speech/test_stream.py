@@ -1,8 +1,10 @@
 """Streams of speech: their delivery, the times of words, and limits of what is spoken."""
 
+import re
 from base64 import b64decode
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 import ane
 from ane.audio import read_audio
+from ane.models.tortoise.settings import Settings
 from ane.speech.delivery import BLOCK_SECONDS, delivered
 from ane.speech.request import Budget, Chunk, Piece, Run, Spending
 from ane.speech.stream import Speech
@@ -52,6 +55,24 @@ def test_a_notebook_shows_a_player(speech):
     assert shown.startswith("<audio controls")
     assert rate == 24000
     np.testing.assert_allclose(audio, speech.audio, atol=1e-4)
+
+
+@pytest.mark.parametrize(("bundle", "arguments", "message"), [
+    ("demo-fast", {"settings": Settings()}, "settings must be of ane.models.hibari.settings.HibariSettings"),
+    ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
+    ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
+    ("demo", {"voice": Path("none.wav")}, "none.wav: no such voice file"),
+    ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
+    ("demo-fast", {"seed": 1.5}, "seed must be a whole number, got 1.5")])
+def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        ane.load(bundle, "torch").speak("Hi.", **arguments)
+
+
+@pytest.mark.parametrize("texts", ["One", None, 3])
+def test_one_text_is_no_list_of_texts(texts):
+    with pytest.raises(UserError, match="texts must be a list of texts"):
+        next(ane.load(backend="torch").speak_all(texts))
 
 
 @pytest.mark.parametrize(("bundle", "voices"), [("demo", ["rms", "slt", "random"]), ("demo-fast", [])])

@@ -18,7 +18,8 @@ class Journey:
 
 
 @pytest.mark.parametrize(("values", "message"), [
-    ({"days": 0}, "days must be at least 1, got 0"), ({"days": "two"}, "days must be at least 1, got 'two'"),
+    ({"days": 0}, "days must be at least 1, got 0"), ({"days": "two"}, "days must be a whole number, got 'two'"),
+    ({"days": 1.5}, "days must be a whole number, got 1.5"),
     ({"days": 1, "by": "car"}, "by must be one of train, boat, got 'car'"),
     ({"days": 1, "share": 0.0}, "share must be above 0 and at most 1, got 0.0"),
     ({"days": 1, "speed": 3}, "speed must be from 0.5 to 2, got 3"),
