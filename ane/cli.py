@@ -82,7 +82,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if isinstance(error.__cause__ or error, BrokenPipeError) and getattr(error, "filename", None) is None and (
             isinstance(error, OSError) or "standard output" in str(error)):
-        return 1, ""            # whoever reads it, as `head` does, has enough
+        return 0, ""            # whoever reads it, as `head` does, has enough
     if isinstance(error, UserError):
         message = with_flags(error, args.parser)
     elif isinstance(error, OSError):

@@ -110,6 +110,13 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    value = natural(text)
+    if value > 65535:
+        raise argparse.ArgumentTypeError(f"it must be from 0 to 65535, got {value}")
+    return value
+
+
 def gigabytes(text: str) -> float:
     return _above_zero(text, "a number of GB above 0")
 

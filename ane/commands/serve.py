@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ane.bundles.opening import DEFAULT_BUNDLE
-from ane.commands.arguments import FullHelpAction, comma_separated, gigabytes, natural, positive, rare_group, seconds
+from ane.commands.arguments import FullHelpAction, comma_separated, gigabytes, port, positive, rare_group, seconds
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                     "Wyoming protocol. It ends on Ctrl-C or SIGTERM, when the requests that run have ended.")
     parser.add_argument("--host", default="127.0.0.1", metavar="H",
                         help="address to listen on (default: 127.0.0.1, this machine only)")
-    parser.add_argument("--port", type=natural, default=8880, metavar="N", help="0: any free one (default: 8880)")
-    parser.add_argument("--wyoming-port", type=natural, metavar="N", help="also serve Wyoming, for Home Assistant")
+    parser.add_argument("--port", type=port, default=8880, metavar="N", help="0: any free one (default: 8880)")
+    parser.add_argument("--wyoming-port", type=port, metavar="N", help="also serve Wyoming, for Home Assistant")
     parser.add_argument("--wyoming-host", default="", metavar="H",
                         help="address for Wyoming, which has no token (default: that of --host)")
     parser.add_argument("--models", type=names, default=(DEFAULT_BUNDLE,), metavar="A,B",

@@ -178,8 +178,7 @@ def test_a_stream_without_a_reader_ends_quietly(workplace, python):
                "| head -c 100 > /dev/null")
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=300,
                             check=False)
-    assert result.returncode
-    assert "Error" not in result.stderr
+    assert (result.returncode, "rror" in result.stderr) == (0, False)
 
 
 def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):

@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ane.__main__ import main as command_line
 from ane.audio import media, writer
 from ane.cli import main
 from ane.commands import voices
@@ -18,6 +20,7 @@ from ane.system import files
 from ane.system.errors import UserError
 from ane.system.interruption import Stopped, check_interrupted, interruptions, uninterrupted
 
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 STOPS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -272,3 +275,24 @@ def test_signals_during_an_exchange_of_folders_leave_the_new_one_complete(tmp_pa
         renew("new")
     assert (tmp_path / "bundle" / "weights").read_text() == "new"
     assert list(tmp_path.iterdir()) == [tmp_path / "bundle"]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_signal_while_the_command_line_is_imported_is_one_line(monkeypatch, capsys, stop):
+    """Also where a bare ``except`` around an import swallows the exception."""
+    class Finder:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "ane.cli":
+                with suppress(BaseException):
+                    signal.raise_signal(stop)
+
+    monkeypatch.delitem(sys.modules, "ane.cli")
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    assert command_line() == 128 + stop
+    assert capsys.readouterr().err == "ane: interrupted\n"
+
+
+def test_the_console_script_is_what_catches_signals_from_the_start():
+    [script] = [line for line in PYPROJECT.read_text().splitlines() if line.startswith("ane = ")]
+    assert script == 'ane = "ane.__main__:main"'
