@@ -77,8 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
 def describe_error(error: BaseException, stops: Interruptions, args: argparse.Namespace) -> tuple[int, str]:
     """Return the exit status for an error and the line to print, in rich's markup. A bug is raised again."""
     if stops.received:          # a library may have turned it into another error
-        plain = isinstance(error, KeyboardInterrupt | SystemExit)
-        cause = "" if plain else f" ({type(error).__name__}: {error})"
+        cause = "".join(f"; {note}" for note in getattr(error, "__notes__", ())) if isinstance(
+            error, KeyboardInterrupt | SystemExit) else f" ({type(error).__name__}: {error})"
         return 128 + stops.received[0], f"ane: interrupted{escape(cause)}; no file was left half-written"
     if isinstance(error.__cause__ or error, BrokenPipeError) and getattr(error, "filename", None) is None and (
             isinstance(error, OSError) or "standard output" in str(error)):

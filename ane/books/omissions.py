@@ -78,6 +78,11 @@ def omitted_text(omitted: Mapping[str, int]) -> str:
     return (", ".join(parts) or ("nothing" if read else "")) + read
 
 
+def can_be_kept(omitted: Mapping[str, int]) -> bool:
+    """Whether a rule that ``keep`` turns off left out one of these."""
+    return any(omitted.get(kind) for kind in (*OMISSIONS, "running-heads"))
+
+
 def counted_omissions(found: Counter[str]) -> dict[str, int]:
     """``COUNTED`` and ``TABLES``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
     notes = {"footnotes": max(found["footnotes"], found["marks"])}

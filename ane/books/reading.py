@@ -22,6 +22,7 @@ from ane.system.errors import UserError
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 SUBTITLES = (".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
 UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf": "RTF",
               b"BOOKMOBI": "a Kindle book"}
@@ -77,7 +78,12 @@ def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_t
             raise UserError(f"it is {what}: convert it to EPUB first, with Calibre for example")
     if suffix in MARKDOWN and len(data) > MAX_MARKDOWN:
         raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
-    text = decoded_text(data)
+    try:
+        text = decoded_text(data)
+    except UserError:
+        if b"\0" in data and not data.startswith(UTF16_MARKS):
+            raise UserError(f"it is no text, with NUL characters: ane reads {', '.join(SUFFIXES)}") from None
+        raise
     if suffix in SUBTITLES:
         return read_subtitles(text, keep_timing)
     if suffix in MARKDOWN:

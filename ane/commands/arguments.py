@@ -97,14 +97,13 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 # Argument types, for ``type=``
 
 def positive(text: str) -> int:
-    value = natural(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("it must be at least 1, got 0")
-    return value
+    return natural(text, 1)
 
 
-def natural(text: str) -> int:
+def natural(text: str, least: int = 0) -> int:
     """A whole number, 0 included."""
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 18 and int(text) < least:
+        raise argparse.ArgumentTypeError(f"it must be at least {least}, got {int(text)}")
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise argparse.ArgumentTypeError(f"it must be a whole number of at most 18 digits, got {text!r}")
     return int(text)

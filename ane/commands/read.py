@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
-from ane.commands import arguments
+from ane.commands import arguments, read_report
 from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_report import check_text, print_book_report, print_cast, print_contents, print_status, time_left
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
+WITHOUT_TAGS = (".aac", ".ogg")
 MAX_COVER = 16 << 20        # bytes
 POCKETSPHINX = "pocketsphinx"
 LOCAL = "local"             # of --ray without an address
@@ -170,7 +171,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     """Speak what is missing, write the files and report."""
     from ane.books.checking.retries import check_book
     from ane.books.narration import narrate
-    from ane.books.omissions import omitted_text
+    from ane.books.omissions import can_be_kept, omitted_text
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
 
@@ -196,13 +197,15 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         LOGGER.warning("changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
                        "and repeat the earlier options", ", ".join(changed))
     store.set_fact("identity", now)
+    read_report.note_forgotten_lexicon(store, args.lexicon)
     record_backend(store, speaker.synthesizer.backend.name)
     if document.omitted:
-        LOGGER.info("left out: %s; see --keep", omitted_text(document.omitted))
+        LOGGER.info("left out: %s%s", omitted_text(document.omitted),
+                    "; see --keep" if can_be_kept(document.omitted) else "")
     store.redo(args.redo)
     warn_of_languages(plan)
     console = message_console(args)
-    with ProgressDisplay(console, shown=not args.quiet) as progress:
+    with read_report.kept_chunks_stated(store), ProgressDisplay(console, shown=not args.quiet) as progress:
         def show(done: int, total: int, left: float | None) -> None:
             progress.update("chunks", done, total, time_left(left))
 
@@ -215,7 +218,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         else:
             spoken = narrate_on_cluster(args, store, plan, speaker.sample_rate, checker, seed, show, show_checked)
     written = write_book_files(store, options, prune=plan is whole)
-    print_book_report(console, store, written, spoken, len(plan.chunks))
+    part = read_report.part_of_book(args.chapters, args.preview, plan, whole)
+    print_book_report(console, store, written, spoken, len(plan.chunks), part)
     return 0
 
 
@@ -300,12 +304,19 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
+    from ane.audio.media import FORMATS, SUFFIXES
     from ane.books.output import OutputOptions
 
-    return OutputOptions(
+    options = OutputOptions(
         args.output, args.per_chapter, args.srt, args.vtt, args.times, args.word_times, args.loudness,
         document.title if args.title is None else args.title, document.author if args.author is None else args.author,
         document.cover if args.cover is None else read_cover(args.cover), args.playlist)
+    suffix, untagged = args.output.suffix.lower(), not args.times and args.output.suffix.lower() in WITHOUT_TAGS
+    uncovered = suffix in SUFFIXES and not ((suffix in FORMATS and FORMATS[suffix].cover) or args.playlist)
+    for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged)):
+        if getattr(args, name) is not None and is_lost:
+            raise UserError(f"{name} has no effect on {suffix}, which holds none: .m4b, .mp3, .flac and .epub do", name)
+    return options
 
 
 def read_cover(path: Path) -> "CoverImage":

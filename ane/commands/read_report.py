@@ -1,6 +1,7 @@
 """What `ane read` prints: the time left, the closing lines, and the state of a job."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -32,7 +33,8 @@ def time_left(seconds: float | None) -> str:
     return "" if seconds is None else f"{duration(seconds)} left"
 
 
-def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int) -> None:
+def print_book_report(console: Console, store: "JobStore", written: "WrittenBook", spoken: int, count: int,
+                      part: str) -> None:
     chunks = store.chunks()
     print_notes(chunks)
     for note in written.notes[:SHOWN_NOTES]:
@@ -46,7 +48,7 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
-                  f"seed {store.fact('seed')}; the job is kept in {store.path})")
+                  f"seed {store.fact('seed')}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
 
 
 def check_text(store: "JobStore", plan: "BookPlan", force: bool = False, advice: str = "or delete it") -> None:
@@ -64,6 +66,37 @@ def check_text(store: "JobStore", plan: "BookPlan", force: bool = False, advice:
     if missing:
         LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
                        "is written", missing, spoken)
+
+
+@contextmanager
+def kept_chunks_stated(store: "JobStore") -> Iterator[None]:
+    """An interruption within the block tells how much speech is kept."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        done, total, _ = store.progress()
+        stopped.add_note(f"{done} of {total} chunks are kept, and the same command goes on")
+        raise
+
+
+def note_forgotten_lexicon(store: "JobStore", lexicon: str | None) -> None:
+    former = store.fact("lexicon")
+    if former and not lexicon:
+        LOGGER.warning("the last run had --lexicon %s: the chunks that it respelt are spoken again, as they are spelt",
+                       former)
+    store.set_fact("lexicon", lexicon)
+
+
+def part_of_book(chapters: Sequence[int], preview: int | None, plan: "BookPlan", whole: "BookPlan") -> str:
+    """What the closing line says where less than the whole book is in the output; else ""."""
+    if len(plan.chunks) == len(whole.chunks):
+        return ""
+    numbers = f"{','.join(map(str, chapters))} of {len(whole.chapters)}"
+    parts = {"--chapters": f"chapter{'s' * (len(chapters) > 1)} {numbers}" if chapters else "",
+             "--preview": "a preview" if preview else ""}
+    flags = [flag for flag, part in parts.items() if part]
+    return (f"this is {' of '.join(parts[flag] for flag in reversed(flags))}: the same command without "
+            f"{' and '.join(flags)} writes the whole book")
 
 
 def print_notes(chunks: Sequence["StoredChunk"]) -> None:

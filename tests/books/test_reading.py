@@ -209,3 +209,9 @@ def test_a_table_of_contents_in_plain_text_is_left_out(tmp_path):
     text = "CONTENTS\n\nCHAPTER I\n\nCHAPTER II\n\nCHAPTER I\n\nThe text.\n\nCHAPTER II\n\nMore text.\n"
     assert texts(read(tmp_path, "a.txt", text)) == ["CHAPTER I", "The text.", "CHAPTER II", "More text."]
     assert texts(read(tmp_path, "a.txt", text, ("front-matter",)))[0] == "CONTENTS"
+
+
+def test_a_picture_is_told_what_can_be_read(tmp_path):
+    (tmp_path / "pond.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    with pytest.raises(UserError, match=r"pond\.png: it is no text, with NUL characters: ane reads \.txt, \.md, "):
+        read_document(tmp_path / "pond.png")

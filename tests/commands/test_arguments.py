@@ -54,6 +54,11 @@ def test_values_of_another_type_are_refused(read, text):
         read(text)
 
 
+def test_a_number_below_the_least_is_told_the_least():
+    with pytest.raises(argparse.ArgumentTypeError, match="it must be at least 1, got -3"):
+        positive("-3")
+
+
 def test_counts_are_sorted_and_unique():
     assert counts("16, 1,8,8") == (1, 8, 16)
 

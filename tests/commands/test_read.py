@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import zipfile
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, cap
     (workplace / "book.md").write_text(TEXT + "\n# Three\n\nHello there.\n" + "\nWords and more. " * 9)
     command = ["read", "book.md", "-o", "book.epub", *FAST, "--retries", "0"]
     assert main([*command, "--chapters", "3,2", "--preview", "1"]) == 0
-    assert "3 of 3 chunks spoken now" in capsys.readouterr().err
+    assert re.search(r"3 of 3 chunks spoken now.*; this is a preview of chapters 2,3 of 3: the same command without "
+                     "--chapters and --preview writes the whole book", capsys.readouterr().err)
     with zipfile.ZipFile("book.epub") as book:
         assert [name for name in book.namelist() if name.endswith("xhtml")] == [
             "EPUB/chapter-001.xhtml", "EPUB/chapter-002.xhtml", "EPUB/nav.xhtml"]
@@ -166,6 +168,12 @@ def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsy
     assert "[pause:300ms] is" not in printed
 
 
+def test_an_interruption_states_what_is_kept(workplace, capsys, monkeypatch):
+    monkeypatch.setattr("ane.books.narration.narrate", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert main(["read", "book.md", "-o", "book.wav", *FAST]) == 130
+    assert "interrupted; 0 of 4 chunks are kept, and the same command goes on; no file" in capsys.readouterr().err
+
+
 def test_a_lexicon_speaks_only_the_chunks_again_that_it_respells(workplace, capsys):
     command = ["read", "book.md", "-o", "book.wav", *FAST, "--retries", "0"]
     assert main(command) == 0
@@ -175,6 +183,8 @@ def test_a_lexicon_speaks_only_the_chunks_again_that_it_respells(workplace, caps
     assert "1 of 4 chunks spoken now" in capsys.readouterr().err
     chunk = json.loads((workplace / "book.json").read_text())["chapters"][0]["chunks"][1]
     assert [word["word"] for word in chunk["words"]] == ["Hello", "there."]
+    assert main(command) == 0
+    assert "the last run had --lexicon words.tsv: the chunks" in " ".join(capsys.readouterr().err.split())
 
 
 def test_another_precision_keeps_what_was_spoken_and_says_so(workplace, capsys):
