@@ -20,6 +20,7 @@ from typing import Any
 import soundfile
 
 from ane.bench.records import BenchRow, Spread
+from ane.bundles import open_model
 from ane.commands.arguments import comma_separated, counts
 from ane.system.errors import UserError
 from benchmarks.harness import Benchmark, BenchmarkResult, check_names, model_name
@@ -76,8 +77,8 @@ def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) 
         text.write_text(drawn_text(minutes), encoding="utf-8")
         source = ["-f", str(text), "--threads", str(options.threads)] if command == "say" else [str(text)]
         seconds, peak, private = run_command(
-            sys.executable, "-m", "ane", command, *source, "--bundle", options.bundle or "demo", "--preset", preset,
-            "--seed", "0", "-q", "--backend", "torch:cpu", "-o", str(sound))
+            sys.executable, "-m", "ane", command, *source, "--bundle", options.bundle or "demo",
+            *(["--preset", preset, "--seed", "0"] if preset else []), "-q", "--backend", "torch:cpu", "-o", str(sound))
         figures = {"audio_s": soundfile.info(sound).duration, **({"private_gb": private / 1e9} if private else {})}
         return BenchRow(f"ane {command}", "process", "s", {"preset": preset, "minutes": minutes},
                         Spread.of([seconds]), figures, peak)
@@ -86,8 +87,9 @@ def speak(command: str, preset: str, minutes: int, options: argparse.Namespace) 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     check_names("--commands", options.commands, COMMANDS)
     rows = []
+    usual = ["fastest", "1x10"] if open_model(options.bundle or "demo").presets else [""]
     for minutes in options.minutes:
-        for preset in options.presets:
+        for preset in options.presets or usual:
             for command in options.commands:
                 rows.append(speak(command, preset, minutes, options))
                 print(rows[-1].competitor, preset, f"{minutes} minutes: {rows[-1].peak_bytes / 1e6:.0f} MB", flush=True)
@@ -96,8 +98,7 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 def add_options(add: Callable[..., Any]) -> None:
     add("--minutes", type=counts, default=[1, 10, 60], metavar="N,…", help="of speech (default: 1,10,60)")
-    add("--presets", type=comma_separated, default=["fastest", "1x10"], metavar="NAME,…",
-        help="(default: fastest,1x10)")
+    add("--presets", type=comma_separated, metavar="NAME,…", help="(default: fastest,1x10, where a model has presets)")
     add("--commands", type=comma_separated, default=list(COMMANDS), metavar="NAME,…", help="(default: say,read)")
 
 
