@@ -23,6 +23,13 @@ def test_a_limit_must_be_positive(capsys, option):
     assert option in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--port", "--wyoming-port"])
+def test_a_port_is_a_number_of_16_bits(capsys, option):
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", option, "65536"])
+    assert f"argument {option}: it must be from 0 to 65535, got 65536" in capsys.readouterr().err
+
+
 def test_nothing_is_allowed_unless_it_is_asked_for(monkeypatch):
     monkeypatch.delenv("ANE_TOKEN", raising=False)
     settings = settings_of()
