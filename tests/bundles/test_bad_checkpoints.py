@@ -77,6 +77,9 @@ def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(direct
     tokenizer["model"]["vocab"]["zzz"] = 5000
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
     assert "gives 'zzz' the id 5000, and the decoder's vocabulary has ids up to " in refusal(directory)
+    (directory / "tokenizer.json").unlink()
+    fewer = {"autoregressive.pth": {"number_text_tokens": 200, "start_text_token": 199}}
+    assert "has no tokenizer.json, and the one used in its place gives" in refusal(directory, fewer)
 
 
 # Bad files

@@ -180,12 +180,14 @@ def states_vocabulary(config: Mapping[str, Any]) -> bool:
 
 
 def check_vocabulary(tokenizer: str, text_tokens: int, path: Path) -> None:
-    """Raise UserError when a tokenizer.json at ``path`` has an id beyond the decoder's text tokens."""
-    ids = Tokenizer(tokenizer, source=str(path / "tokenizer.json")).ids
+    """Raise UserError when the tokenizer.json at ``path``, or its substitute, has an id beyond the text tokens."""
+    own = path / "tokenizer.json"
+    source = str(own) if os.path.isfile(own) else f"{path} has no tokenizer.json, and the one used in its place"
+    ids = Tokenizer(tokenizer, source=source).ids
     token = max(ids, key=ids.__getitem__, default="")
     if token and ids[token] > text_tokens:
-        raise UserError(f"{path / 'tokenizer.json'} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
-                        f"has ids up to {text_tokens}: take the tokenizer.json that the decoder was trained with")
+        raise UserError(f"{source} gives {token!r} the id {ids[token]}, and the decoder's vocabulary "
+                        f"has ids up to {text_tokens}: add the tokenizer.json that the decoder was trained with")
 
 
 def with_vocabulary(config: Any, entries: Entries) -> Any:
