@@ -227,6 +227,7 @@ def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], 
             (Path(tempfile.gettempdir()), 2 * largest, "set TMPDIR to another folder")):
         free = shutil.disk_usage(folder).free
         if free < needed:
-            unit, name = (1e9, "GB") if needed >= 1e9 else (1e6, "MB")
-            raise UserError(f"converting needs about {needed / unit:.3g} {name} at {folder} and "
-                            f"{free / unit:.3g} {name} are free: delete something, {advice}, or convert fewer networks")
+            unit, name, digits = (1e9, "GB", 1) if needed >= 1e9 else (1e6, "MB", 0)
+            raise UserError(f"converting needs about {needed / unit:.{digits}f} {name} at {folder} and "
+                            f"{free / unit:.{digits}f} {name} are free: delete something, {advice}, or convert fewer "
+                            "networks")

@@ -141,7 +141,7 @@ class WrittenBook:
 def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
                    sources: Sequence[Path], force: bool) -> None:
     """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or, unless ``force``,
-    one that this job did not write, or one beside the sound that was changed since. ``titles``, ``numbers``: as of
+    one that this job did not write, or that was changed since. ``titles``, ``numbers``: as of
     ``OutputOptions.paths``."""
     written, prints = store.fact("written") or {}, store.fact("prints") or {}
     # by their names, since a job is beside its output, and both may have been moved or be named from another folder
@@ -163,11 +163,12 @@ def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str
 
 def print_of(path: Path) -> str:
     """A digest of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_edited(path: Path, prints: Mapping[str, str]) -> bool:
-    """Whether a file is other than the job wrote it. ``prints``: of the files beside the sound, by name."""
+    """Whether a file is other than the job wrote it. ``prints``: of what it wrote, by name."""
     return path.name in prints and path.is_file() and print_of(path) != prints[path.name]
 
 
@@ -198,12 +199,12 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])
-        beside = options.beside(titles, numbers)
-        store.set_fact("outputs", [os.path.abspath(path) for path in [*options.paths(titles, numbers), *beside]])
-        kept = {name: seen for name, seen in prints.items() if name not in {path.name for path in beside}}
+        outputs = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
+        store.set_fact("outputs", [os.path.abspath(path) for path in outputs])
+        kept = {name: seen for name, seen in prints.items() if name not in {path.name for path in outputs}}
         store.set_fact("prints", kept)      # an interruption leaves none of a file that was replaced
         book = _write(store, timeline, options)
-        store.set_fact("prints", kept | {path.name: print_of(path) for path in beside if path.is_file()})
+        store.set_fact("prints", kept | {path.name: print_of(path) for path in outputs if path.is_file()})
         book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)],
                        notes=late_cues(timeline, blocks))
         if prune:

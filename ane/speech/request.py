@@ -18,7 +18,6 @@ from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages
 from ane.text.cast import Cast
 from ane.text.passages import PLAIN, Delivery, Passage
-from ane.voices import Voice
 
 FREE = 4096             # characters that a lexicon may add to any text
 
@@ -71,6 +70,8 @@ Markup = Literal["auto", "ssml", "none"]
 
 def checked_voice(voice: Any) -> Any:
     """A voice as requests take it: the text of a path. Raises UserError for what no model takes."""
+    from ane.voices import Voice  # imports torch, which flags do not need
+
     if isinstance(voice, Path):
         return os.path.abspath(voice)       # with a separator: it is no name
     if voice is not None and not isinstance(voice, str | Voice):

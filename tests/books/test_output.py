@@ -334,6 +334,11 @@ def test_subtitles_that_were_edited_are_left_and_replaced_by_force_alone(tmp_pat
         write_book_files(store, options)
         check_replaced(store, options, ["A"], [1], [], force=False)
     assert subtitles.read_text() != "edited"
+    with closing(JobStore(tmp_path / "job")) as store, path.open("ab") as sound:
+        sound.write(b"a tag")
+        sound.flush()
+        with pytest.raises(UserError, match=r"book\.wav was changed since this job wrote it"):
+            check_replaced(store, options, ["A"], [1], [], force=False)
 
 
 def test_a_disk_that_is_full_before_the_output_is_begun_is_named(job, tmp_path, monkeypatch):

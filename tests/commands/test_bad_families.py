@@ -29,7 +29,7 @@ def work(workplace: Path) -> Path:
     ({"layer.weight": torch.zeros(2)}, "of no model that this version knows: it holds layer.weight; FastSpeech"),
     ({letter: torch.zeros(2) for letter in "abcdefgh"}, "it holds a, b, c, d, e, f and 2 more; FastSpeech"),
     ({"epoch": 3, "optimizers": []}, "is the state of a trainer, whose weights are in another file"),
-    ([1, 2], "is a checkpoint of no model"), (torch.zeros(3), "is a checkpoint of no model"),
+    ([1, 2], "contains a list, not a state dict"), (torch.zeros(3), "contains a Tensor, not a state dict"),
     ({"model_state_dict": {}}, "Whisper's dims and model_state_dict"), (b"junk", "is not a PyTorch checkpoint")])
 def test_a_foreign_file(complain: Complain, work: Path, content: object, fault: str) -> None:
     if isinstance(content, bytes):
