@@ -1,6 +1,6 @@
 """The command line, `ane COMMAND`: each command is a module of ``ane.commands``; this one reports their errors.
 
-Only the module of the command that is given is imported, which saves a tenth of a second; for a list of them, all.
+Only the module of the command that is given is imported: those of the others take time. For a list of them all are.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
 # in the order of the help; each with its module
-COMMANDS = {**{name: name for name in ("say", "read", "serve", "voices", "transcribe")}, "import": "import_model",
-            **{name: name for name in ("convert", "verify", "plan")}, "export-swift": "export_swift",
-            **{name: name for name in ("bench", "cache", "doctor")}}
+NAMES = ("say", "read", "serve", "voices", "transcribe", "import", "convert", "verify", "plan", "export-swift", "bench",
+         "cache", "doctor")
+COMMANDS = {name: name.replace("-", "_") for name in NAMES} | {"import": "import_model"}
 
 # Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
 # the length of a text. It is read when torch first computes.

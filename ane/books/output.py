@@ -1,6 +1,5 @@
 """From a finished job to the files that people keep: one for the book, or one a chapter, with subtitles and times."""
 
-import hashlib
 import math
 import os
 import re
@@ -31,6 +30,7 @@ from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.narration import POLL, leases_renewed
 from ane.books.plan import digest_of
 from ane.books.store import JobStore
+from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, flush, write_json
 
@@ -143,7 +143,7 @@ def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str
     """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or, unless ``force``,
     one that this job did not write, or that was changed since. ``titles``, ``numbers``: as of
     ``OutputOptions.paths``."""
-    written, prints = store.fact("written") or {}, store.fact("prints") or {}
+    written, hashes = store.fact("written") or {}, store.fact("hashes") or {}
     # by their names, since a job is beside its output, and both may have been moved or be named from another folder
     own = {Path(file).name for file in [*(file for file, _ in written.get("files", [])), *(store.fact("outputs") or []),
                                         *written.get("book", {}).get("former", [])]}
@@ -157,19 +157,13 @@ def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str
         advice = "move it, choose another output, or add force=True to replace it"
         if path.name not in own:
             raise UserError(f"{path} exists, and this job did not write it: {advice}")
-        if is_edited(path, prints):
+        if is_edited(path, hashes):
             raise UserError(f"{path} was changed since this job wrote it: {advice}")
 
 
-def print_of(path: Path) -> str:
-    """A digest of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def is_edited(path: Path, prints: Mapping[str, str]) -> bool:
-    """Whether a file is other than the job wrote it. ``prints``: of what it wrote, by name."""
-    return path.name in prints and path.is_file() and print_of(path) != prints[path.name]
+def is_edited(path: Path, hashes: Mapping[str, str]) -> bool:
+    """Whether a file is other than the job wrote it. ``hashes``: of what it wrote, by name."""
+    return path.name in hashes and path.is_file() and sha256_of(path) != hashes[path.name]
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True) -> WrittenBook:
@@ -192,8 +186,8 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         numbers = [chapter.number for chapter in timeline.chapters]
         written = store.fact("written") or {}
         before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
-        prints = store.fact("prints") or {}
-        options = with_former_companions(options, titles, numbers, before, prints)
+        hashes = store.fact("hashes") or {}
+        options = with_former_companions(options, titles, numbers, before, hashes)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
                             {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())},
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
@@ -201,10 +195,10 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
             return WrittenBook(**written["book"])
         outputs = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
         store.set_fact("outputs", [os.path.abspath(path) for path in outputs])
-        kept = {name: seen for name, seen in prints.items() if name not in {path.name for path in outputs}}
-        store.set_fact("prints", kept)      # an interruption leaves none of a file that was replaced
+        kept = {name: seen for name, seen in hashes.items() if name not in {path.name for path in outputs}}
+        store.set_fact("hashes", kept)      # an interruption leaves none of a file that was replaced
         book = _write(store, timeline, options)
-        store.set_fact("prints", kept | {path.name: print_of(path) for path in outputs if path.is_file()})
+        store.set_fact("hashes", kept | {path.name: sha256_of(path) for path in outputs if path.is_file()})
         book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)],
                        notes=late_cues(timeline, blocks))
         if prune:
@@ -215,14 +209,14 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
 
 
 def with_former_companions(options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                           before: Sequence[str], prints: Mapping[str, str]) -> OutputOptions:
+                           before: Sequence[str], hashes: Mapping[str, str]) -> OutputOptions:
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
-    which a file was changed since (``prints``: as of ``is_edited``) is left as it is."""
+    which a file was changed since (``hashes``: as of ``is_edited``) is left as it is."""
     if options.is_epub:
         return options
     kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
             if str(file) in before and file.exists() and file not in options.of_folder]
-    edited = {file.suffix for file in kept if is_edited(file, prints)}
+    edited = {file.suffix for file in kept if is_edited(file, hashes)}
     made: dict[str, Any] = {file.suffix[1:]: True for file in kept if file.suffix not in edited}
     return replace(options, **made)
 

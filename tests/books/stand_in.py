@@ -8,6 +8,7 @@ import numpy as np
 
 from ane.books.document import HEADING, PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate
+from ane.books.output import OutputOptions, WrittenBook, write_book_files
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
@@ -62,6 +63,15 @@ def run_job(folder: Path, document: Document, speaker: StandInSpeaker | None = N
         store.adopt(plan)
         store.redo(redo)
         return narrate(store, plan, speaker, lambda done, total, left: None)
+    finally:
+        store.close()
+
+
+def write(job: Path, path: Path, **options) -> WrittenBook:
+    """Write the files of a finished job."""
+    store = JobStore(job)
+    try:
+        return write_book_files(store, OutputOptions(path, **options))
     finally:
         store.close()
 

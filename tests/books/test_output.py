@@ -22,13 +22,13 @@ from ane.books import job_database, output
 from ane.books import store as store_module
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import narrate, sound_of
-from ane.books.output import OutputOptions, WrittenBook, check_replaced, write_book_files
+from ane.books.output import OutputOptions, check_replaced, write_book_files
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from tests.audio.test_loudness import measured
-from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job
+from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, write
 
 SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"   # would open a port
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff", ".aif"), (".m4b", ".m4a", ".mp3", ".flac")
@@ -39,14 +39,6 @@ def job(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("job") / "job"
     run_job(folder, book())
     return folder
-
-
-def write(job: Path, path: Path, **options) -> WrittenBook:
-    store = JobStore(job)
-    try:
-        return write_book_files(store, OutputOptions(path, **options))
-    finally:
-        store.close()
 
 
 def image(kind: str) -> CoverImage:
@@ -262,83 +254,6 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     assert (tmp_path / "book.wav").read_bytes() == expected
     first.close()
     second.close()
-
-
-def test_a_file_that_the_job_did_not_write_is_not_replaced(job, tmp_path):
-    options = OutputOptions(tmp_path / "talk.wav", srt=True)
-    (tmp_path / "talk.srt").write_text("the user's")
-    jobs = JobStore(job)
-    with pytest.raises(UserError, match=r"talk\.srt is what is read: choose another output"):
-        check_replaced(jobs, options, ["A"], [1], [tmp_path / "talk.srt"], force=True)
-    with pytest.raises(UserError, match=r"talk\.srt exists, and this job did not write it: move it, .*force=True"):
-        check_replaced(jobs, options, ["A"], [1], [], force=False)
-    check_replaced(jobs, options, ["A"], [1], [], force=True)
-    write_book_files(jobs, options)
-    check_replaced(jobs, options, ["A"], [1], [], force=False)
-    jobs.close()
-
-
-def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_named(tmp_path):
-    job = tmp_path / "job"
-    run_job(job, book(4))
-    assert write(job, tmp_path / "book.wav", srt=True).former == []
-    before = (tmp_path / "book.srt").stat().st_mtime_ns
-    again = write(job, tmp_path / "book.wav", title="Another")
-    assert (tmp_path / "book.srt").stat().st_mtime_ns != before
-    assert str(tmp_path / "book.srt") in again.files
-    chapters = write(job, tmp_path / "book.wav", per_chapter=True)
-    assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
-
-
-def test_a_sound_that_the_job_did_not_write_is_not_replaced(tmp_path):
-    run_job(tmp_path / "job", book(4))
-    options, path = OutputOptions(tmp_path / "own.wav"), tmp_path / "own.wav"
-    with closing(JobStore(tmp_path / "job")) as store:
-        path.touch()
-        check_replaced(store, options, ["A"], [1], [], force=False)     # nothing is lost with an empty file
-        path.write_text("my own podcast")
-        with pytest.raises(UserError, match=r"own\.wav exists, and this job did not write it: move it, .*force=True"):
-            check_replaced(store, options, ["A"], [1], [], force=False)
-        check_replaced(store, options, ["A"], [1], [], force=True)
-        write_book_files(store, options)
-        titles = store.fact("chapters")
-        write_book_files(store, OutputOptions(path, per_chapter=True))
-        for each in (options, OutputOptions(path, per_chapter=True)):
-            check_replaced(store, each, titles, [1], [], force=False)
-
-
-def test_the_output_of_a_job_that_was_moved_is_still_its_own(tmp_path, monkeypatch):
-    run_job(tmp_path / "there" / "book.wav.job", book(4))
-    monkeypatch.chdir(tmp_path)
-    write(Path("there", "book.wav.job"), Path("there", "book.wav"), srt=True)
-    (tmp_path / "there").rename(tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    with closing(JobStore(Path("book.wav.job"))) as store:
-        check_replaced(store, OutputOptions(Path("book.wav"), srt=True), ["A"], [1], [], force=False)
-
-
-def test_subtitles_that_were_edited_are_left_and_replaced_by_force_alone(tmp_path):
-    run_job(tmp_path / "job", book(4))
-    path, subtitles = tmp_path / "book.wav", tmp_path / "book.srt"
-    write(tmp_path / "job", path, srt=True, vtt=True)
-    subtitles.write_text("edited")
-    again = write(tmp_path / "job", path, title="Another")
-    assert subtitles.read_text() == "edited"
-    assert again.former == [str(subtitles)]
-    assert str(tmp_path / "book.vtt") in again.files
-    options = OutputOptions(path, srt=True)
-    with closing(JobStore(tmp_path / "job")) as store:
-        with pytest.raises(UserError, match=r"book\.srt was changed since this job wrote it: move it, .*force=True"):
-            check_replaced(store, options, ["A"], [1], [], force=False)
-        check_replaced(store, options, ["A"], [1], [], force=True)
-        write_book_files(store, options)
-        check_replaced(store, options, ["A"], [1], [], force=False)
-    assert subtitles.read_text() != "edited"
-    with closing(JobStore(tmp_path / "job")) as store, path.open("ab") as sound:
-        sound.write(b"a tag")
-        sound.flush()
-        with pytest.raises(UserError, match=r"book\.wav was changed since this job wrote it"):
-            check_replaced(store, options, ["A"], [1], [], force=False)
 
 
 def test_a_disk_that_is_full_before_the_output_is_begun_is_named(job, tmp_path, monkeypatch):
