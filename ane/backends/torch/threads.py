@@ -37,7 +37,7 @@ def seconds_waiting() -> float:
         try:
             with open(f"{task.path}/schedstat", "rb") as file:
                 waiting += int(file.read().split()[1])
-        except FileNotFoundError:       # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):     # it has ended before the file was opened, or since
             continue
     return waiting / 1e9
 

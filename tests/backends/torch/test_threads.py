@@ -1,11 +1,15 @@
 """On a machine with other work, torch computes with fewer threads while they would wait for cores."""
 
+import builtins
+import os
+
 import numpy as np
 import pytest
 import torch
 
+from ane.backends.torch import threads
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.threads import ThreadGovernor
+from ane.backends.torch.threads import ThreadGovernor, seconds_waiting
 from tests.random_model import RandomModel
 
 
@@ -104,6 +108,43 @@ def test_where_the_system_does_not_tell_nothing_is_changed():
         raise FileNotFoundError
 
     assert not ThreadGovernor(unknown, unknown).active
+
+
+@pytest.fixture
+def two_threads(tmp_path, monkeypatch):
+    """A folder of tasks in place of the system's: the threads 1 and 2, which waited 1 and 2 seconds."""
+    for task in "12":
+        (tmp_path / task).mkdir()
+        (tmp_path / task / "schedstat").write_text(f"7 {task}000000000 9\n")
+    monkeypatch.setattr(threads, "TASKS", tmp_path)
+    return tmp_path
+
+
+def test_a_thread_that_ends_before_its_file_is_opened_is_left_out(two_threads):
+    assert seconds_waiting() == 3.0
+    (two_threads / "1" / "schedstat").unlink()
+    assert seconds_waiting() == 2.0
+
+
+def test_a_thread_that_ends_while_its_file_is_read_is_left_out(two_threads, monkeypatch):
+    class EndedThread:
+        """The file of a thread that ended after it was opened: Linux answers ESRCH."""
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def read(self):
+            raise ProcessLookupError(3, "No such process")
+
+    def opened(file, *args, **kwargs):
+        ended = os.fspath(file) == str(two_threads / "1" / "schedstat")
+        return EndedThread() if ended else builtins.open(file, *args, **kwargs)
+
+    monkeypatch.setattr(threads, "open", opened, raising=False)
+    assert seconds_waiting() == 2.0
 
 
 class RecordedGovernor:
