@@ -1,8 +1,7 @@
 """Compares every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
 
 The interpreter's figures, in float32, with the rounding of fp16, and with small numbers flushed as on an M1, are those
-that the conversion recorded. Apple's Core AI, where it is installed, runs all functions in float32, and in fp16, which
-is slow, the one with the smallest bucket of each kind.
+that the conversion recorded. Apple's Core AI, where it is installed, runs all functions in float32.
 """
 
 import argparse
@@ -18,7 +17,7 @@ from ane.bundles.opening import is_embedded
 from ane.commands.packages import cached_packages
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from converters.proof.parity import FLUSHED, MATHS, ROUNDING
-from converters.proof.verify import choose_packages, runner_named, smallest_functions, verify
+from converters.proof.verify import choose_packages, runner_named, verify
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
@@ -28,11 +27,9 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         (Path(package.path).stem, name): {f"interpreter {name}": function.parity.get(key) for key, name in (
             (MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))}
         for package in model.packages for name, function in package.functions.items()}
-    chosen = choose_packages(model)
-    smallest = [(package, smallest_functions(package)) for package, _ in chosen]
-    for runner, functions in (("coreai", chosen), ("coreai:fp16", smallest)) if find_spec("coreai") else ():
-        for one in verify(model, functions, runner_named(runner), progress=print):
-            found[one.package, one.function]["Core AI fp16" if runner.endswith("fp16") else "Core AI fp32"] = one.snr
+    if find_spec("coreai"):
+        for one in verify(model, choose_packages(model), runner_named("coreai"), progress=print):
+            found[one.package, one.function]["Core AI fp32"] = one.snr
     rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
                      figures["interpreter fp16"] and Spread.of([figures["interpreter fp16"]]), figures)
             for (package, name), figures in found.items()]

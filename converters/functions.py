@@ -14,7 +14,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.bundles.bundle import Bundle
-from ane.bundles.family import Config, ModelFamily, Network, find_family
+from ane.bundles.family import ModelFamily, Network, find_family
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 
@@ -125,8 +125,6 @@ class ConvertibleModel:
             (default: 1).
         slots: the default numbers of slots of steps of so many lanes. None: the model has no decoder.
         before_tracing: makes a reference traceable; called before ONNX graphs are built.
-        published_names: activations of a kind of function, by the names that the model's authors give them → paths of
-            the modules that return the same; no module: the host makes it.
     """
 
     networks: str
@@ -135,7 +133,6 @@ class ConvertibleModel:
     scales: "Mapping[str, Callable[[nn.Module], float]]" = field(default_factory=dict)
     slots: Callable[[Model, int], Sizes] | None = None
     before_tracing: "Callable[[nn.Module, torch.dtype], None]" = lambda network, dtype: None
-    published_names: Callable[[str, Config], Mapping[str, tuple[str, ...]]] = lambda kind, config: {}
 
     @property
     def buckets(self) -> dict[str, Bucket]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ane.backends.packaged.functions import Runtime
     from ane.bundles import Model
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai", "coreai:fp16",
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 LOGGER = logging.getLogger(__name__)
@@ -92,9 +92,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
             ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT only when it is
             named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
-            operation; "coreai" runs them on Apple's Core AI in float32, "coreai:fp16" in the precision that they
-            declare; "auto" is ``resolve``'s choice, and networks that Core ML then refuses run on other compute units,
-            else on torch.
+            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is ``resolve``'s choice, and networks
+            that Core ML then refuses run on other compute units, else on torch.
         precision, threads, keep, others: the fields of ``EngineOptions``.
 
     Raises:
@@ -168,7 +167,7 @@ def package_runtime(kind: str, device: str) -> "Runtime":
     if kind == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 
-        return CoreAIRuntime(fp16=device == "fp16")
+        return CoreAIRuntime()
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
 

@@ -120,11 +120,6 @@ def gigabytes(text: str) -> float:
     return _above_zero(text, "a number of GB above 0")
 
 
-def error(text: str) -> float:
-    """A finite number above 0, such as 1e-4."""
-    return _above_zero(text, "a number above 0, such as 1e-4")
-
-
 def seconds(text: str) -> float:
     """A finite number of seconds above 0."""
     return _above_zero(text, "a number of seconds above 0")

@@ -2,8 +2,7 @@
 one package of any kind."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,20 +18,19 @@ from ane.system.files import check_output_file, replacing, write_json
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
-    from converters.proof.comparison import LayerComparison
     from converters.proof.package_run import PackageRun
     from converters.proof.verify import FunctionCheck
 
-CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai", "coreai:fp16")
-BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks", "tolerance"), ("inputs", "expect", "threshold", "output")
+CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai")
+BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks"), ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
-as in `ane convert`. --layers compares every value that a module of the network returns, too, element by element, for
-FastSpeech also under the names of NVIDIA's verify_trt.py; with mil:fp16 and coreml it also measures the loss of each
-operation compared with the same program in float32. It also converts each function again and names the first
-operation that differs. On coreml, where looking inside compiles models, only functions that fail are searched for it,
-against the interpreter. The exit status is 1 when a function is below its threshold.
+as in `ane convert`. --layers compares every value of a Core ML package that a module of the network returns, too; with
+mil:fp16 it also measures the loss of each operation compared with the same program in float32. It also converts each
+function again and names the first operation that differs. On coreml, where looking inside compiles models, only
+functions that fail are searched for it, against the interpreter. The exit status is 1 when a function is below its
+threshold.
 
 With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
 --inputs, on any machine.
@@ -60,17 +58,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--against", choices=(*CORE_ML_RUNNERS, *ONNX_RUNNERS), default="mil",
                         help="what runs the packages: the interpreter in float32 (mil, the default), with the rounding "
                              "of fp16 (mil:fp16), also with numbers below 6e-5 as 0, as on an M1 (mil:flush), Core ML "
-                             "(coreml, on a Mac), Apple's Core AI in float32 (coreai) or "
-                             "in fp16 (coreai:fp16), or ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
+                             "(coreml, on a Mac), Apple's Core AI (coreai), or "
+                             "ONNX Runtime for a bundle's ONNX packages (onnx, onnx:cuda "
                              "and so on)")
     parser.add_argument("--compute-units", choices=COMPUTE_UNITS, metavar="UNITS",
                         help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
                              "states)")
     parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
-    parser.add_argument("--tolerance", type=arguments.error, metavar="X",
-                        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
-    parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
-                        help="with --layers: keep both tensors of every value in FILE; of a --package, its values")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=verify_command)
 
@@ -80,15 +74,12 @@ def verify_command(args: argparse.Namespace) -> int:
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
         if getattr(args, flag):
             raise UserError(f"--{flag} has no effect {'with' if args.package else 'without'} --package")
-    for flag in ("dump", "tolerance"):
-        if getattr(args, flag) is not None and not args.layers:
-            raise UserError(f"--{flag} has no effect without --layers, which measures what it is about: add --layers")
-    for flag in ("dump", "output"):
-        path = getattr(args, flag)
-        if path:
-            if path.suffix != ".npz":
-                raise UserError(f"--{flag} {path}: the file must end in .npz")
-            check_output_file(path)
+    if args.layers and args.against in ONNX_RUNNERS:
+        raise UserError(f"--layers has no effect with --against {args.against}: it looks inside Core ML packages")
+    if args.output:
+        if args.output.suffix != ".npz":
+            raise UserError(f"--output {args.output}: the file must end in .npz")
+        check_output_file(args.output)
     if args.json:
         check_output_file(args.json)
     return verify_package(args) if args.package else verify_bundle(args)
@@ -101,8 +92,8 @@ def verify_bundle(args: argparse.Namespace) -> int:
     console = message_console(args)
     model = open_bundle(args, console)
     chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
-    with status_display(console, "verifying") as show, layer_comparison(args) as layers:
-        results = verify(model, chosen, runner, layers, show)
+    with status_display(console, "verifying") as show:
+        results = verify(model, chosen, runner, args.layers, show)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.json != "-":
@@ -120,15 +111,6 @@ def open_bundle(args: argparse.Namespace, console: Console) -> "Bundle":
     if is_embedded(found) and args.against in CORE_ML_RUNNERS:
         found = with_packages(open_model(args.bundle or DEMO), "mil", console).path
     return UnverifiedBundle(found)
-
-
-@contextmanager
-def layer_comparison(args: argparse.Namespace) -> "Iterator[LayerComparison | None]":
-    """How --layers compares; the file of --dump exists when the block ends without an error."""
-    from converters.proof.comparison import TOLERANCE, LayerComparison, tensor_dump
-
-    with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
-        yield LayerComparison(args.tolerance or TOLERANCE, dump) if args.layers else None
 
 
 def raise_failures(results: "Sequence[FunctionCheck]") -> None:
@@ -155,7 +137,6 @@ def verify_package(args: argparse.Namespace) -> int:
     """Run a function on the arrays of files. Raises UserError when an output is below the threshold, at the end."""
     import numpy as np
 
-    from converters.proof.comparison import tensor_dump
     from converters.proof.package_run import THRESHOLD, read_arrays, run_package
     from converters.proof.verify import runner_named
 
@@ -168,8 +149,7 @@ def verify_package(args: argparse.Namespace) -> int:
     expected = read_arrays(args.expect) if args.expect else {}
     calls = [read_arrays(path) for path in args.inputs]
     runner = runner_named(args.against, args.compute_units)
-    with tensor_dump(args.dump) if args.dump else nullcontext() as dump:
-        run = run_package(args.package, args.function, runner, calls, expected, args.layers, dump)
+    run = run_package(args.package, args.function, runner, calls, expected, args.layers)
     if args.output:
         with replacing(args.output) as temporary, temporary.open("wb") as file:
             np.savez(file, **run.outputs)

@@ -12,13 +12,11 @@ from ane.commands.messages import plain_table
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
-    from converters.proof.comparison import ComparedValue, TensorSummary
+    from converters.proof.comparison import ComparedValue
     from converters.proof.package_run import PackageRun, RunValue
     from converters.proof.verify import FunctionCheck, Runner
 
 WIDTH = 100
-# of a value and its reference: mean ± standard deviation of both, mean and largest absolute error
-ELEMENT_HEADINGS = ("torch", "package", "mean error", "largest error", "out of tolerance", "identical")
 COSTLIEST = 12          # operations shown of those that lose most
 COLUMNS = """\
 dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert` \
@@ -44,7 +42,6 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
     if len(results) == 1:
         one, = results
         console.print(value_table(one))
-        print_published(console, results)
         if one.operations:
             console.print(loss_table(f"{one.function}: operations that lose most against float32",
                                      by_loss(one.operations)[:COSTLIEST]))
@@ -52,7 +49,6 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
             console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
     else:
         console.print(layer_table(results))
-        print_published(console, results)
         console.print("For every value of a function, name it with --function, or see --json.")
     if not all(one.values for one in results):
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
@@ -99,38 +95,12 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
 def value_table(one: "FunctionCheck") -> Table:
     """One row per value that a module of the network returns, in program order."""
     table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
-                        "dB", "scale", *ELEMENT_HEADINGS, "", numbers=(2, 3, 6, 7, 8))
+                        "dB", "scale", "largest error", "", numbers=(2, 3, 4))
     for value in one.values:
         marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
-        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", *element_cells(value),
+        table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", exponent(value.error),
                       ", ".join(marks), style="red" if value is one.drift else "yellow" if value is one.worst else None)
     return table
-
-
-def print_published(console: Console, results: "Sequence[FunctionCheck]") -> None:
-    """The activations under the names that the model's authors give them, of one function of each package and kind: a
-    row each; of those without a value, why there is none."""
-    shown: dict[tuple[str, ...], FunctionCheck] = {}
-    for one in results:
-        if one.published:
-            shown.setdefault((one.package, *one.published), one)
-    for one in shown.values():
-        table = plain_table(f"{one.package}, {one.function}: activations", "activation", "dB", *ELEMENT_HEADINGS,
-                            numbers=(1, 4, 5, 6))
-        values = {value.module: value for value in one.values}
-        for name, module in one.published.items():
-            value = values.get(module)
-            table.add_row(name, *([decibels(value.snr), *element_cells(value)] if value else ["–", module]))
-        console.print(table)
-
-
-def element_cells(value: "ComparedValue") -> list[str]:
-    """The cells under ``ELEMENT_HEADINGS``."""
-    elements = value.elements
-    if elements is None:
-        return ["–"] * len(ELEMENT_HEADINGS)
-    return [spread(elements.reference), spread(elements.package), exponent(elements.mean_error), exponent(value.error),
-            f"{elements.outside} of {elements.count}", "yes" if elements.identical else "no"]
 
 
 def loss_table(title: str, operations: "Iterable[ComparedValue]") -> Table:
@@ -160,10 +130,6 @@ def exponent(error: float | None) -> str:
     return "–" if error is None else f"{error:.1e}"
 
 
-def spread(tensor: "TensorSummary") -> str:
-    return f"{tensor.mean:.3g} ± {tensor.deviation:.3g}"
-
-
 # One package
 
 def run_json(package: Path, run: "PackageRun", runner: str) -> dict[str, Any]:
@@ -185,8 +151,8 @@ def run_table(title: str, values: "Sequence[RunValue]") -> Table:
                         numbers=(4, 5, 6, 7))
     for value in values:
         compared = value.compared
-        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1", spread(value.summary),
-                      f"{value.summary.smallest:.3g}", f"{value.summary.largest:.3g}",
+        table.add_row(value.name, value.op or "–", " × ".join(map(str, value.shape)) or "1",
+                      f"{value.mean:.3g} ± {value.deviation:.3g}", f"{value.smallest:.3g}", f"{value.largest:.3g}",
                       decibels(compared and compared.snr), exponent(compared and compared.error),
                       style=None if value.finite else "red")
     return table

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 # The first with an attention operator; later ones add nothing that the graphs use and need newer runtimes.
 OPSET = 23
-SCOPES = "pkg.torch.onnx.name_scopes"       # key under which the exporter stores a node's modules, outermost first
-NETWORK_PREFIX = "network."     # of the paths of parameters and modules inside ``NetworkCall``
+NETWORK_PREFIX = "network."     # of the paths of parameters inside ``NetworkCall``
 
 Axes = Mapping[int, str]        # index of a dynamic axis → its name
 # name → an example value for tracing (or a list of values, one for each layer), and its dynamic axes
@@ -57,9 +56,8 @@ class OnnxGraph:
             program = torch.onnx.export(self.module.eval(), examples, dynamo=True, opset_version=OPSET, verbose=False,
                                         input_names=names, output_names=list(self.outputs), dynamic_shapes=(shapes,))
         model = program.model
-        for node in model.graph.all_nodes():        # keep each node's modules, but not the paths of source files
-            for key in [key for key in node.metadata_props if key != SCOPES]:
-                del node.metadata_props[key]
+        for node in model.graph.all_nodes():        # paths of source files, among others
+            node.metadata_props.clear()
         model.metadata_props.clear()
         for value in list(model.graph.initializers.values()):
             if value.name.startswith(NETWORK_PREFIX):

@@ -23,7 +23,7 @@ from ane.bundles.packages import FunctionRecord
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, IntegratingConv, TimestepResBlock
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
 from converters.functions import functions_of
-from converters.proof.comparison import ComparedValue, LayerComparison, compare
+from converters.proof.comparison import ComparedValue, compare
 
 ROUNDED = 73.0      # dB of numbers rounded to fp16 once
 DECODER, VOCODERS = ("prefill", "step", "state"), ("univnet", "hifigan", "vocoder")
@@ -158,12 +158,11 @@ class CapturedOutputs:
     def __contains__(self, name: str) -> bool:
         return self.paths.get(name) in self._outputs
 
-    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall,
-                layers: LayerComparison) -> ComparedValue | None:
+    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall) -> ComparedValue | None:
         """A value of the package compared with its module's output; None where their columns do not correspond."""
         path = self.paths[name]
         pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
-        return pair and layers.compare(name, op, path or NETWORK, *pair, scaled=True)
+        return pair and replace(compare(name, op, *pair, scaled=True), module=path or NETWORK)
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
         """A module's output as (rows, channels, columns); the decoder's rows become columns."""
@@ -203,10 +202,10 @@ def _columns(mask: np.ndarray) -> int:
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
-def compare_with_modules(captured: CapturedOutputs, activations: Activations, call: FunctionCall,
-                         layers: LayerComparison) -> list[ComparedValue]:
+def compare_with_modules(captured: CapturedOutputs, activations: Activations,
+                         call: FunctionCall) -> list[ComparedValue]:
     """The values that have a module, in program order."""
-    found = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
+    found = (captured.compare(name, op, array, call) for name, op, array in activations if name in captured)
     return [value for value in found if value is not None]
 
 

@@ -1,6 +1,6 @@
 """Runs a function of any Core ML package on given arrays, and compares what it returns with expected arrays."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from zipfile import BadZipFile
@@ -12,7 +12,7 @@ from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
 from converters.proof.activations import FunctionCall, ReadableState, compare_with_run, interpreted
-from converters.proof.comparison import ComparedValue, TensorDump, TensorSummary, compare
+from converters.proof.comparison import ComparedValue, compare
 from converters.proof.verify import PackageRunner
 
 THRESHOLD = 40.0        # dB that an expected output must reach: fp16 programs reach 50 to 70
@@ -23,14 +23,17 @@ class RunValue:
     """A value of a run: an output, or the result of an operation.
 
     Attributes:
-        op: type of the operation; "" for an output. finite: whether all elements are finite.
-        compared: with an expected array of its name; None if there is none.
+        op: type of the operation; "" for an output. deviation: the standard deviation of its elements.
+        finite: whether all elements are finite. compared: with an expected array of its name; None if there is none.
     """
 
     name: str
     op: str
     shape: tuple[int, ...]
-    summary: TensorSummary
+    mean: float
+    deviation: float
+    smallest: float
+    largest: float
     finite: bool
     compared: ComparedValue | None = None
 
@@ -53,13 +56,13 @@ class PackageRun:
 
 
 def run_package(path: Path, function: str | None, runner: PackageRunner, calls: Sequence[Mapping[str, np.ndarray]],
-                expected: Mapping[str, np.ndarray], layers: bool = False, dump: TensorDump | None = None) -> PackageRun:
+                expected: Mapping[str, np.ndarray], layers: bool = False) -> PackageRun:
     """Call a function with each of ``calls`` in turn, on one state if it has any.
 
     Args:
         expected: what the last call should return, by names of outputs or states; with ``layers`` also by names of
             values inside. Any shape with as many elements.
-        layers: report the values inside the last call too. dump: receives those values.
+        layers: report the values inside the last call too.
 
     Raises:
         UserError: no such function, arrays that do not fit it, an op that is not supported, or the engine fails.
@@ -88,18 +91,10 @@ def run_package(path: Path, function: str | None, runner: PackageRunner, calls: 
         return PackageRun(program.name, outputs, values)
     if program.states and not runner.shows_all:
         raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
-    found = list(_layers(runner, path, program.name, call, expected, dump))
+    found = [_value(name, op, array, expected) for name, op, array in runner.source(path, program.name, call)]
     operations = () if runner.exact else compare_with_run(program, call, interpreted(MilRuntime()),
                                                           runner.source, path)
     return PackageRun(program.name, outputs, values, found, operations)
-
-
-def _layers(runner: PackageRunner, path: Path, function: str, call: FunctionCall, expected: Mapping[str, np.ndarray],
-            dump: TensorDump | None) -> Iterator[RunValue]:
-    for name, op, array in runner.source(path, function, call):
-        if dump is not None:
-            dump.add(name, array)
-        yield _value(name, op, array, expected)
 
 
 def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndarray]) -> RunValue:
@@ -108,7 +103,9 @@ def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndar
         if expected[name].size != array.size:
             raise UserError(f"{name} has the shape {array.shape}, and {expected[name].shape} is expected")
         compared = compare(name, op, expected[name].reshape(array.shape), array)
-    return RunValue(name, op, array.shape, TensorSummary.of(array), bool(np.isfinite(array).all()), compared)
+    filled = array if array.size else np.zeros(1)
+    summary = (float(number) for number in (filled.mean(), filled.std(), filled.min(), filled.max()))
+    return RunValue(name, op, array.shape, *summary, bool(np.isfinite(array).all()), compared)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:

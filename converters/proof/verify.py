@@ -2,8 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
-from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
@@ -21,7 +19,6 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import PackageRecord, missing_packages
 from ane.system.errors import UserError
-from converters.functions import family_of, models
 from converters.proof.activations import (
     ActivationSource,
     CallRecorder,
@@ -30,16 +27,8 @@ from converters.proof.activations import (
     compare_with_run,
     interpreted,
 )
-from converters.proof.comparison import ComparedValue, LayerComparison, first_drift
-from converters.proof.engine_values import (
-    capture_outputs,
-    compare_values,
-    core_ai_activations,
-    core_ml_activations,
-    first_difference,
-    first_loss,
-    instrument,
-)
+from converters.proof.comparison import ComparedValue, first_drift
+from converters.proof.engine_values import core_ai_activations, core_ml_activations, first_difference, first_loss
 from converters.proof.parity import (
     ARITHMETICS,
     FLUSHED,
@@ -56,10 +45,8 @@ from converters.proof.parity import (
 )
 
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
-NOT_IN_GRAPH, ON_HOST = "not in the graph", "made on the host"      # why a published activation has no value
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
 CORE_AI_SLACK = 0.5     # dB that Core AI in float32 may lose against the interpreter's recorded parity
-CORE_AI_FP16 = 40.0     # dB in fp16: its interpreter rounds every product and sum of a matmul, as no hardware does
 
 
 class UnverifiedBundle(Bundle):
@@ -82,8 +69,6 @@ class FunctionCheck:
         values: those compared with a module of the reference, in program order. operations: all values, compared with
             a float32 run. difference: the first value that differs from the same function converted again;
             on Core ML, of a function that failed: from the interpreter, by more than rounding explains.
-        published: names that the model's authors give to activations → the module of the value in ``values``, or why
-            there is none.
     """
 
     network: str
@@ -98,7 +83,6 @@ class FunctionCheck:
     values: Sequence[ComparedValue] = ()
     operations: Sequence[ComparedValue] = ()
     difference: ComparedValue | None = None
-    published: Mapping[str, str] = field(default_factory=dict)
 
     def compare(self, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> None:
         self.snr, self.error = round(mean_snr_db(expected, actual), 1), largest_error(expected, actual)
@@ -139,7 +123,7 @@ class Runner(ABC):
     limit: float = field(default=float("inf"), kw_only=True)
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: LayerComparison | None) -> FunctionCheck:
+              layers: bool) -> FunctionCheck:
         """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(package.network, folder, name, min(threshold_of(package, name, self.arithmetic),
@@ -148,16 +132,14 @@ class Runner(ABC):
         single = UnpublishedModel(model, model.path, [package], reference)
         try:
             check_hashes(model.path, package.files)
-            self._compare(check, single, package, reference, layers and layers.within(f"{folder}/{name}"))
-            if layers and check.values:
-                check.published = find_published(package.network, record.kind, model, check.values)
+            self._compare(check, single, package, reference, layers)
         except UserError as error:
             check.problem = str(error)
         return check
 
     @abstractmethod
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
+                 layers: bool) -> None:
         """Fill in what is measured, as soon as it is known. Raises UserError."""
 
     def unload(self, package: Path) -> None:
@@ -187,10 +169,10 @@ class PackageRunner(Runner):
     interpreter: MilRuntime | None = None
 
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
+                 layers: bool) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
-        layers = layers if self.shows_all or not program.states else None
+        layers = layers and (self.shows_all or not program.states)
         names = [value for op in program.ops for value in op.outputs] if layers else []
         captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
         with captured.capture():
@@ -204,7 +186,7 @@ class PackageRunner(Runner):
                 check.difference = first_loss(program, engine.calls[name], self.source, path)
         elif layers:
             call = engine.calls[name]
-            check.values = compare_with_modules(captured, self.source(path, name, call), call, layers)
+            check.values = compare_with_modules(captured, self.source(path, name, call), call)
             if not self.exact:
                 check.operations = compare_with_run(program, call, interpreted(MilRuntime()), self.source,
                                                     path)
@@ -224,15 +206,9 @@ class OnnxRunner(Runner):
     device: OnnxDevice
 
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
-                 layers: LayerComparison | None) -> None:
-        file, load = model.path / package.path / f"{check.function}.onnx", session_loader(self.device)
-        with instrument(file) if layers else nullcontext() as graph:
-            with capture_outputs(reference.network(package.network)) as captured:
-                expected = run_probe(reference, model, package, check.function)
-            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load)
-            check.compare(expected, run_probe(candidate, model, package, check.function))
-            if graph and layers:
-                check.values = compare_values(captured, graph, layers)
+                 layers: bool) -> None:
+        candidate = OnnxBackend(model, self.device, reference)
+        check.compare(*(run_probe(backend, model, package, check.function) for backend in (reference, candidate)))
 
 
 def onnx_runner(device: OnnxDevice) -> OnnxRunner:
@@ -259,13 +235,12 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
 
         return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
                              shows_all=False, compute_units=compute_units)
-    if name.startswith("coreai"):
+    if name == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 
-        runtime, values = (CoreAIRuntime(name == "coreai:fp16", values) for values in (False, True))
-        arithmetic, limit = (None, CORE_AI_FP16) if runtime.fp16 else (MATHS, FLOAT32_NOISE)
-        return PackageRunner(name, runtime, core_ai_activations(values), values, arithmetic=arithmetic,
-                             slack=CORE_AI_SLACK, limit=limit, interpreter=None if runtime.fp16 else MilRuntime())
+        runtime, values = (CoreAIRuntime(values) for values in (False, True))
+        return PackageRunner(name, runtime, core_ai_activations(values), values, arithmetic=MATHS,
+                             slack=CORE_AI_SLACK, limit=FLOAT32_NOISE, interpreter=MilRuntime())
     recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
     engine = MilRuntime(ARITHMETICS[recorded])
     return PackageRunner(name, engine, interpreted(engine), exact=name == "mil", interpreter=engine,
@@ -273,11 +248,11 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,
-           layers: LayerComparison | None = None,
+           layers: bool = False,
            progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
-    ``layers``: compare the values inside too, in this way. The result of a damaged package, or of a function that
+    ``layers``: compare the values inside too. The result of a damaged package, or of a function that
     cannot be run, states the problem.
     """
     reference, results = reference_backend(model), []
@@ -306,21 +281,3 @@ def choose_packages(model: Bundle, networks: Sequence[str] | None = None, functi
         there = list(dict.fromkeys(name for package in packages for name in package.functions))
         raise UserError(f"function={function}: no package has it; there are {', '.join(there)}")
     return [(package, names) for package, names in chosen if names]
-
-
-def smallest_functions(package: PackageRecord) -> list[str]:
-    """Of each kind of function, the one with the smallest bucket."""
-    chosen: dict[str, str] = {}
-    for name, record in package.functions.items():
-        known = package.functions.get(chosen.get(record.kind, ""))
-        if known is None or list(record.bucket.values()) < list(known.bucket.values()):
-            chosen[record.kind] = name
-    return list(chosen.values())
-
-
-def find_published(network: str, kind: str, model: Bundle, values: Sequence[ComparedValue]) -> dict[str, str]:
-    """``FunctionCheck.published`` of a kind of function."""
-    modules = {value.module for value in values}
-    names = models()[family_of(network).name].published_names(kind, model.config(network))
-    return {name: next((path for path in paths if path in modules), NOT_IN_GRAPH if paths else ON_HOST)
-            for name, paths in names.items()}

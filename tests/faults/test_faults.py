@@ -7,9 +7,9 @@ import pytest
 from ane.backends.mil import Interpreter, Package
 from ane.bundles.bundle import Bundle
 from converters.coreml.package import CoreMLOptions
-from converters.proof.verify import UnverifiedBundle, smallest_functions
+from converters.proof.verify import UnverifiedBundle
 from tests.conversions import converted
-from tests.faults.__main__ import drawn_faults, main, score
+from tests.faults.__main__ import drawn_faults, main, score, smallest_functions
 from tests.faults.faults import KINDS, FaultFinder, draw, write_faulty
 
 OPTIONS = CoreMLOptions("fp32", lanes=(2,), buckets={"prefill": (32,), "step": (64,)})

@@ -15,8 +15,7 @@ from ane.models.durations import alignment_matrix, durations, length_mask, repea
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.networks import NETWORKS, FastSpeech, FastSpeechConfig
 from ane.models.fastspeech.text import SYMBOLS, text_to_ids
-from converters.fastspeech import published_names
-from converters.proof.engine_values import capture_outputs
+from converters.proof.activations import hooked
 from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4        # stated by the golden set, for float32
@@ -157,6 +156,36 @@ def head_by_head(attended: np.ndarray) -> np.ndarray:
     return heads.reshape(-1, *heads.shape[2:])
 
 
+# The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
+# The example stores references and goes on in place, so its ``conv2`` holds the residual too and its ``ln`` is masked.
+# Here the names stand for what they say: ``conv2`` is the convolution's output, ``ln`` the norm's before the mask.
+
+# in the order of computation; the path of the module that returns it, inside a block
+LAYER = {"slf_attn.linear": "slf_attn.linear", "slf_attn.scaled_dot": "slf_attn.attention",
+         "slf_attn.residual": "slf_attn.residual", "slf_attn.ln": "slf_attn.layer_norm", "pos_ffn.conv1": "pos_ffn.w_1",
+         "pos_ffn.conv2": "pos_ffn.w_2", "pos_ffn.residual": "pos_ffn.residual", "pos_ffn.ln": "pos_ffn.layer_norm"}
+
+
+def published_names(kind: str, config: FastSpeechConfig) -> dict[str, tuple[str, ...]]:
+    """Activations of "text" or "mel" → paths of the modules that return the same; none: the host makes it."""
+    if kind == "text":
+        return {"act.emb": ("word_emb",), **_side("phoneme_side", config.phoneme_side_n_layer),
+                "act.length_regulator.dur": ()}
+    if kind == "mel":
+        return {"act.length_regulator.seq": ("length_regulator",), **_side("mel_side", config.mel_side_n_layer),
+                "out.seq_mask": (), "out.seq": ("mel_linear",)}
+    return {}
+
+
+def _side(side: str, layers: int) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {f"act.{side}.add_pos_enc": (f"{side}.positions",)}
+    for index in range(layers):
+        block = f"{side}.layer_stack.{index}"
+        found |= {f"act.{block}.{name}": (f"{block}.{path}",) for name, path in LAYER.items()}
+        found[f"act.{block}"] = (block, f"{block}.pos_ffn", *([side] if index == layers - 1 else []))
+    return found | {f"act.{side}.seq": found[f"act.{side}.layer_stack.{layers - 1}"]}
+
+
 def test_the_default_model_has_nvidias_117_activations():
     names = nvidia_names(FastSpeechConfig())
     assert len(names) == 117
@@ -178,7 +207,8 @@ def test_activations_by_nvidias_names_are_the_golden_ones(name, fastspeech_case,
     golden, module = fastspeech_case(name), network("published")
     paths = {name: path for kind in ("text", "mel") for name, paths in published_names(kind, module.config).items()
              for path in paths}
-    with capture_outputs(module) as captured:
+    captured: dict[str, np.ndarray] = {}
+    with hooked({path: part for path, part in module.named_modules() if path}, captured.__setitem__):
         encoded = encode(module, golden)
         decode(module, encoded[..., :-1], repeats(golden["duration"]), golden["mel"].shape[1])
     compared = 0

@@ -21,28 +21,26 @@ STATE_ATTRIBUTE = "MutableBuffers.buffer_mutation"
 INTEGERS = ("bool", "int32")        # dtypes of values that Core AI keeps; other integers become int32
 
 
-def write_asset(package: Package, function: str, path: Path, fp16: bool, values: bool) -> None:
+def write_asset(package: Package, function: str, path: Path, values: bool) -> None:
     """Write a function of a package to ``path`` (.aimodel, replaced if it exists).
 
-    Args:
-        fp16: compute as the package declares. False: weights and arithmetic in float32, and float32 inputs; states stay
-            as declared.
-        values: return the result of every op, by its name, not the function's outputs alone.
+    Weights, arithmetic and inputs are float32; states stay as declared. ``values``: return the result of every op, by
+    its name, not the function's outputs alone.
 
     Raises:
         UserError: an op or an argument of it is not supported; the message names it and its function.
     """
     module = ca.Module.create()
     with module:
-        GraphWriter(package, package.function(function), fp16).write(values)
+        GraphWriter(package, package.function(function)).write(values)
     ca.AIProgram(module).save_asset(path)
 
 
 class GraphWriter:
     """Writes one function into the module that is being built. Constants are written once each."""
 
-    def __init__(self, package: Package, function: ProgramFunction, fp16: bool):
-        self.package, self.function, self.fp16 = package, function, fp16
+    def __init__(self, package: Package, function: ProgramFunction):
+        self.package, self.function = package, function
         self._values: dict[str, Value] = {}
         self._states: dict[str, Value] = {}
         self._constants: dict[object, Value] = {}
@@ -129,7 +127,7 @@ class GraphWriter:
     def _dtype(self, type: TensorType) -> np.dtype:
         """The dtype that values of this type have in the graph."""
         if type.dtype in ("fp16", "fp32"):
-            return np.dtype(DTYPES[type.dtype] if self.fp16 else np.float32)
+            return np.dtype(np.float32)
         return np.dtype(DTYPES[type.dtype if type.dtype in INTEGERS else "int32"])
 
 

@@ -46,11 +46,10 @@ class CoreAIState:
 
 
 class CoreAIFunction:
-    """A loaded function. ``dtype``: of its inputs of floating point that the package declares as fp16."""
+    """A loaded function."""
 
-    def __init__(self, function: Any, program: ProgramFunction, loop: "EventLoop", fp16: bool, name: str):
-        self.program, self.name = program, name
-        self._function, self._loop, self._fp16 = function, loop, fp16
+    def __init__(self, function: Any, program: ProgramFunction, loop: "EventLoop", name: str):
+        self.program, self.name, self._function, self._loop = program, name, function, loop
 
     def predict(self, inputs: Mapping[str, np.ndarray], state: CoreAIState | None = None) -> dict[str, np.ndarray]:
         """Run the function; ``state``, from ``make_state``, is updated in place. Outputs are float32 or int32.
@@ -71,7 +70,7 @@ class CoreAIFunction:
         states = state.arrays if state else {}
         if set(states) != set(self.program.states):
             raise TypeError(f"{self.name} has the states {sorted(self.program.states)}, got {sorted(states)}")
-        arrays = {key: NDArray(self._converted(array, declared[key])) for key, array in given.items()}
+        arrays = {key: NDArray(_converted(array, declared[key])) for key, array in given.items()}
         try:
             outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
@@ -82,9 +81,9 @@ class CoreAIFunction:
         return CoreAIState({name: np.zeros(type.shape, DTYPES[type.dtype])
                             for name, type in self.program.states.items()})
 
-    def _converted(self, array: np.ndarray, type: TensorType) -> np.ndarray:
-        floating = type.dtype in ("fp16", "fp32")
-        return np.ascontiguousarray(array, DTYPES[type.dtype] if self._fp16 or not floating else np.float32)
+
+def _converted(array: np.ndarray, type: TensorType) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float32 if type.dtype in ("fp16", "fp32") else DTYPES[type.dtype])
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
@@ -92,20 +91,20 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 class CoreAIRuntime(Runtime):
-    """Loads functions of packages into Core AI.
+    """Loads functions of packages into Core AI, which computes in float32, from weights and states as stored.
 
     Args:
-        fp16: compute as the packages declare. False: in float32, from weights and states as stored.
         values: ``CoreAIFunction.run`` returns the result of every operation too.
 
     Raises:
         UserError: Core AI is not installed, or in another version, or is the system's framework.
     """
 
-    def __init__(self, fp16: bool = False, values: bool = False):
+    name = "coreai"
+
+    def __init__(self, values: bool = False):
         require_core_ai()
-        self.fp16, self.values = fp16, values
-        self.name = "coreai:fp16" if fp16 else "coreai"
+        self.values = values
         self.loop = EventLoop()
         self._packages: dict[Path, Package] = {}
         self._models: dict[tuple[Path, str], tuple[Any, TemporaryDirectory]] = {}       # with the folder of its asset
@@ -120,9 +119,9 @@ class CoreAIRuntime(Runtime):
             if key not in self._models:
                 folder = TemporaryDirectory()
                 path = Path(folder.name) / f"{function}.{COMPILED}"
-                write_compiled(opened, function, path, self.fp16, self.values)
+                write_compiled(opened, function, path, self.values)
                 self._models[key] = self._opened(path), folder
-            return CoreAIFunction(self._models[key][0].load_function(function), program, self.loop, self.fp16,
+            return CoreAIFunction(self._models[key][0].load_function(function), program, self.loop,
                                   f"function {function!r} of {package}")
 
     def unload(self, package: Path) -> None:
@@ -140,7 +139,7 @@ class CoreAIRuntime(Runtime):
             raise UserError(f"Core AI cannot open {path}: {error_summary(error)}") from error
 
 
-def write_compiled(package: Package, function: str, path: Path, fp16: bool, values: bool) -> None:
+def write_compiled(package: Package, function: str, path: Path, values: bool) -> None:
     """Write a function as an asset that is compiled for the wheel's interpreter.
 
     Arguments and errors are those of ``program.write_asset``.
@@ -151,7 +150,7 @@ def write_compiled(package: Package, function: str, path: Path, fp16: bool, valu
 
     with TemporaryDirectory() as folder:
         source = Path(folder) / "source.aimodel"
-        write_asset(package, function, source, fp16, values)
+        write_asset(package, function, source, values)
         path.mkdir()
         try:
             # what AIModelAsset.executable() does on every opening, in a folder of its own that it deletes

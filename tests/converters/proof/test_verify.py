@@ -27,7 +27,7 @@ from converters.proof.activations import (
     compare_with_modules,
     interpreted,
 )
-from converters.proof.comparison import MAX_SNR, ComparedValue, LayerComparison, compare, first_drift
+from converters.proof.comparison import MAX_SNR, ComparedValue, compare, first_drift
 from converters.proof.engine_values import CoreMLInspector, core_ml_activations
 from converters.proof.verify import (
     FunctionCheck,
@@ -54,7 +54,7 @@ def small(tmp_path_factory) -> Path:
 def inside(small):
     """Results for the whole bundle with fp16 rounding, with the values inside."""
     model = UnverifiedBundle(small)
-    results = verify(model, choose_packages(model), runner_named("mil:fp16"), layers=LayerComparison())
+    results = verify(model, choose_packages(model), runner_named("mil:fp16"), layers=True)
     return {one.function: one for one in results}
 
 
@@ -117,7 +117,7 @@ def denoised_and_compared(folder: Path, rows: int) -> list[list[ComparedValue]]:
     sample(packaged, [length], run, [np.random.default_rng(1)])
     source = interpreted(MilRuntime())
     return [compare_with_modules(one, source(paths[name], "main", engine.calls[name]),
-                         engine.calls[name], LayerComparison()) for name, one in found.items()]
+                         engine.calls[name]) for name, one in found.items()]
 
 
 @pytest.mark.parametrize("rows", [1, 2])
@@ -148,7 +148,7 @@ def test_every_operation_is_compared_with_float32(inside, small):
 
 def test_float32_is_not_compared_with_itself(small):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="step_2_64"), runner_named("mil"), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="step_2_64"), runner_named("mil"), layers=True)
     assert one.passed
     assert len(one.values) == 21
     assert not one.operations
@@ -160,7 +160,7 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
     model = UnverifiedBundle(copy)
     chosen = choose_packages(model, ["autoregressive"])
-    for one in verify(model, chosen, runner_named("mil"), layers=LayerComparison()):
+    for one in verify(model, chosen, runner_named("mil"), layers=True):
         assert not one.passed
         if one.function != "store_32_64":           # it has no layers: the prefill or the step beside it is wrong
             assert one.drift.name == layer
@@ -261,7 +261,7 @@ def test_where_core_ml_goes_wrong_is_found_in_few_compilations(small, core_ml, m
     monkeypatch.setattr("converters.proof.engine_values.BATCH", 8)
     model = UnverifiedBundle(small)
     monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
-    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Wrong), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Wrong), layers=True)
     assert one.problem == ""
     assert one.difference.name == Wrong.expected
     assert Wrong.compiled <= 3 < len(Package(small / AUTOREGRESSIVE).function("step_2_64").ops) / 8
@@ -269,7 +269,7 @@ def test_where_core_ml_goes_wrong_is_found_in_few_compilations(small, core_ml, m
 
 def test_a_function_that_passes_on_core_ml_is_not_compiled_again(small, core_ml):
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Failing), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Failing), layers=True)
     assert (one.passed, one.problem, one.values) == (True, "", ())
 
 
@@ -277,7 +277,7 @@ def test_values_inside_core_ml_are_compared(small, core_ml):
     """As of a package that `ane verify --package` runs."""
     model = UnverifiedBundle(small)
     one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Inspecting, True),
-                  layers=LayerComparison())
+                  layers=True)
     assert one.passed, one.problem
     assert one.drift is None
     assert "gpt.h.1" not in {value.module for value in one.values}, "what Core ML does not return is left out"
@@ -289,7 +289,7 @@ def test_values_inside_core_ml_are_compared(small, core_ml):
 def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, core_ml):
     model = UnverifiedBundle(small)
     one, = verify(model, choose_packages(model, function="state_2_64_64"), core_ml(Inspecting),
-                  layers=LayerComparison())
+                  layers=True)
     assert one.passed
     assert (one.problem, one.values, one.operations) == ("", (), ())
 
@@ -297,7 +297,7 @@ def test_a_function_with_a_state_is_verified_without_values_on_core_ml(small, co
 def test_a_failing_inspector_is_reported_beside_the_result(small, core_ml, monkeypatch):
     monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
     model = UnverifiedBundle(small)
-    one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=LayerComparison())
+    one, = verify(model, choose_packages(model, function="ar_random"), core_ml(Failing), layers=True)
     assert re.search(r"cannot show the values .* ar_random of .* on CPU_AND_NE: ANECCompile\(\) FAILED", one.problem)
 
 
