@@ -27,15 +27,13 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|table: [^\n]*?) -->\n.*?^<!
 # From `ane say` to sound by the default voice, hibari, on torch, in the order in which to read them; a test compares
 # them with the files whose functions are called.
 READING_PATH = {
-    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.text_input",
-                    "ane.commands.backend_options", "ane.commands.say_report"],
+    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.say_report"],
     "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.model", "ane.bundles.manifest",
                 "ane.bundles.bundle", "ane.bundles.weights"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
                   "ane.speech.delivery", "ane.speech.words"],
     "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
-                         "ane.text.phonemes", "ane.text.phonemes.tagger", "ane.text.phonemes.dictionary",
-                         "ane.models.phoneme_chunks"],
+                         "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
     "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.settings", "ane.models.hibari.synthesizer",
                           "ane.models.durations", "ane.models.hibari.networks",
                           "ane.models.vocoders.harmonic_noise", "ane.audio.media", "ane.audio.writer"],

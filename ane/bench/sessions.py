@@ -7,9 +7,9 @@ from typing import Any
 from ane.bench.measure import timed
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import FunctionRequest, TimedRequest, WorkerModel
+from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess, ProcessEndedError
-from ane.system.records import read_record
 
 READINGS = 3        # of the sentence, in one process
 

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ane.system.checked import read_record
 from ane.system.json_process import answer_requests
-from ane.system.records import read_record
 
 if TYPE_CHECKING:
     from ane.bench.measure import MeasuredFunction

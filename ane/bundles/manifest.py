@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
+from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing
-from ane.system.records import read_record
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"

@@ -16,8 +16,8 @@ from pydantic import Field, PositiveInt
 from ane.bundles.hashes import FileRecord
 from ane.bundles.manifest import DAMAGED
 from ane.bundles.model import Model
+from ane.system.checked import read_record
 from ane.system.errors import UserError
-from ane.system.records import read_record
 
 FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ane.system.checked import stored_record
 from ane.system.errors import UserError
 from ane.system.files import write_json
-from ane.system.records import stored_record
 
 if TYPE_CHECKING:
     from ane.backends.mil.package import Package

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments, read_report
-from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_report import check_text, print_book_report, print_cast, print_contents, print_status, time_left
 from ane.commands.say import list_presets
-from ane.commands.speech_options import add_settings_arguments, read_settings
+from ane.commands.speech_options import add_backend_arguments, add_settings_arguments, load_synthesizer, read_settings
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.text import shorten

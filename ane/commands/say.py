@@ -1,6 +1,14 @@
-"""`ane say`: speak a text to a file or through the loudspeaker, at the end or while it is generated."""
+"""`ane say`: speak a text to a file or through the loudspeaker, at the end or while it is generated.
+
+The text comes from the command line, a file or standard input.
+"""
 
 import argparse
+import codecs
+import io
+import re
+import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -9,13 +17,17 @@ from typing import TYPE_CHECKING, Any
 from ane.bundles import add_model_arguments, open_model
 from ane.bundles.opening import DEMO
 from ane.commands import arguments
-from ane.commands.backend_options import add_backend_arguments, load_synthesizer
 from ane.commands.explain import print_explanation
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
 from ane.commands.say_lines import print_line_report, speak_lines
 from ane.commands.say_report import output_paths, print_report, write_word_times
-from ane.commands.speech_options import add_settings_arguments, read_settings, speak_arguments
-from ane.commands.text_input import arriving_text, has_words, read_text, reads_standard_input
+from ane.commands.speech_options import (
+    add_backend_arguments,
+    add_settings_arguments,
+    load_synthesizer,
+    read_settings,
+    speak_arguments,
+)
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
@@ -29,6 +41,7 @@ if TYPE_CHECKING:
 
     from ane.speech.speaker import Speaker
     from ane.speech.stream import SoundStream, Speech
+
 
 CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
@@ -248,3 +261,70 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
                 sinks[0](piece)
     if failure:
         raise failure
+
+
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
+NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
+
+
+def reads_standard_input(args: argparse.Namespace) -> bool:
+    """Whether the text comes from standard input: asked for by ``-f -``, or piped in with no other text given.
+
+    Raises:
+        UserError: two texts, or none.
+    """
+    if args.text and args.file is not None:
+        raise UserError("two texts given: pass either TEXT or -f FILE")
+    if args.text or args.file is not None:
+        return args.file == "-"
+    if sys.stdin.isatty():
+        raise UserError(NO_TEXT)
+    return True
+
+
+def arriving_text() -> Iterator[str]:
+    """Standard input in the pieces in which it arrives. Raises UserError when it cannot be read or is not UTF-8."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    position = 0
+    try:
+        while content := sys.stdin.buffer.read1(1 << 16):
+            yield decoder.decode(content)
+            position += len(content)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it "
+                        "first") from error
+    except OSError as error:
+        raise UserError(f"cannot read the text from standard input: {error.strerror or error}") from error
+
+
+def read_text(args: argparse.Namespace) -> str:
+    """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
+    if args.text:
+        # bytes of the command line that are not UTF-8 reach Python as lone surrogates, which must not pass for text
+        return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
+    piped = args.file in (None, "-")
+    where = "standard input" if piped else args.file
+    try:
+        content = sys.stdin.buffer.read() if piped else Path(args.file).expanduser().read_bytes()
+    except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
+        raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
+    if not content and args.file is None:
+        raise UserError(NO_TEXT)
+    for start, kind in DOCUMENTS.items():
+        if content.startswith(start):
+            raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")
+    return decoded(content, where)
+
+
+def has_words(text: str) -> bool:
+    """Whether there is a letter, a digit or a sign in it that may be spoken."""
+    return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """Decode UTF-8 and convert line ends to \"\\n\". Raises UserError when it is not UTF-8."""
+    try:
+        return re.sub("\r\n?", "\n", content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error

@@ -12,7 +12,7 @@ from ane.commands.messages import plain_table
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
-    from converters.proof.comparison import ComparedValue
+    from converters.proof.activations import ComparedValue
     from converters.proof.package_run import PackageRun, RunValue
     from converters.proof.verify import FunctionCheck, Runner
 

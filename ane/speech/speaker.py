@@ -25,7 +25,7 @@ from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline
 from ane.text import ANY_SCRIPT, Lexicon, NothingToSayError
 from ane.text.cast import Cast, cast_of
-from ane.text.language import foreign_language
+from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts
 from ane.voices import voice_names

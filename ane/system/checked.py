@@ -1,15 +1,23 @@
-"""Frozen dataclasses whose values are checked against the ranges that their fields declare (pydantic)."""
+"""Data that is declared once, as dataclasses, and checked by pydantic: frozen ones with ranges (settings, requests),
+and records in JSON files. A wrong value is one line that names it.
+"""
 
 import dataclasses
-from functools import wraps
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache, wraps
+from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ane.system.errors import UserError
+from ane.system.files import read_json
 
 T = TypeVar("T")
+Record = TypeVar("Record")
 WHOLE = dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "a whole number")     # kinds of faults
 STRICT = ConfigDict(extra="forbid", strict=True, arbitrary_types_allowed=True)
 
@@ -25,14 +33,14 @@ def checked(cls: type[T]) -> type[T]:
         try:
             check(self, *args, **values)
         except ValidationError as error:
-            message = first_fault(error, made)
+            message = first_wrong_field(error, made)
             raise UserError(message, message.partition(" ")[0]) from None
 
     made.__init__ = init        # type: ignore[method-assign]
     return made
 
 
-def first_fault(error: ValidationError, cls: type) -> str:
+def first_wrong_field(error: ValidationError, cls: type) -> str:
     """The first fault as text: "lanes must be at least 1, got 0"."""
     fault = error.errors(include_url=False)[0]
     place, value = fault["loc"][0], fault["input"]
@@ -65,3 +73,44 @@ def range_text(limits: dict[str, float]) -> str:
         return f"between {limits['gt']:g} and {limits['lt']:g}"
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     return " and ".join(f"{words[key]} {limit:g}" for key, limit in limits.items())
+
+
+
+def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advice: str = "") -> Record:
+    """A record of the dataclass ``kind`` from JSON content; no value is converted to another type.
+
+    Args:
+        where: the file that has it, for the error. advice: the end of the error.
+
+    Raises:
+        UserError: a value is missing, or of another type or range than ``kind`` states.
+    """
+    try:
+        return _adapter(kind).validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        raise UserError(f"{where}: {first_fault(error)}{advice}") from None
+
+
+def stored_record(kind: type[Record], path: Path) -> Record | None:
+    """The record of the dataclass ``kind`` in a file; None when there is none, or it is damaged or another kind's."""
+    with suppress(UserError):
+        return read_record(kind, read_json(path), str(path))
+    return None
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first fault that pydantic found: "networks: clvp: sha256 is missing"."""
+    fault = error.errors(include_url=False, include_context=False)[0]
+    field = ": ".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing":
+        return f"{field} is missing"
+    if fault["type"] == "value_error":
+        return f"{field}: {fault['msg'].removeprefix('Value error, ')}"
+    message = fault["msg"].replace("Input should be", "must be", 1)
+    given = repr(fault["input"])
+    return f"{field} {message[:1].lower()}{message[1:]}, not {given if len(given) < 60 else given[:57] + '…'}".strip()
+
+
+@cache
+def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
+    return TypeAdapter(kind)

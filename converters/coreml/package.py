@@ -19,10 +19,9 @@ from ane.bundles import Model
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.weights import skeleton
-from ane.system.checked import checked
+from ane.system.checked import checked, read_record
 from ane.system.errors import UserError
 from ane.system.files import replacing
-from ane.system.records import read_record
 from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge

@@ -20,13 +20,15 @@ from ane.system.errors import UserError
 from converters.coreml.graph import quiet
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof.activations import (
+    MAX_DROP,
+    MAX_SNR,
     Activations,
     ActivationSource,
+    ComparedValue,
     FunctionCall,
     compare_with_run,
     interpreted,
 )
-from converters.proof.comparison import MAX_DROP, MAX_SNR, ComparedValue
 
 if TYPE_CHECKING:
     from ane.backends.coreai.runtime import CoreAIRuntime

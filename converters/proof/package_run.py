@@ -11,8 +11,14 @@ from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
-from converters.proof.activations import FunctionCall, ReadableState, compare_with_run, interpreted
-from converters.proof.comparison import ComparedValue, compare
+from converters.proof.activations import (
+    ComparedValue,
+    FunctionCall,
+    ReadableState,
+    compare,
+    compare_with_run,
+    interpreted,
+)
 from converters.proof.verify import PackageRunner
 
 THRESHOLD = 40.0        # dB that an expected output must reach: fp16 programs reach 50 to 70

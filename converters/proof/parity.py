@@ -26,8 +26,7 @@ from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
-from converters.proof.activations import CallRecorder
-from converters.proof.comparison import MAX_SNR
+from converters.proof.activations import MAX_SNR, CallRecorder
 
 # keys of a function's recorded parity: of Core ML's, the interpreter's arithmetic; of ONNX's, dB and the relative error
 MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"

@@ -23,11 +23,12 @@ from converters.proof.activations import (
     ActivationSource,
     CallRecorder,
     CapturedOutputs,
+    ComparedValue,
     compare_with_modules,
     compare_with_run,
+    first_drift,
     interpreted,
 )
-from converters.proof.comparison import ComparedValue, first_drift
 from converters.proof.engine_values import core_ai_activations, core_ml_activations, first_difference, first_loss
 from converters.proof.parity import (
     ARITHMETICS,

@@ -34,8 +34,8 @@ from ane.models.tortoise.settings import Settings
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber
 from ane.speech.words import SpokenWord
+from ane.system.checked import read_record
 from ane.system.files import write_json
-from ane.system.records import read_record
 from benchmarks.listening import edits, words
 from benchmarks.packages import whisper_folder
 from tests.recogniser import Recogniser

@@ -12,9 +12,9 @@ import pytest
 from pydantic import Field
 
 from ane.system import staging
+from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.files import replacing
-from ane.system.records import read_record
 from ane.system.staging import leftovers
 
 WRITE = """

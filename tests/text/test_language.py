@@ -6,7 +6,7 @@ import pytest
 
 import ane
 from ane.text import Lexicon
-from ane.text.language import foreign_language
+from ane.text.other_languages import foreign_language
 
 
 @pytest.mark.parametrize(("language", "text"), [

@@ -7,9 +7,8 @@ import pytest
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, Tokenizer, normalise_english, read_lexicon
 from ane.text.english import normalise_cased
-from ane.text.phonemes import phonemise
+from ane.text.phonemes import part_of_speech, phonemise
 from ane.text.phonemes.dictionary import stressed
-from ane.text.phonemes.tagger import part_of_speech
 from tests.tables import rows
 from tests.text.test_tokenizer import OFFICIAL
 from tests.work import lines_run

@@ -28,9 +28,9 @@ from ane.backends.coreml.trial import UnansweredError
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.hashes import sha256_of
 from ane.system import paths
+from ane.system.checked import stored_record
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing, write_json
-from ane.system.records import stored_record
 
 VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"

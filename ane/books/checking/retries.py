@@ -18,8 +18,8 @@ from ane.books.plan import BookPlan, seed_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
 from ane.speech.words import SpokenWord
+from ane.system.checked import read_record
 from ane.system.errors import UserError
-from ane.system.records import read_record
 from ane.text.passages import without_commands
 
 CheckProgress = Callable[[int, int], None]      # chunks judged, of all

@@ -21,9 +21,9 @@ from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, 
 from ane.bundles.model import Model
 from ane.models.styletts.stages import STYLE_STAGES, interface_fault
 from ane.models.styletts.voices import StyleVoices
+from ane.system.checked import read_record
 from ane.system.errors import UserError
 from ane.system.files import replacing
-from ane.system.records import read_record
 from ane.system.version import version
 
 CONFIG_FILE = "config.json"

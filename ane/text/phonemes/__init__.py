@@ -1,6 +1,6 @@
 """English text to phonemes, by dictionaries and rules that are free to use: no espeak, no GPL.
 
-``phonemise`` reads the normalised text (``ane.text.english``), tags the words (``tagger``), looks each of them up
+``phonemise`` reads the normalised text (``ane.text.english``), tags the words (``Tagger``), looks each of them up
 (``dictionary``) from the last to the first, since how "the" and "to" sound depends on the next word, and asks a small
 network for those that no dictionary has (``unknown_words``). The dictionaries are misaki's, the weights of the tagger
 and of the network hibari-tts'; see data/NOTICE.
@@ -21,7 +21,7 @@ from ane.text.phonemes.dictionary import (
     Following,
     stressed,
 )
-from ane.text.phonemes.tagger import part_of_speech
+from ane.text.phonemes.tables import table
 from ane.text.phonemes.unknown_words import spoken_letters
 
 PIECE = re.compile(r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"
@@ -142,3 +142,49 @@ def soften(parts: Sequence[Part]) -> None:
 
 def weight(phonemes: str) -> int:
     return sum(2 if sound in LONG_SOUNDS else 1 for sound in phonemes)
+
+
+BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
+
+
+def part_of_speech(words: Sequence[str]) -> list[str]:
+    """The tag of each word; punctuation is a word."""
+    known = table("tags")
+    context = [*BEFORE, *map(frequent_form, words), *AFTER]         # context[index + 2] is the word
+    tags = list(BEFORE)
+    for index, word in enumerate(words):
+        tags.append(known.get(word) or best_tag(features(index, word, context, tags[-1], tags[-2])))
+    return tags[2:]
+
+
+def best_tag(found: Sequence[str]) -> str:
+    sums: dict[str, float] = {}             # the first feature, "b", has a weight for each tag
+    for feature in found:
+        for weight in (table("weights").get(feature) or "").split():
+            tag, _, value = weight.partition("=")
+            sums[tag] = sums.get(tag, 0.0) + float(value)
+    return max(sums, key=lambda tag: (sums[tag], tag))
+
+
+def frequent_form(word: str) -> str:
+    """A word without capitals, or the shape of one that is too rare for weights of its own."""
+    form = "!HYPHEN" if "-" in word and word[0] != "-" else word.lower()
+    return form if table("vocabulary").get(form) is not None else f"<{shape(word)}>"
+
+
+def shape(word: str) -> str:
+    if not word.isalpha():
+        return "".join("x" if character.isalpha() else character for character in word[:4])
+    if word.islower():
+        return "x"
+    if word.isupper():
+        return "XX" if len(word) > 1 else "X1"
+    return "Xx" if word[0].isupper() and word[1:].islower() else "xX"
+
+
+def features(index: int, word: str, context: Sequence[str], before: str, second_before: str) -> tuple[str, ...]:
+    """What the weights are by. ``before``, ``second_before``: the tags of the words before this one."""
+    far_left, left, own, right, far_right = context[index:index + 5]
+    return ("b", f"s3={word[-3:]}", f"p1={word[0]}", f"w={own}", f"sh={shape(word)}", "i0" if index == 0 else "i+",
+            f"t-1={before}", f"t-2={second_before}", f"t-12={before},{second_before}", f"w-1={left}",
+            f"s3-1={left[-3:]}", f"w-2={far_left}", f"w+1={right}", f"s3+1={right[-3:]}", f"w+2={far_right}")

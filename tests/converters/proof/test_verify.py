@@ -22,12 +22,15 @@ from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph
 from converters.coreml.package import CoreMLOptions
 from converters.proof.activations import (
+    MAX_SNR,
     CallRecorder,
     CapturedOutputs,
+    ComparedValue,
+    compare,
     compare_with_modules,
+    first_drift,
     interpreted,
 )
-from converters.proof.comparison import MAX_SNR, ComparedValue, compare, first_drift
 from converters.proof.engine_values import CoreMLInspector, core_ml_activations
 from converters.proof.verify import (
     FunctionCheck,

@@ -10,8 +10,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 from ane.backends.onnx.graph_file import GraphEngine
 from ane.bundles import open_model
 from ane.models.kitten.family import FAMILY
-from ane.models.kitten.phonemes import Phonemizer
-from ane.models.kitten.synthesizer import KittenSynthesizer
+from ane.models.kitten.synthesizer import KittenSynthesizer, Phonemizer
 
 VOICES = ("expr-voice-2-f", "expr-voice-5-m")
 HOP = 600       # samples per id

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ane.models.kitten.phonemes import word_ids
+from ane.models.kitten.synthesizer import word_ids
 from ane.models.styletts.stages import SYMBOLS, VOCABULARY
 
 
