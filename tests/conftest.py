@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
     # one thread a worker, also in the processes that tests start: more would only compete
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")         # where a test asks for two, the one that waits rests
     families = config.getoption("families")
     if not families.is_dir():
         raise pytest.UsageError(f"--families {families}: no such folder")

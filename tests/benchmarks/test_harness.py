@@ -16,7 +16,7 @@ from ane.bundles import open_model
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
-from benchmarks import memory, server, speech
+from benchmarks import harness, memory, server, speech
 from benchmarks.__main__ import BENCHMARKS, arguments_parser, main
 from benchmarks.harness import ENGINES
 from benchmarks.memory import drawn_text, run_command
@@ -27,6 +27,7 @@ from tests.bench.in_process import InProcessWorker
 
 def test_a_quick_run_writes_the_shared_record(tmp_path, monkeypatch):
     monkeypatch.setattr(speech, "WorkerProcess", InProcessWorker)
+    monkeypatch.setattr(harness, "usable_cores", lambda: 1)
     main(["--quick", "--only", "stream", "-o", str(tmp_path)])
     found = json.loads((tmp_path / "stream.json").read_text())
     assert found["benchmark"] == "stream"

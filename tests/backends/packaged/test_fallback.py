@@ -30,6 +30,7 @@ from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.conversions import converted
 from tests.notices import noticed
+from tests.random_model import CONFIGS, write_random_bundle
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,),
            "univnet": (14,)}
@@ -38,11 +39,15 @@ NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
 @pytest.fixture(scope="module")
-def bundle(random_bundle, shared) -> Path:
+def bundle(shared, tmp_path_factory) -> Path:
+    """Of one layer each, since a first load repeats its probe many times."""
+    source = tmp_path_factory.mktemp("bundles") / "random"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
-        return converted(shared, Bundle(random_bundle), [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)],
-                         NETWORKS).path
+        for network, smaller in {"autoregressive": {"layers": 1}, "diffusion": {"num_layers": 1}}.items():
+            patch.setitem(CONFIGS, network, replace(CONFIGS[network], **smaller))
+        write_random_bundle(source)
+        return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS).path
 
 
 def settings() -> Settings:

@@ -163,8 +163,10 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
     # enough rows for rare differences: where sums end in another bit, few round to another bfloat16
     layer, x = make(weight, torch.zeros(outputs)), torch.randn(384, channels, generator=generator)
     expected = layer(x)
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
-            assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), (threads, rows)
+    for rows in (1, 2, 3, 7, 8, 14, 16, 17, 31, 32, 33, 44, 61, 130, 384):
+        torch.set_num_threads(1)
+        assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), rows
+        torch.set_num_threads(2)        # a call waits for a processor that other tests have: fewer calls of few rows
+        count = max(128, 32 * rows)
+        assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
     assert torch.equal(layer(x[None, :1]), expected[None, :1])

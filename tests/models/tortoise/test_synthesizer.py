@@ -158,7 +158,7 @@ def speak_alone(synthesizer) -> Callable[[str], Speech]:
     return cache(lambda text: synthesizer.speak(text, seed=4, settings=replace(CHUNKED, lanes=1)))
 
 
-@hypothesis_settings(max_examples=8, deadline=None)
+@hypothesis_settings(max_examples=4, deadline=None)
 @given(texts=st.lists(st.lists(st.sampled_from(["The turtle was first.", "Well done.", "The rabbit came."]), min_size=1,
                                max_size=3).map(" ".join), min_size=1, max_size=3),
        lanes=st.integers(1, 5), taken=st.integers(0, 6))
