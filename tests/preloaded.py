@@ -29,6 +29,7 @@ CONVERTED = ("coreml", "onnx")
 MODULES = ("ane.cli", "ane.models.tortoise.synthesizer", "ane.backends.torch.backend", "converters.coreml.package",
            "torch")
 STREAMS = 3         # standard input, output and error
+EXECUTABLE = "PRELOADED_EXECUTABLE"     # environment variable: what stands for Python in processes of a command
 
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
@@ -116,6 +117,7 @@ def run(client: socket.socket) -> int:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.executable = os.environ.get(EXECUTABLE, sys.executable)
     arguments = with_one_network(request["arguments"]) if request["one_network"] else request["arguments"]
     try:
         status = python(arguments)

@@ -12,6 +12,7 @@ from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from tests.books.book_files import package, write_book
+from tests.tables import rows
 
 
 def read(folder: Path, name: str, content: str | bytes, keep: tuple[str, ...] = ()) -> Document:
@@ -108,17 +109,7 @@ def test_an_epub_gives_its_chapters_and_leaves_out_what_is_not_narrated(tmp_path
     assert [(block.kind, block.language) for block in second[1:3]] == [(QUOTATION, "fr"), (SCENE_BREAK, "")]
 
 
-@pytest.mark.parametrize(("name", "content", "omitted"), [
-    ("a.md", "# A\n\nOne.[^1] Two.\n\n    code\n\n![A cat](cat.png)\n\n[^1]: A note.\n",
-     "1 footnote, 1 listing of code, 1 image"),
-    ("a.txt", "One.[1]\n\n[1] A note.\n\n- 12 -\n\nTwo.[2]\n\n[2] Another.\n", "2 footnotes, 1 page number"),
-    ("a.html", "<p>One<sup><a href='#a'>1</a></sup> <svg><path/></svg><math>x</math></p>",
-     "1 footnote, 1 image, 1 formula"),
-    ("a.html", "<p>One<a class='noteref' href='#a'>1</a></p><p class='footnote' id='a'>1 A note.</p>", "1 footnote"),
-    ("a.md", "One.\n\n| a | b |\n|---|---|\n| c | d |\n", "nothing; read aloud: 1 table"),
-    ("a.html", "<p>One</p><table><tr><td>1</table><table><tr><td>2</table><nav><table></table></nav><hr><img>",
-     "1 image; read aloud: 2 tables"),
-    ("a.txt", "One. Two.", "")])
+@pytest.mark.parametrize(("name", "content", "omitted"), rows(__file__, "omissions.tsv", "left out"))
 def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
     assert omitted_text(read(tmp_path, name, content).omitted) == omitted
 

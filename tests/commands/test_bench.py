@@ -42,6 +42,7 @@ def onnx_bundle(onnx_packages) -> Path:
 def ane(monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
+    monkeypatch.setattr(sessions, "READINGS", 1)
     parser = argparse.ArgumentParser()
     bench.register(parser.add_subparsers(required=True))
 

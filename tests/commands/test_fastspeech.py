@@ -14,6 +14,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
 from ane.cli import main
 from tests.fastspeech_files import write_fastspeech, write_hifigan
+from tests.tables import rows
 
 
 @pytest.fixture
@@ -110,26 +111,7 @@ def test_stream_to_a_file(bundle, files, capsys):
     assert soundfile.info(files / "x.wav").frames == len(whole.audio)
 
 
-@pytest.mark.parametrize(("command", "fault"), [
-    *((f"say x -o x.wav --bundle ./bundle {flags}", f"{flag} has no effect on FastSpeech models, and bundle is one")
-      for flag, flags in (("--voice", "-v rms"), *((flags.split()[0], flags) for flags in (
-          "--preset fast", "--candidates 2", "--temperature 0", "--normaliser english", "--lanes 2", "--noise 1",
-          "--seed 0")))),
-    *((f"say x -o x.wav --bundle ./bundle --speed {value}", "--speed must be from 0.25 to 4")
-      for value in ("0", "nan", "9")),
-    ("say x -o x.wav --bundle ./bundle --precision int8", "precision int8 packs the layers"),
-    ("say x -o x.wav --bundle ./bundle --backend onnx", "no ONNX packages"),
-    ("say x -o x.wav --bundle ./bundle --backend mil", "`ane convert bundle --to coreml"),
-    ("say --preset ? --bundle ./bundle", "has no presets: add --bundle with a Tortoise model"),
-    ("say x --checkpoints generator.pth -o x.wav", "import both, with `ane import CHECKPOINT.pt"),
-    ("import generator.pth -o ./b", "is a vocoder, not a FastSpeech checkpoint"),
-    ("import checkpoint.pt --vocoder none.pth -o ./b", "cannot read none.pth"),
-    ("import checkpoint.pt --vocoder checkpoint.pt -o ./b", "is not a HiFi-GAN generator"),
-    ("import checkpoint.pt --revision main -o ./b", "--revision is for the hub; checkpoint.pt is a"),
-    ("import none.pt -o ./b", "there is no file or directory none.pt"),
-    ("convert checkpoint.pt --to coreml -o ./c", "it is a file; import a checkpoint first"),
-    ("verify --bundle ./bundle", "make them with `ane convert bundle --to coreml -o DIR`"),
-    ("plan --bundle ./bundle", "make them with `ane convert bundle --to coreml -o DIR`")])
+@pytest.mark.parametrize(("command", "fault"), rows(__file__, "refusals_of_models.tsv", "FastSpeech"))
 def test_what_cannot_be_done_is_one_line(bundle, complain, command, fault):
     assert fault in complain(*command.split())
 

@@ -14,6 +14,7 @@ import pytest
 from ane.bundles import bundle_names, open_model
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.checkpoints import CheckpointDirectory
+from tests.tables import rows
 
 pytestmark = pytest.mark.usefixtures("directory")
 
@@ -93,25 +94,7 @@ def test_a_config_is_read_from_a_file(succeed, complain, directory):
     succeed("import", "checkpoints", "-o", "./out", "--config", "sizes.json")
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ("nowhere -o ./out", "nowhere is neither a directory, a file nor a repository OWNER/NAME"),
-    ("letters/nosuch.pth -o ./out", "there is no file or directory letters/nosuch.pth"),
-    ("letters/deep/nosuch.ckpt -o ./out", "there is no file or directory letters/deep/nosuch.ckpt"),
-    ("./nowhere -o ./out", "there is no file or directory"),
-    ("checkpoints -o ./out --base demo-fast", "--base demo-fast is a hibari model; the networks must be Tortoise's"),
-    ("checkpoints/mel_norms.pth -o ./out", "contains a Tensor, not a state dict"),
-    ("checkpoints -o demo", "the name demo belongs to an embedded bundle"),
-    ("checkpoints -o demo-fast", "the name demo-fast belongs to an embedded bundle"),
-    ("checkpoints -o ./checkpoints --force", "contains the checkpoints to import"),
-    ("checkpoints -o . --force", "contains the checkpoints to import"),
-    ("checkpoints -o ./letters --force", "letters exists and is not a bundle"),
-    ("checkpoints -o ./letters/letter.txt --force", "letter.txt is a file"),
-    ("checkpoints -o ./letters/letter.txt/out", "cannot write"),
-    ("letters -o ./out", "letters has no autoregressive.pth"),
-    ("checkpoints -o ./out --revision main", "--revision is for the hub"),
-    ("checkpoints -o ./out --config none.json", "cannot read none.json"),
-    ("checkpoints -o ./out --expect none.json", "cannot read none.json"),
-])
+@pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "imports"))
 def test_a_refused_import_prints_one_line_and_changes_no_file(complain, arguments, message):
     Path("letters/deep").mkdir(parents=True)
     Path("letters/letter.txt").write_text("x")

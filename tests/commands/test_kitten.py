@@ -17,6 +17,7 @@ from ane.models.kitten import model_files, synthesizer
 from ane.models.kitten.settings import KittenSettings
 from tests.commands.conftest import Complain
 from tests.models.kitten.kitten_model import VOICES, kitten_speaker, letters, write_kitten_model
+from tests.tables import rows
 
 
 @pytest.fixture(autouse=True)
@@ -101,19 +102,7 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"Bella, {VOICES[0]}, {VOICES[1]}\n"
 
 
-@pytest.mark.parametrize(("command", "message"), [
-    ("say hello --bundle kitty --seed 1", "--seed has no effect on KittenTTS models, and kitty is one"),
-    ("say hello --bundle kitty --precision fp16", "--precision has no effect on KittenTTS models"),
-    ("say hello --bundle kitty --preset ?", "has no presets: add --bundle"),
-    ("say hello --bundle kitty --backend torch", "--backend must be onnx:cpu for KittenTTS models, got 'torch'"),
-    ("say hello --bundle kitty --speed 0", "--speed must be from 0.1 to 10"),
-    ("say hello --bundle kitty -v Luna", "no voice is named 'Luna'"),
-    ("say hello --bundle kitty --steps 4", "--steps has no effect"),
-    ("say hello --bundle kitty --explain", "this text is read by the normaliser of KittenTTS models"),
-    ("import published -o other --precision fp16", "--precision has no effect on KittenTTS checkpoints"),
-    ("import published -o kitty", "add --force to replace it"),
-    ("plan --bundle kitty", "is a bundle of KittenTTS, which this command or function cannot use"),
-])
+@pytest.mark.parametrize(("command", "message"), rows(__file__, "refusals_of_models.tsv", "KittenTTS"))
 def test_what_cannot_be_done_is_refused(complain: Complain, command: str, message: str) -> None:
     output = ["-o", "a.wav"] if command.startswith("say") and "explain" not in command else []
     assert message in complain(*command.split(), *output)

@@ -14,6 +14,7 @@ from ane.cli import main
 from ane.models.whisper.checkpoints import is_whisper
 from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
+from tests.tables import rows
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,13 +88,10 @@ def test_a_converted_bundle_writes_down_what_the_checkpoint_does_and_is_verified
     assert (status, "has no ONNX packages" in err) == (1, True)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--buckets", "denoise=64"], "--buckets denoise=64: no such kind of function; there are prefill, step"),
-    (["--buckets", "prefill=64,96"], "this model takes at most 64 columns"),
-    (["--networks", "diffusion"], "diffusion")])
+@pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "conversions of Whisper"))
 def test_what_a_whisper_model_lacks_is_not_converted(complain, succeed, whisper_file, arguments, message):
     succeed("import", whisper_file, "-o", "./imported")
-    assert message in complain("convert", "./imported", "--to", "coreml", "-o", "./packages", *arguments)
+    assert message in complain("convert", "./imported", "--to", "coreml", "-o", "./packages", *arguments.split())
 
 
 @pytest.mark.parametrize(("flags", "message"), [
@@ -173,15 +171,9 @@ def test_several_files_are_printed_under_their_names(capsys, whisper_file):
     assert (status, "add -o FOLDER" in err) == (1, True)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["missing.wav"], "missing.wav: no such file"),
-    (["talk.flac", "--language", "xx"], "--language must be one of en, zh"),
-    (["talk.flac", "talk.flac", "-o", "out"], "2 of the files would be written to out/talk.txt"),
-    (["talk.flac", "--backend", "onnx"], "onnx"),
-    (["talk.flac", "-o", "."], "it is a directory"),
-])
+@pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "recordings"))
 def test_faults_are_one_line(complain, whisper_file, recording, arguments, message):
-    assert message in complain("transcribe", *arguments, "--model", whisper_file)
+    assert message in complain("transcribe", *arguments.split(), "--model", whisper_file)
 
 
 def test_samples_that_are_not_numbers_are_refused_with_the_files_name(capsys, whisper_file):

@@ -11,6 +11,7 @@ import pytest
 
 from ane.cli import main
 from ane.commands import messages, packages
+from tests import tables
 from tests.backends.mil.programs import WEIGHT, X, convert, mb, normal, saved
 from tests.backends.mil.programs import run as interpreted
 from tests.small_bundle import spoil, write_small_bundle
@@ -114,15 +115,9 @@ def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_pa
     assert json.loads((tmp_path / "found.json").read_text())["functions"][0]["drift"] == "gpt__h__1__mlp__c_fc"
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("--networks", "univnet"), "univnet: random has no package of it; there are autoregressive, rlg_auto"),
-    (("--function", "step_9_9"), "--function step_9_9: no package has it; there are prefill_32, step_2_64, "),
-    (("--compute-units", "CPU_ONLY"), "--compute-units has no effect on --against mil: it is for coreml"),
-    (("--layers", "--against", "onnx"), "--layers has no effect with --against onnx: it looks inside Core ML packages"),
-    (("--json", "/dev/null/found.json"), "cannot write /dev/null/found.json"),
-])
+@pytest.mark.parametrize(("arguments", "message"), tables.rows(__file__, "refusals_of_models.tsv", "packages"))
 def test_an_error_is_one_line(complain, small, arguments, message):
-    assert message in complain("verify", "--bundle", small, *arguments)
+    assert message in complain("verify", "--bundle", small, *arguments.split())
 
 
 def test_a_bundle_without_packages_is_refused(complain, small):
@@ -213,19 +208,9 @@ def test_calls_in_turn_share_one_state(verify, tmp_path):
         assert {name: float(array[0, 0]) for name, array in written.items()} == {"y": 3, "total": 3}
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ([], "needs --inputs FILE.npz: function 'main' takes x fp16 (1, 64, 1, 8); returns sum fp16"),
-    (["--inputs", "other.npz"], "takes ['x'], got ['y']; the inputs are x fp16 (1, 64, 1, 8)"),
-    (["--inputs", "array.npy"], "holds one array without a name"),
-    (["--inputs", "missing.npz"], "cannot read"),
-    (["--inputs", "x.npz", "--function", "step"], "has no function 'step'"),
-    (["--inputs", "x.npz", "--expect", "other.npz"], "y is expected, and function 'main'"),
-    (["--inputs", "x.npz", "--bundle", "demo"], "--bundle has no effect with --package"),
-    (["--inputs", "x.npz", "--against", "onnx"], "--package is a Core ML package"),
-    (["--inputs", "x.npz", "--output", "y.txt"], "must end in .npz"),
-])
+@pytest.mark.parametrize(("arguments", "message"), tables.rows(__file__, "refusals_of_models.tsv", "a package"))
 def test_bad_requests_are_refused_in_one_line(complain, package, tmp_path, arguments, message):
     arrays(tmp_path / "x.npz", x=X)
     arrays(tmp_path / "other.npz", y=normal(1, 2))
     np.save(tmp_path / "array.npy", X)
-    assert message in complain("verify", "--package", package, *arguments)
+    assert message in complain("verify", "--package", package, *arguments.split())

@@ -33,6 +33,7 @@ from converters.functions import THRESHOLDS, functions_of
 from converters.proof.lint import STRICT, BrokenRule, lint
 from converters.proof.lint_rules import REFUSED, RULES, LintRule, Violation
 from converters.proof.parity import MATHS, ROUNDING
+from tests.tables import rows
 
 SENTENCE = "The turtle was first, after all."
 FP32_DB = THRESHOLDS["fp32"][0]
@@ -322,24 +323,10 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_package(source, tmp_path,
     assert not list((tmp_path / "out.converting").rglob("*.mlpackage"))
 
 
-@pytest.mark.parametrize(("arguments", "line"), [
-    (["--precision", "int3"], "must be fp16 or fp32 or 8bit"),
-    (["--precision", ","], "--precision names nothing"),
-    (["--buckets", "prefill"], "give KIND=N"),
-    (["--buckets", "prefill=4"], "prefill=4: must be at least 16"),
-    (["--buckets", "prefill=9999"], "this model takes at most 1024 columns"),
-    (["--buckets", "denoise=99999", "--networks", "diffusion"], "no axis above 16384"),
-    (["--lanes", "1000"], "use fewer lanes"),
-    (["--networks", ","], "--networks must name a network"),
-    (["--buckets", "prefil=32"], "no such kind of function; there are prefill"),
-    (["--buckets", "prefill=many"], "must be a whole number of at most 18 digits, got 'many'"),
-    (["--lanes", "0"], "must be at least 1, got 0"),
-    (["--cache", "disk"], "must be io or state"),
-    (["--networks", "vocoder"], "no such network; there are"),
-])
+@pytest.mark.parametrize(("arguments", "line"), rows(__file__, "refusals.tsv", "Tortoise"))
 def test_invalid_options_are_reported(random_bundle, tmp_path, capsys, arguments, line):
     try:
-        status = main(["convert", str(random_bundle), "--to", "coreml", "-o", str(tmp_path / "out"), *arguments])
+        status = main(["convert", str(random_bundle), "--to", "coreml", "-o", f"{tmp_path}/out", *arguments.split()])
     except SystemExit as ended:         # argparse's own errors
         status = ended.code
     assert status in (1, 2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.preloaded import write_client
+from tests.preloaded import EXECUTABLE, write_client
 from tests.random_model import CONFIGS, write_random_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def ane_command(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PATH in which `ane` is a client of the preloaded server."""
+    """A folder for PATH in which `ane` and `python` are clients of the preloaded server."""
     folder = tmp_path_factory.mktemp("bin")
+    write_client(folder / "python", preloaded_server)
     write_client(folder / "ane", preloaded_server, ("-m", "ane"), one_network=True)
     return folder
 
@@ -45,4 +46,5 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest,
     (folder / "book.txt").write_text("It was late. The lamp was out, and the door stood open.\n")
     (folder / "lines.txt").write_text("The first line.\nThe second line.\n")
     path = os.pathsep.join([str(ane_command), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return folder, os.environ | {"ANE_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    return folder, os.environ | {"ANE_HOME": str(home), "PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path),
+                                 EXECUTABLE: str(ane_command / "python")}

@@ -7,16 +7,10 @@ import pytest
 import ane
 from ane.text import Lexicon
 from ane.text.other_languages import foreign_language
+from tests.tables import rows
 
 
-@pytest.mark.parametrize(("language", "text"), [
-    ("German", "Guten Tag, ich bin sehr müde und möchte nach Hause gehen."),
-    ("French", "Je ne sais pas si elle est dans la maison."),
-    ("Spanish", "El perro de la casa está en el jardín y no quiere comer."),
-    ("Italian", "Non so che cosa è successo, ma il treno è in ritardo per la neve."),
-    ("Portuguese", "Eu não sei o que é isso, mas ele não gosta de café com leite."),
-    ("Dutch", "Ik weet niet waar het boek is, maar het ligt op een tafel."),
-    ("Polish", "Nie wiem, co to jest, ale wydaje mi się, że jest dobrze.")])
+@pytest.mark.parametrize(("language", "text"), rows(__file__, "languages.tsv", "sentences"))
 def test_sentences_of_other_languages_are_named(language, text):
     assert foreign_language(text) == language
 

@@ -1,6 +1,7 @@
 """Speech from FastSpeech's packages is torch's, and a text that exceeds their buckets is split or refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from converters.fastspeech import FUNCTIONS
 from converters.onnx.package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
+from tests.tables import rows
 
 TEXT = "Hello there. How are you?"
 LONG = "This sentence is one of several, and each of them is too long for a bucket of the package, so it is split. "
@@ -137,18 +139,9 @@ def test_metadata_names_the_model(packaged):
     assert spec.description.metadata.shortDescription == "FastSpeech, fastspeech, fp32"
 
 
-@pytest.mark.parametrize(("flags", "fault"), [
-    (("--to", "coreml", "--buckets", "univnet=14"), "there are text, mel, vocoder"),
-    (("--to", "coreml", "--buckets", "text=201"), "--buckets text=201: this model takes at most 200 symbols"),
-    (("--to", "coreml", "--buckets", "mel=7"), "--buckets mel=7: must be at least 8"),
-    (("--to", "coreml", "--buckets", "vocoder=63"), "--buckets vocoder=63: this model takes at most 62 frames"),
-    (("--to", "coreml", "--lanes", "2"), "--lanes has no effect"),
-    (("--to", "coreml", "--cache", "io"), "--cache has no effect"),
-    (("--to", "coreml", "--precision", "8bit"), "--precision 8bit has no effect"),
-    (("--to", "onnx", "--precision", "int4"), "--precision int4 has no effect"),
-    (("--to", "onnx", "--networks", "clvp"), "no such network; there are fastspeech, vocoder")])
+@pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))
 def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, capsys, flags, fault):
-    assert main(["convert", str(imported.path), *flags, "-o", str(tmp_path / "out")]) == 1
+    assert main(["convert", str(imported.path), *flags.split(), "-o", str(tmp_path / "out")]) == 1
     line = " ".join(capsys.readouterr().err.split())
     assert fault in line
     assert not (tmp_path / "out").exists()

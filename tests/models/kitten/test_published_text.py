@@ -11,6 +11,7 @@ from ane.models.kitten.published_text import (
     split_published,
 )
 from ane.system.errors import UserError
+from tests.tables import rows
 
 
 @pytest.mark.parametrize(("number", "words"), [
@@ -36,22 +37,7 @@ def test_decimals_keep_their_zeros() -> None:
         decimal_words("1.5e")
 
 
-@pytest.mark.parametrize(("text", "spoken"), [
-    ("The score was 3:0 at 14:00, 0:30 and 3:30PM.",
-     "the score was three:zero at fourteen hundred, zero thirtyand three thirty pm."),
-    ("$1 or $1.01, €1,200.50, £85K and ₿2.5M",
-     "one dollar or one dollars and one cent, twelve hundred euros and fifty "
-     "cents, eighty-five thousand pounds and two point five million bitcoins"),
-    ("-2% and 3.50%", "negative two percent and three point five percent"),
-    ("1-800-555-0199 and 555-1234", "one eight zero zero five five five zero one nine nine and five five five one two "
-     "three four"),
-    ("1/2, 3/2, 1/4, 5/8 and 1/0", "one half, three halves, one quarter, five eighths and one/zero"),
-    ("Can't won't AIN'T let's they've he'd I'm it's", "cannot will not is not let us they have he would i am it is"),
-    ("-.05 of 100km at 3.6GHz, 77F°", "negative zero point zero five of one hundred kilometers at three point six "
-     "gigahertz, seventy-sevenf°"),
-    ("6.022E23 and 1e10", "six point zero two two times ten to the twenty-three and one times ten to the ten"),
-    ("cafe\u0301 <i>x</i>", "café x"),
-])
+@pytest.mark.parametrize(("text", "spoken"), rows(__file__, "published_text.tsv", "forms"))
 def test_forms(text: str, spoken: str) -> None:
     assert preprocess(text) == spoken
 
