@@ -4,16 +4,14 @@ Inputs are random numbers in the declared shapes, which an engine copies only wh
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.coreml.tools import CoreMLTools
 from ane.backends.mil import Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.packaged.functions import Runtime
-from ane.bench.measure import MeasuredFunction, timed
+from ane.bench.measure import MeasuredFunction
 from ane.bench.records import BenchRow
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import FunctionRecord, PackageRecord
@@ -29,22 +27,8 @@ LENGTHS = {"prefill": TOKENS + 4, "condition": CODES, "clvp_text": TOKENS, "clvp
 CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
 
 
-class TimedToolkit(CoreMLTools):
-    """Measures the time of compiling."""
-
-    _seconds: float | None = None
-
-    def compile(self, package: Path, destination: Path) -> None:
-        _, self._seconds = timed(lambda: CoreMLTools.compile(self, package, destination))
-
-    def compile_seconds(self) -> float | None:
-        """Seconds of the last compilation; None if there was none since the previous call."""
-        seconds, self._seconds = self._seconds, None
-        return seconds
-
-
-def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str, units: str | None,
-                      compile_seconds: Callable[[], float | None] = lambda: None) -> Iterator[MeasuredFunction]:
+def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine: Runtime, spec: str,
+                      units: str | None) -> Iterator[MeasuredFunction]:
     """Of these packages the functions that a sentence takes, and all of a decoder's steps and stores.
 
     Args:
@@ -63,8 +47,7 @@ def package_functions(model: "Bundle", packages: Iterable[PackageRecord], engine
             yield MeasuredFunction(
                 row, lambda path=path, name=name, package=package: engine.load(
                     path, name, units or package.compute_units),
-                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place),
-                compile_seconds=compile_seconds)
+                lambda loaded, function=declared[name]: prediction(loaded, function, engine.in_place))
 
 
 def prediction(loaded: Any, function: ProgramFunction, in_place: bool = False) -> Callable[[], object]:

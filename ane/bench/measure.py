@@ -34,41 +34,35 @@ class MeasuredFunction:
 
     Attributes:
         row: what it is, without figures.
-        load: loads it. prepare: returns a call of what ``load`` returned. unload: releases it.
-        compile_seconds: seconds of compiling since ``compile_seconds`` was last called; None: nothing was compiled.
+        load: loads it. prepare: returns a call of what ``load`` returned.
     """
 
     row: BenchRow
     load: Callable[[], Any]
     prepare: Callable[[Any], Callable[[], object]]
-    unload: Callable[[], None] = lambda: None
-    compile_seconds: Callable[[], float | None] = lambda: None
 
 
 def measure_function(function: MeasuredFunction, runs: int, clock: Clock = time.perf_counter) -> BenchRow:
     """The row with its figures, or with the error that the user would get.
 
-    The value is of up to ``runs`` calls after a warm-up, in ms. Figures: cold_load_s without compiling,
-    compile_s, first_ms (the first call, in which Core ML may still prepare), warm_load_s.
+    The value is of up to ``runs`` calls after a warm-up, in ms. Figures: cold_load_s (the first of a
+    package compiles it), first_ms (the first call, in which Core ML may still prepare), warm_load_s.
     """
     try:
         loaded, cold = timed(function.load, clock)
-        compiling = function.compile_seconds()
         call = function.prepare(loaded)
         _, first = timed(call, clock)
         del loaded, call
-        function.unload()
         loaded, warm = timed(function.load, clock)
         call = function.prepare(loaded)
         call()
         times = repeated(call, runs, clock)
         del loaded, call
-        function.unload()
     except UserError as error:
         return replace(function.row, error=str(error))
-    figures = {"cold_load_s": cold - (compiling or 0), "first_ms": 1000 * first, "warm_load_s": warm}
+    figures = {"cold_load_s": cold, "first_ms": 1000 * first, "warm_load_s": warm}
     return replace(function.row, value=Spread.of([1000 * seconds for seconds in times]),
-                   figures={**({} if compiling is None else {"compile_s": compiling}), **figures})
+                   figures=figures)
 
 
 @dataclass

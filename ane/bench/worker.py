@@ -129,12 +129,11 @@ class FunctionRequest:
     """The functions of packages to measure with a tuning.
 
     Attributes:
-        runs: calls of each function. networks: None: all. compiled: folder for compiled Core ML models.
+        runs: calls of each function. compiled: folder for compiled Core ML models.
     """
 
     tuning: Tuning
     runs: int = 20
-    networks: tuple[str, ...] | None = None
     compiled: str | None = None
 
 
@@ -203,23 +202,19 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
     """The functions of the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
-    from ane.bench.calls import TimedToolkit, package_functions
+    from ane.bench.calls import package_functions
 
     tuning = request.tuning
     runtime: Any
-    timed: dict[str, Any] = {}
     if tuning.engine == "coreml":
         from ane.backends.coreml.compiled import CompiledCache
         from ane.backends.coreml.runtime import CoreMLRuntime
 
-        toolkit = TimedToolkit()
-        runtime = CoreMLRuntime(toolkit, CompiledCache(Path(request.compiled or "")))
-        timed = {"compile_seconds": toolkit.compile_seconds}
+        runtime = CoreMLRuntime(cache=CompiledCache(Path(request.compiled or "")))
     else:
         runtime = package_runtime(*tuning.backend.partition(":")[::2])
-    packages = select_packages(model, tuning.precision)
-    chosen = [package for network, package in packages.items() if network in (request.networks or packages)]
-    yield from package_functions(model, chosen, runtime, tuning.backend, tuning.compute_units, **timed)
+    packages = select_packages(model, tuning.precision).values()
+    yield from package_functions(model, packages, runtime, tuning.backend, tuning.compute_units)
 
 
 def random_voice(model: "Model") -> "Voice | None":

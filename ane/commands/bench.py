@@ -45,8 +45,6 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
         help="precisions of Core ML packages, and int8 of torch on the CPU (default: the bundle's first, and int8)")
-    add("--networks", type=comma_separated, metavar="NETWORK,…",
-        help="measure only the functions of these, and choose nothing")
     add("--threads", type=counts, metavar="N,…", help="CPU threads to try (default: 1, 2, 4, … all cores)")
     add("--runs", type=positive, metavar="N", help=f"calls of each function of a package (default: {RUNS})")
     add("--text", default=SENTENCE, help="the sentence to speak")
@@ -102,14 +100,13 @@ def bench(args: argparse.Namespace) -> int:
             raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
     run = prepare(args, Console(stderr=True, highlight=False, soft_wrap=True))
     measure_functions(run)
-    if not args.networks:
-        speak_sentence(run)
+    speak_sentence(run)
     report(run)
     return 0
 
 
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
-    """Open the model for each backend. Raises UserError for an unknown backend or network."""
+    """Open the model for each backend. Raises UserError for an unknown backend."""
     from ane.backends import PACKAGED
     from ane.models.tortoise.settings import default_preset
 
@@ -120,15 +117,10 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
     usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
     models = dict(model_for(spec, model, subject, console) for spec in args.backend or usual)
-    for flag in ("networks", "runs"):
-        if getattr(args, flag) and not any(spec.partition(":")[0] in PACKAGED for spec in models):
-            raise UserError(f"--{flag} has no effect on {' and '.join(models)}: only Core ML packages are measured by "
-                            "function")
+    if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
+        raise UserError(f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by "
+                        "function")
     args.runs = args.runs or RUNS
-    for network in args.networks or ():
-        if network not in subject.networks:
-            raise UserError(f"--networks {network}: {subject.name} has no such network; it has "
-                            f"{', '.join(sorted(subject.networks))}")
     return BenchRun(args, console, subject, models,
                     args.preset or (default_preset(subject.settings) if model.presets else None))
 
@@ -190,8 +182,7 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
                        for threads in args.threads or thread_counts(usable_cores())
                        for precision in ("auto", *["int8"] * int8)]
         for tuning in tunings:
-            networks = args.networks and tuple(args.networks)
-            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, args.runs, networks, compiled)
+            yield WorkerModel.of(model, tuning), FunctionRequest(tuning, args.runs, compiled)
 
 
 def thread_counts(cores: int) -> list[int]:

@@ -41,7 +41,7 @@ def run(monkeypatch) -> bench.BenchRun:
     monkeypatch.setattr(sessions, "spoken_sentence", spoken)
     model = RandomModel()
     model.path = "here"
-    args = argparse.Namespace(text="Hi.", networks=None)
+    args = argparse.Namespace(text="Hi.")
     return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)
 
 
@@ -70,7 +70,7 @@ def test_without_any_settings_nothing_is_spoken_or_chosen(run):
 
 def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
     model = SimpleNamespace(networks={"autoregressive", "diffusion", "univnet"})
-    args = argparse.Namespace(precision=None, compute_units=None, threads=(1, 2), networks=None, runs=3)
+    args = argparse.Namespace(precision=None, compute_units=None, threads=(1, 2), runs=3)
     run = bench.BenchRun(args, Console(stderr=True), model, {}, None)
 
     def measured(spec: str) -> list[str]:

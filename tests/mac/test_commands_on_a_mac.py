@@ -70,7 +70,6 @@ def test_every_function_is_measured_on_all_compute_units_and_one_is_chosen(conve
     assert {row["settings"]["compute_units"] for row in core_ml} == {"CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE"}
     on_cpu = [row for row in core_ml if row["settings"]["compute_units"] == "CPU_ONLY"]
     assert all(row["error"] is None and row["value"]["median"] > 0 for row in on_cpu)
-    assert len([row for row in core_ml if "compile_s" in row["figures"]]) == 2
     spoken = [row["competitor"] for row in found["rows"] if row["what"] == "sentence"]
     assert {re.split("[:, ]", competitor)[0] for competitor in spoken} == {"coreml", "torch"}
     assert found["chosen"]["backend"].partition(":")[0] in ("coreml", "torch")

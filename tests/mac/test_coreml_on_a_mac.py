@@ -105,7 +105,7 @@ def test_a_damaged_compiled_model_is_compiled_again(core_ml, package):
     """The files keep their size, so only Core ML can notice."""
     runtime = CoreMLRuntime(core_ml)
     runtime.load(package, "plain", "CPU_ONLY")
-    entry = runtime.cache.entries()[0].path
+    entry = runtime.cache.entries()[0]
     for file in (*entry.rglob("model.mil"), *entry.rglob("coremldata.bin")):
         file.write_bytes(b"\0" * file.stat().st_size)
     x = np.ones(SHAPE, np.float32)

@@ -37,7 +37,7 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, smal
         if "say" in flags:
             flags += ["--max-codes", "12"]
         if "bench" in flags:
-            flags += ["--backend", "coreml", "--networks", "clvp", "--compute-units", "CPU_ONLY"]
+            flags += ["--backend", "coreml", "--compute-units", "CPU_ONLY"]
         monkeypatch.chdir(folder)
         status = ane(flags)
         captured = capsys.readouterr()

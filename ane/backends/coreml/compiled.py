@@ -2,11 +2,10 @@
 
 Each package is compiled once for a chip and a build of macOS.
 
-An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``: the package and
-the machine it was compiled for, and the size of each of its files. The key is a hash of the chip, the build of macOS
-and all files of the package, so another macOS or another model never finds an old entry; ``ane cache`` lists entries
-that are out of date. The path of an entry never changes, because macOS caches what it specialises for the Neural
-Engine, the slowest part of a first load, under the path of the compiled model.
+An entry is a folder ``compiled/<key>`` of the cache. It holds the compiled model and ``compiled.json``: its name and
+the size of each of its files. The key is a hash of the chip, the build of macOS and all files of the package, so
+another macOS or another model never finds an old entry. The path of an entry never changes, because macOS caches what
+it specialises for the Neural Engine, the slowest part of a first load, under the path of the compiled model.
 """
 
 import contextlib
@@ -15,7 +14,6 @@ import logging
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -38,7 +36,6 @@ TRIED = "tried.json"    # of an entry: what its functions did in their first loa
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
-UNUSED_DAYS = 90
 MODEL = Path("Data") / "com.apple.CoreML" / "model.mlmodel"         # in a package
 
 LOGGER = logging.getLogger(__name__)
@@ -46,13 +43,9 @@ LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CompiledRecord:
-    """The content of ``compiled.json``: machine, path and hash of the package, name of the model, its file sizes."""
+    """The content of ``compiled.json``: the name of the model and its file sizes."""
 
     version: int
-    chip: str
-    os_build: str
-    package: str
-    content: str
     model: str
     files: dict[str, int]
 
@@ -62,34 +55,6 @@ class CompiledRecord:
         record = stored_record(cls, entry / RECORD)
         valid = record is not None and record.version == VERSION and Path(record.model).name == record.model
         return record if valid else None
-
-
-@dataclass(frozen=True)
-class CompiledModelEntry:
-    """An entry of the cache: its size, the time of its last use (seconds since the epoch), and its record.
-
-    ``record`` is None when the entry is damaged or was left by a process that was killed.
-    """
-
-    path: Path
-    record: CompiledRecord | None
-    bytes: int
-    used: float
-
-    def stale(self, machine: MacMachine | None, now: float) -> str:
-        """Why no later run will use the entry, or "". ``machine``: this Mac; None: do not compare it."""
-        if self.record is None:
-            return "unfinished" if self.path.name.endswith(".partial") else "damaged"
-        if machine is not None and self.record.os_build != machine.os_build:
-            return f"for macOS build {self.record.os_build}"
-        if machine is not None and self.record.chip != machine.chip:
-            return f"for {self.record.chip}"
-        package = Path(self.record.package)
-        if not package.is_dir():
-            return "its package is gone"
-        if package_hash(package) != self.record.content:
-            return "its package was replaced"
-        return f"unused for {UNUSED_DAYS} days" if now - self.used > UNUSED_DAYS * 86400 else ""
 
 
 class CompiledCache:
@@ -115,12 +80,12 @@ class CompiledCache:
         content = package_hash(package)
         key = hashlib.sha256("\n".join((*machine, content, package.stem)).encode()).hexdigest()[:32]
         entry, model = self.folder / key, f"{package.stem}.mlmodelc"
-        if not recompile and self._reuse(entry, package):
+        if not recompile and self._is_complete(entry):
             return entry / model, False
         if (entry / UNCOMPILED).is_file():
             raise cannot_compile(package, f"{(entry / UNCOMPILED).read_text(encoding='utf-8')} when it was tried")
         with self._locked():
-            if not recompile and self._reuse(entry, package):       # another process has compiled it meanwhile
+            if not recompile and self._is_complete(entry):       # another process has compiled it meanwhile
                 return entry / model, False
             self._remove_unfinished()
             LOGGER.info("Compiling %s for %s, once for each version of macOS", package.stem, machine.chip)
@@ -134,40 +99,27 @@ class CompiledCache:
                     refusal = cannot_compile(package, str(error))
                 except (RuntimeError, MemoryError) as error:
                     raise cannot_compile(package, error_summary(error)) from error
-                record = CompiledRecord(VERSION, *machine, str(package.resolve()), content, model,
-                                        _file_sizes(staging / model))
-                write_json(staging / RECORD, asdict(record))
+                write_json(staging / RECORD, asdict(CompiledRecord(VERSION, model, _file_sizes(staging / model))))
         if refusal is not None:
             raise refusal
         return entry / model, True
 
-    def entries(self) -> list[CompiledModelEntry]:
-        """All entries, including unfinished ones, most recently used first."""
-        folders = [path for path in _children(self.folder)
-                   if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-        entries = [CompiledModelEntry(path, CompiledRecord.read(path), size_of(path), _last_used(path))
-                   for path in folders]
-        return sorted(entries, key=lambda entry: -entry.used)
+    def entries(self) -> list[Path]:
+        """The folders of all entries, including unfinished ones."""
+        return [path for path in _children(self.folder)
+                if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
-    def remove(self, entries: list[CompiledModelEntry]) -> None:
+    def remove(self, entries: list[Path]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
         if not entries:
             return
         with self._locked():
             for entry in entries:
-                remove(entry.path)
+                remove(entry)
 
-    def _reuse(self, entry: Path, package: Path) -> bool:
-        """Whether the entry is complete. If so, record this use, and the package's path if it has moved."""
+    def _is_complete(self, entry: Path) -> bool:
         record = CompiledRecord.read(entry)
-        if record is None or not record.files or _file_sizes(entry / record.model) != record.files:
-            return False
-        with contextlib.suppress(OSError, UserError):       # a read-only cache can still be used
-            if record.package == str(package.resolve()):
-                os.utime(entry / RECORD)
-            else:
-                write_json(entry / RECORD, asdict(record) | {"package": str(package.resolve())})
-        return True
+        return record is not None and bool(record.files) and _file_sizes(entry / record.model) == record.files
 
     def _remove_unfinished(self) -> None:
         """Remove entries of processes that were killed while compiling. Call it inside ``_locked`` only."""
@@ -267,13 +219,6 @@ def remove(path: Path) -> None:
 
 def _file_sizes(model: Path) -> dict[str, int]:
     return {path.relative_to(model).as_posix(): path.stat().st_size for path in model.rglob("*") if path.is_file()}
-
-
-def _last_used(entry: Path) -> float:
-    for path in (entry / RECORD, entry):
-        with contextlib.suppress(OSError):
-            return path.stat().st_mtime
-    return time.time()
 
 
 def _children(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.backends.coreml.compiled import CompiledCache
+from ane.backends.coreml.compiled import CompiledCache, CompiledRecord
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools, MacMachine
 from ane.backends.mil import Package
@@ -38,7 +38,7 @@ from tests.backends.coreml.packages import X, save_two_functions
 def leftovers() -> list[str]:
     """Names in the cache of compiled models besides complete entries and the lock."""
     folder = CompiledCache().folder
-    complete = {entry.path.name for entry in CompiledCache().entries() if entry.record}
+    complete = {entry.name for entry in CompiledCache().entries() if CompiledRecord.read(entry)}
     return [path.name for path in folder.iterdir() if path.name not in complete | {".lock"}] if folder.exists() else []
 
 
@@ -52,13 +52,12 @@ def test_a_second_start_compiles_nothing(api, package):
     assert leftovers() == []
 
 
-def test_a_changed_package_is_compiled_again_and_the_old_model_is_stale(api, package, packages):
+def test_a_changed_package_is_compiled_again(api, package, packages):
     run(api, package)
     shutil.rmtree(package)
     shutil.copytree(packages / "three.mlpackage", package)
     np.testing.assert_array_equal(run(api, package), 3 * X)
     assert api.compiled == 2
-    assert {entry.stale(M2, time.time()) for entry in CompiledCache().entries()} == {"", "its package was replaced"}
 
 
 def test_a_file_changed_in_place_is_compiled_again(api, package):
@@ -80,35 +79,19 @@ def test_finder_files_in_a_package_change_nothing(api, package):
     assert api.compiled == 1
 
 
-@pytest.mark.parametrize(("other", "reason"), [(MacMachine("Apple M2", "25A354"), "for macOS build 24F74"),
-                                               (MacMachine("Apple M4", "24F74"), "for Apple M2")])
-def test_another_macos_or_chip_compiles_again_and_the_old_model_is_stale(api, package, other, reason):
+@pytest.mark.parametrize("other", [MacMachine("Apple M2", "25A354"), MacMachine("Apple M4", "24F74")])
+def test_another_macos_or_chip_compiles_again(api, package, other):
     run(api, package)
     run(RecordingTools(api.stand_in, other), package)
     assert api.compiled == 2
-    reasons = {(entry.record.chip, entry.record.os_build): entry.stale(other, time.time())
-               for entry in CompiledCache().entries()}
-    assert reasons == {M2: reason, other: ""}
 
 
 def test_a_moved_package_keeps_its_compiled_model(api, package, tmp_path):
     run(api, package)
     (tmp_path / "elsewhere").mkdir()
     moved = package.rename(tmp_path / "elsewhere" / package.name)
-    [entry] = CompiledCache().entries()
-    assert entry.stale(M2, time.time()) == "its package is gone"
     run(api, moved)
-    [entry] = CompiledCache().entries()
-    assert (api.compiled, entry.stale(M2, time.time())) == (1, "")
-
-
-def test_a_model_unused_for_long_is_stale_until_it_is_used(api, package):
-    run(api, package)
-    [entry] = CompiledCache().entries()
-    os.utime(entry.path / "compiled.json", (0, 0))
-    assert "unused" in CompiledCache().entries()[0].stale(M2, time.time())
-    run(api, package)
-    assert CompiledCache().entries()[0].stale(M2, time.time()) == ""
+    assert api.compiled == 1
 
 
 # --- damage and interruption
@@ -131,7 +114,7 @@ def clear_record(entry: Path) -> None:
 @pytest.mark.parametrize("damage", [truncate, overwrite, clear_record, shutil.rmtree])
 def test_a_damaged_compiled_model_is_compiled_once_again(api, package, damage):
     run(api, package)
-    damage(CompiledCache().entries()[0].path)
+    damage(CompiledCache().entries()[0])
     np.testing.assert_array_equal(run(api, package), 2 * X)
     run(api, package)
     assert api.compiled == 2
@@ -141,7 +124,7 @@ def test_a_damaged_compiled_model_is_compiled_once_again(api, package, damage):
 def test_a_truncated_model_is_not_opened(api, package):
     """Core ML maps the weights: it does not raise on a file that ends early, the process is killed."""
     run(api, package)
-    truncate(CompiledCache().entries()[0].path)
+    truncate(CompiledCache().entries()[0])
     run(api, package)
     once = ["compile model.mlpackage", "load main CPU_ONLY", "predict main CPU_ONLY"]
     assert api.stand_in.log == 2 * once
@@ -191,7 +174,8 @@ def test_the_next_compile_removes_what_a_killed_one_left(api, package):
         time.sleep(0.05)
     process.kill()
     process.communicate()
-    assert [entry.stale(M2, time.time()) for entry in CompiledCache().entries()] == ["unfinished"]
+    [left] = CompiledCache().entries()
+    assert left.name.endswith(".partial")
     api.stand_in.order()
     run(api, package)
     assert leftovers() == []
@@ -226,25 +210,17 @@ def test_a_notice_precedes_compiling(api, package, notices):
     assert notices == ["Compiling model for Apple M2, once for each version of macOS"]
 
 
-@pytest.mark.parametrize(("days", "stale"), [(90, ""), (90.001, "unused for 90 days")])
-def test_a_model_is_stale_after_more_than_ninety_days(api, package, days, stale):
-    run(api, package)
-    [entry] = CompiledCache().entries()
-    assert entry.stale(M2, entry.used + days * 86400) == stale
-
-
 # --- records that cannot be read
 
 
 @pytest.mark.parametrize("text", [
     "[" * 100_000, '{"version": ' + "[" * 100_000, "null", "{}",
-    '{"version": 1, "chip": "c", "os_build": "b", "package": 5, "content": "c", "model": "m", "files": {}}',
-    '{"version": 1, "chip": "c", "os_build": "b", "package": "p", "content": "c", "model": "../m", "files": {}}'])
+    '{"version": 1, "model": 5, "files": {}}', '{"version": 1, "model": "../m", "files": {}}'])
 def test_a_record_that_cannot_be_read_is_a_damaged_entry(api, package, text):
     run(api, package)
     [entry] = CompiledCache().entries()
-    (entry.path / "compiled.json").write_text(text)
-    assert [found.stale(M2, time.time()) for found in CompiledCache().entries()] == ["damaged"]
+    (entry / "compiled.json").write_text(text)
+    assert CompiledRecord.read(entry) is None
     run(api, package)
     assert api.compiled == 2
 
@@ -252,8 +228,8 @@ def test_a_record_that_cannot_be_read_is_a_damaged_entry(api, package, text):
 def test_a_fifo_in_place_of_a_record_does_not_block(api, package):
     run(api, package)
     [entry] = CompiledCache().entries()
-    (entry.path / "compiled.json").unlink()
-    os.mkfifo(entry.path / "compiled.json")
+    (entry / "compiled.json").unlink()
+    os.mkfifo(entry / "compiled.json")
     np.testing.assert_array_equal(run(api, package), 2 * X)
     assert api.compiled == 2
 
