@@ -26,11 +26,10 @@ BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks"), ("inputs", "expect", "thre
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
-as in `ane convert`. --layers compares every value of a Core ML package that a module of the network returns, too; with
-mil:fp16 it also measures the loss of each operation compared with the same program in float32. It also converts each
-function again and names the first operation that differs. On coreml, where looking inside compiles models, only
-functions that fail are searched for it, against the interpreter. The exit status is 1 when a function is below its
-threshold.
+as in `ane convert`. --layers compares every value of a Core ML package that a module of the network returns, too. It
+also converts each function again and names the first operation that differs. On coreml, where looking inside compiles
+models, only functions that fail are searched for it, against the interpreter. The exit status is 1 when a function is
+below its threshold.
 
 With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
 --inputs, on any machine.

@@ -1,6 +1,6 @@
 """What `ane verify` prints, a sentence for each network first, then tables that fit 100 columns; and its JSON."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from converters.proof.verify import FunctionCheck, Runner
 
 WIDTH = 100
-COSTLIEST = 12          # operations shown of those that lose most
 COLUMNS = """\
 dB: signal-to-noise ratio of a function's outputs, for the inputs of `ane convert`. threshold: what `ane convert` \
 demands of this kind of function in this precision (the table FUNCTIONS of converters/*/functions.py), or a little \
@@ -42,9 +41,6 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
     if len(results) == 1:
         one, = results
         console.print(value_table(one))
-        if one.operations:
-            console.print(loss_table(f"{one.function}: operations that lose most against float32",
-                                     by_loss(one.operations)[:COSTLIEST]))
         if one.difference:
             console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
     else:
@@ -78,16 +74,14 @@ def function_table(results: "Sequence[FunctionCheck]", runner: "Runner") -> Tabl
 
 
 def layer_table(results: "Sequence[FunctionCheck]") -> Table:
-    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), the worst operation, and
-    the first that a new conversion computes otherwise."""
+    """One row per function: its worst value, the first that drifts (``FunctionCheck.drift``), and the first that a new
+    conversion computes otherwise."""
     table = plain_table("Inside", "package", "function", "values", "worst", "dB", "first that drifts", "dB",
-                        "operation that loses most", "dB lost", "first that computes otherwise", numbers=(2, 4, 6, 8))
+                        "first that computes otherwise", numbers=(2, 4, 6))
     for one in results:
-        costliest = next(iter(by_loss(one.operations)), None)
         table.add_row(one.package, one.function, str(len(one.values)), label(one.worst),
                       decibels(one.worst and one.worst.snr), label(one.drift) if one.drift else "none",
-                      decibels(one.drift and one.drift.snr), operation(costliest),
-                      decibels(costliest and costliest.lost), operation(one.difference),
+                      decibels(one.drift and one.drift.snr), operation(one.difference),
                       style="red" if one.drift or one.difference else None)
     return table
 
@@ -101,17 +95,6 @@ def value_table(one: "FunctionCheck") -> Table:
         table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", exponent(value.error),
                       ", ".join(marks), style="red" if value is one.drift else "yellow" if value is one.worst else None)
     return table
-
-
-def loss_table(title: str, operations: "Iterable[ComparedValue]") -> Table:
-    table = plain_table(title, "value", "operation", "dB", "dB lost", numbers=(2, 3))
-    for value in operations:
-        table.add_row(value.name, value.op, decibels(value.snr), decibels(value.lost))
-    return table
-
-
-def by_loss(operations: "Sequence[ComparedValue]") -> "list[ComparedValue]":
-    return sorted(operations, key=lambda value: -(value.lost or 0))
 
 
 def label(value: "ComparedValue | None") -> str:
@@ -134,16 +117,13 @@ def exponent(error: float | None) -> str:
 
 def run_json(package: Path, run: "PackageRun", runner: str) -> dict[str, Any]:
     return {"package": str(package), "function": run.function, "against": runner,
-            "values": [asdict(value) for value in run.values], "layers": [asdict(value) for value in run.layers],
-            "operations": [asdict(value) for value in run.operations]}
+            "values": [asdict(value) for value in run.values], "layers": [asdict(value) for value in run.layers]}
 
 
 def print_run(console: Console, run: "PackageRun", runner: str) -> None:
     console.print(run_table(f"{run.function} on {runner}", run.values))
     if run.layers:
         console.print(run_table("Inside, in program order", run.layers))
-    if run.operations:
-        console.print(loss_table("Compared with the interpreter in float32, most loss first", by_loss(run.operations)))
 
 
 def run_table(title: str, values: "Sequence[RunValue]") -> Table:

@@ -7,7 +7,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
@@ -16,8 +15,6 @@ from converters.proof.activations import (
     FunctionCall,
     ReadableState,
     compare,
-    compare_with_run,
-    interpreted,
 )
 from converters.proof.verify import PackageRunner
 
@@ -51,14 +48,12 @@ class PackageRun:
     Attributes:
         outputs: by name; states are among them, under their names.
         values: the outputs, compared. layers: results of all operations, in program order.
-        operations: the same, compared with the interpreter in float32; () if that is what ran.
     """
 
     function: str
     outputs: Mapping[str, np.ndarray] = field(repr=False)
     values: Sequence[RunValue]
     layers: Sequence[RunValue] = ()
-    operations: Sequence[ComparedValue] = ()
 
 
 def run_package(path: Path, function: str | None, runner: PackageRunner, calls: Sequence[Mapping[str, np.ndarray]],
@@ -98,9 +93,7 @@ def run_package(path: Path, function: str | None, runner: PackageRunner, calls: 
     if program.states and not runner.shows_all:
         raise UserError(f"--layers: {runner.name} shows no values of a function that has a state")
     found = [_value(name, op, array, expected) for name, op, array in runner.source(path, program.name, call)]
-    operations = () if runner.exact else compare_with_run(program, call, interpreted(MilRuntime()),
-                                                          runner.source, path)
-    return PackageRun(program.name, outputs, values, found, operations)
+    return PackageRun(program.name, outputs, values, found)
 
 
 def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndarray]) -> RunValue:

@@ -25,7 +25,6 @@ from converters.proof.activations import (
     CapturedOutputs,
     ComparedValue,
     compare_with_modules,
-    compare_with_run,
     first_drift,
     interpreted,
 )
@@ -67,9 +66,9 @@ class FunctionCheck:
             lose against that.
         snr: dB of its probe's outputs. error: largest absolute difference of these. None when it could not be run.
         problem: why it could not be run, or why there are no values.
-        values: those compared with a module of the reference, in program order. operations: all values, compared with
-            a float32 run. difference: the first value that differs from the same function converted again;
-            on Core ML, of a function that failed: from the interpreter, by more than rounding explains.
+        values: those compared with a module of the reference, in program order.
+        difference: the first value that differs from the same function converted again; on Core ML, of a function that
+            failed: from the interpreter, by more than rounding explains.
     """
 
     network: str
@@ -82,7 +81,6 @@ class FunctionCheck:
     error: float | None = None
     problem: str = ""
     values: Sequence[ComparedValue] = ()
-    operations: Sequence[ComparedValue] = ()
     difference: ComparedValue | None = None
 
     def compare(self, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> None:
@@ -156,7 +154,6 @@ class PackageRunner(Runner):
         engine: runs functions. source: returns the values inside a function, on ``values_engine`` (None: on none that
             is kept loaded). shows_all: of every function, at little more cost than a few of them.
         compute_units: where Core ML may run every network; None: as the bundle states for each.
-        exact: it computes as the interpreter in float32 does, so a comparison of every value with that is skipped.
         interpreter: computes as exactly as this runner, to compare with a function converted again; None: that is not
             compared.
     """
@@ -166,7 +163,6 @@ class PackageRunner(Runner):
     values_engine: Runtime | None = None
     shows_all: bool = True
     compute_units: str | None = None
-    exact: bool = False
     interpreter: MilRuntime | None = None
 
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
@@ -188,9 +184,6 @@ class PackageRunner(Runner):
         elif layers:
             call = engine.calls[name]
             check.values = compare_with_modules(captured, self.source(path, name, call), call)
-            if not self.exact:
-                check.operations = compare_with_run(program, call, interpreted(MilRuntime()), self.source,
-                                                    path)
             if self.interpreter:
                 check.difference = first_difference(model.model, package, name, call, self.source, self.interpreter)
 
@@ -244,8 +237,7 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
                              slack=CORE_AI_SLACK, limit=FLOAT32_NOISE, interpreter=MilRuntime())
     recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
     engine = MilRuntime(ARITHMETICS[recorded])
-    return PackageRunner(name, engine, interpreted(engine), exact=name == "mil", interpreter=engine,
-                         arithmetic=recorded)
+    return PackageRunner(name, engine, interpreted(engine), interpreter=engine, arithmetic=recorded)
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,

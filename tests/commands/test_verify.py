@@ -80,7 +80,6 @@ def test_the_values_of_one_function_are_shown(run, small):
     assert [row[0] for row in rows(out) if row[0].startswith("gpt.h.1")] == [
         f"gpt.h.1{inside}" for inside in (".ln_1", ".attn", ".ln_2", ".mlp.c_fc", ".mlp", "")]
     assert [row[-1] for row in rows(out)].count("worst") == 1
-    assert "operations that lose most against float32" in out
 
 
 def test_several_functions_are_shown_in_one_row_each(run, small):
@@ -96,7 +95,6 @@ def test_json_is_written(run, small, tmp_path):
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
     assert step["passed"]
     assert step["values"][0]["module"] == "gpt.h.0.ln_1"
-    assert len(step["operations"]) > 80
 
 
 def test_json_goes_to_standard_output_alone(run, small):
@@ -188,9 +186,6 @@ def test_the_values_inside_are_shown_and_compared(verify, package, tmp_path):
     assert [line.split("│")[2].strip() for line in out.splitlines() if "│" in line][-3:] == ["conv", "relu", "add"]
     values = {one["name"]: one for one in json.loads((tmp_path / "run.json").read_text())["layers"]}
     assert values["product"]["compared"]["snr"] > 60
-    status, out, _ = verify("--inputs", inputs, "--layers", "--against", "mil:fp16")
-    assert status == 0
-    assert "most loss first" in out
 
 
 def test_calls_in_turn_share_one_state(verify, tmp_path):
