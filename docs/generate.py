@@ -38,7 +38,7 @@ READING_PATH = {
                           "ane.models.durations", "ane.models.hibari.networks",
                           "ane.models.vocoders.harmonic_noise", "ane.audio.media", "ane.audio.writer"],
     "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.torch.backend",
-                    "ane.backends.torch.linear", "ane.backends.torch.device", "ane.backends.torch.threads"],
+                    "ane.backends.torch.device", "ane.backends.torch.threads"],
 }
 # What Tortoise has in place of text to phonemes to sound.
 TORTOISE_PATH = {
@@ -48,7 +48,7 @@ TORTOISE_PATH = {
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
                                     "ane.models.tortoise.sampling", "ane.models.tortoise.ranking",
-                                    "ane.backends.torch.decoder"],
+                                    "ane.backends.torch.decoder", "ane.backends.torch.linear"],
     "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],

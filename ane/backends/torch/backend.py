@@ -1,7 +1,7 @@
 """The reference networks on PyTorch: CPU, CUDA, MPS."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
@@ -45,14 +45,24 @@ class TorchPrecision:
     Attributes:
         name: a key of ``PRECISIONS``.
         dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
-        linear: makes the decoder's packed linear layers; None: they are not packed.
-        frames: how the layers of networks with ``packs_layers`` are packed; None: they are not.
+        packed: precision of packed weights; "": those of the decoder are packed as they are stored, others are not.
+        stored: precision in which the weights are stored, if they are packed without loss; "": none are packed.
     """
 
     name: str
     dtype: torch.dtype
-    linear: Prepacking | None = None
-    frames: FramePacking | None = None
+    packed: str = ""
+    stored: str = ""
+
+    @cached_property
+    def linear(self) -> Prepacking | None:
+        """Makes the decoder's packed linear layers; None: they are not packed."""
+        return prepacking(self.packed) if self.packed else exact_prepacking(self.stored) if self.stored else None
+
+    @cached_property
+    def frames(self) -> FramePacking | None:
+        """How the layers of networks with ``packs_layers`` are packed; None: they are not."""
+        return frame_packing(self.packed) if self.packed else None
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPrecision:
@@ -81,10 +91,10 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     if wanted != "auto":        # without the instructions, networks in half precision are 5 to 9 times slower
         half = wanted == "bf16" and torch.cpu._is_avx512_bf16_supported()
         dtype = torch.bfloat16 if half else torch.float32 if wanted in DTYPES else usual
-        return TorchPrecision(wanted, dtype, prepacking(wanted), frame_packing(wanted))
+        return TorchPrecision(wanted, dtype, packed=wanted)
     if native:
-        return TorchPrecision("bf16", usual, prepacking("bf16"), frame_packing("bf16"))
-    return TorchPrecision("fp32", usual, exact_prepacking(stored))
+        return TorchPrecision("bf16", usual, packed="bf16")
+    return TorchPrecision("fp32", usual, stored=stored)
 
 
 class TorchBackend(Backend):
@@ -113,7 +123,7 @@ class TorchBackend(Backend):
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")
         if exact:       # in the type that was asked for, however slow this CPU is at it
-            chosen = replace(chosen, dtype=DTYPES.get(precision, chosen.dtype), linear=None, frames=None)
+            chosen = TorchPrecision(chosen.name, DTYPES.get(precision, chosen.dtype))
         self.exact, self.chosen = exact, chosen
         self.dtype = self.chosen.dtype
         self.name = f"torch:{self.device} {self.chosen.name}"
@@ -246,8 +256,8 @@ class TorchBackend(Backend):
         return self.stages.decodes(network) and self.chosen.linear is not None
 
     def _packs_frames(self, network: str) -> bool:
-        return self.chosen.frames is not None and getattr(
-            self.model.family.networks[network].module, "packs_layers", False)
+        packs = getattr(self.model.family.networks[network].module, "packs_layers", False)
+        return packs and self.chosen.frames is not None
 
     @cached_property
     def _recording_stream(self) -> torch.cuda.Stream:
