@@ -36,7 +36,7 @@ READING_PATH = {
                          "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
     "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.settings", "ane.models.hibari.synthesizer",
                           "ane.models.durations", "ane.models.hibari.networks",
-                          "ane.models.vocoders.harmonic_noise", "ane.audio.media", "ane.audio.writer"],
+                          "ane.models.vocoders.harmonic_noise", "ane.audio", "ane.audio.writer"],
     "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.torch.backend",
                     "ane.backends.torch.device", "ane.backends.torch.threads"],
 }

@@ -1,16 +1,87 @@
-"""Sound: reading and writing files, resampling, playback, mel spectrograms, trimming of silence."""
+"""Sound: reading and writing files, resampling, playback, mel spectrograms, trimming of silence.
 
-from ane.audio.media import check_output, write, writing
+PyAV (``media``) writes files with chapters, a cover and tags. Without it, or without tags, wav, flac, mp3, ogg and aiff
+are written by libsndfile (``writer``).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ane.audio import media, writer
 from ane.audio.playback import check_sound_device, play
 from ane.audio.reader import (
-           CLIP_SUFFIXES,
-           MIN_CLIP_SECONDS,
-           check_clip,
-           read_audio,
-           read_clip,
-           resample,
-           resample_windowed_sinc,
+    CLIP_SUFFIXES,
+    MIN_CLIP_SECONDS,
+    check_clip,
+    read_audio,
+    read_clip,
+    resample,
+    resample_windowed_sinc,
 )
+from ane.system.errors import UserError
+from ane.system.files import check_output_file, replacing
 
 __all__ = ["CLIP_SUFFIXES", "MIN_CLIP_SECONDS", "check_clip", "check_output", "check_sound_device", "play",
            "read_audio", "read_clip", "resample", "resample_windowed_sinc", "write", "writing"]
+SUFFIXES = tuple(dict.fromkeys((*media.FORMATS, *writer.FORMATS)))
+
+
+def check_output(path: Path | str) -> None:
+    """Check, before any work is done, that ``writing`` can write a file.
+
+    Raises:
+        UserError: an unknown suffix, one that needs PyAV, a directory of that name, or a folder that cannot be created
+            or written; for "-", a standard output that is closed or a terminal.
+    """
+    suffix = Path(path).suffix.lower()
+    if str(path) == "-":
+        writer.check_standard_output()
+        return
+    if suffix not in SUFFIXES:
+        raise UserError(f"cannot write {path}: end its name in {', '.join(SUFFIXES)}")
+    if suffix not in writer.FORMATS and not media.has_pyav():
+        raise UserError(f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose "
+                        f"{', '.join(writer.FORMATS)}")
+    check_output_file(path)
+
+
+def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
+    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix. The file appears when it is complete.
+
+    Raises:
+        UserError: see ``writing``.
+    """
+    with writing(path, sample_rate) as append:
+        append(audio)
+
+
+@contextmanager
+def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
+            chapters: Sequence[media.ChapterMark] = (),
+            cover: media.CoverImage | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
+
+    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
+    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
+    path is the user's home.
+
+    Args:
+        tags: "title", "artist", "album", "track" and so on, as FFmpeg names them. None: libsndfile writes what it can.
+        chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
+
+    Raises:
+        UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
+            written, or a standard output that is no longer read.
+    """
+    check_output(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in media.FORMATS or (suffix in writer.FORMATS and (tags is None or not media.has_pyav())):
+        with writer.writing(path, rate) as append:
+            yield append
+        return
+    with replacing(path, lasting=True) as target, media.encoding(target, media.FORMATS[suffix], rate, tags or {},
+                                                                 chapters, cover) as append:
+        yield append

@@ -1,7 +1,4 @@
-"""Writing sound in every format, with chapters, a cover and tags. PyAV (the extra ``books``) writes what has them.
-
-Without PyAV, wav, flac, mp3, ogg and aiff are written without tags by libsndfile (``ane.audio.writer``).
-"""
+"""Writing sound with PyAV (the extra ``books``): formats that have chapters, a cover and tags."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.audio import writer
 from ane.audio.writer import pcm16
-from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
 from ane.system.interruption import uninterrupted
 
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
@@ -49,7 +43,6 @@ FORMATS = {
     ".aif": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
     ".wav": MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}),
 }
-SUFFIXES = tuple(dict.fromkeys((*FORMATS, *writer.FORMATS)))
 
 
 @dataclass(frozen=True)
@@ -67,34 +60,6 @@ class ChapterMark:
     title: str
     start: float
     end: float
-
-
-def check_output(path: Path | str) -> None:
-    """Check, before any work is done, that ``writing`` can write a file.
-
-    Raises:
-        UserError: an unknown suffix, one that needs PyAV, a directory of that name, or a folder that cannot be created
-            or written; for "-", a standard output that is closed or a terminal.
-    """
-    suffix = Path(path).suffix.lower()
-    if str(path) == "-":
-        writer.check_standard_output()
-        return
-    if suffix not in SUFFIXES:
-        raise UserError(f"cannot write {path}: end its name in {', '.join(SUFFIXES)}")
-    if suffix not in writer.FORMATS and not has_pyav():
-        raise UserError(f"cannot write {path}: {suffix} needs PyAV: {INSTALL}, or choose {', '.join(writer.FORMATS)}")
-    check_output_file(path)
-
-
-def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
-    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix. The file appears when it is complete.
-
-    Raises:
-        UserError: see ``writing``.
-    """
-    with writing(path, sample_rate) as append:
-        append(audio)
 
 
 def has_pyav() -> bool:
@@ -121,37 +86,9 @@ def cover_size(cover: CoverImage) -> tuple[int, int] | None:
 
 
 @contextmanager
-def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None, chapters: Sequence[ChapterMark] = (),
-            cover: CoverImage | None = None) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
-
-    The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
-    the length. A file appears when the block ends without an error and the file is complete. ``~`` at the start of the
-    path is the user's home.
-
-    Args:
-        tags: "title", "artist", "album", "track" and so on, as FFmpeg names them. None: libsndfile writes what it can.
-        chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
-
-    Raises:
-        UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
-            written, or a standard output that is no longer read.
-    """
-    check_output(path)
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS or (suffix in writer.FORMATS and (tags is None or not has_pyav())):
-        with writer.writing(path, rate) as append:
-            yield append
-        return
-    with replacing(path, lasting=True) as target, encoding(target, FORMATS[suffix], rate, tags or {}, chapters,
-                                                           cover) as append:
-        yield append
-
-
-@contextmanager
 def encoding(target: Path, media: MediaFormat, rate: int, tags: Mapping[str, str], chapters: Sequence[ChapterMark],
              cover: CoverImage | None) -> Iterator[Callable[[np.ndarray], None]]:
-    """``writing`` with PyAV."""
+    """``ane.audio.writing`` to a file of one of ``FORMATS``."""
     encoder = MediaEncoder(str(target), media, rate, tags, chapters, cover)
 
     def append(audio: np.ndarray) -> None:

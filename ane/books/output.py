@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ane.audio import check_output, writing
 from ane.audio.loudness import LoudnessMeter, PeakLimiter
-from ane.audio.media import ChapterMark, CoverImage, check_output, writing
+from ane.audio.media import ChapterMark, CoverImage
 from ane.books.assembly import (
     BookTimeline,
     late_cues,

@@ -303,7 +303,8 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
-    from ane.audio.media import FORMATS, SUFFIXES
+    from ane.audio import SUFFIXES
+    from ane.audio.media import FORMATS
     from ane.books.output import OutputOptions
 
     options = OutputOptions(

@@ -16,7 +16,8 @@ import pytest
 import soundfile
 from PIL import Image
 
-from ane.audio.media import FORMATS, INSTALL, SUFFIXES, CoverImage
+from ane.audio import SUFFIXES
+from ane.audio.media import FORMATS, INSTALL, CoverImage
 from ane.audio.reader import read_recording
 from ane.books import job_database, output
 from ane.books import store as store_module

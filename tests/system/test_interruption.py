@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ane.__main__ import main as command_line
-from ane.audio import media, writer
+from ane.audio import writer
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -226,7 +226,7 @@ def test_a_stop_while_sound_is_written_is_not_lost(tmp_path, monkeypatch, suffix
 
     def speak():
         with interruptions():
-            media.write(tmp_path / f"speech.{suffix}", noise, 24000)
+            write(tmp_path / f"speech.{suffix}", noise, 24000)
 
     monkeypatch.setattr(writer._DiskFile, "write", count)
     noise = np.random.default_rng(0).uniform(-1, 1, 200_000).astype(np.float32)
