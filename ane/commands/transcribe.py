@@ -54,10 +54,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     add = arguments.rare_group(parser, "search").add_argument
     add("--beam-size", type=arguments.positive, metavar="N",
         help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)")
-    add("--patience", type=float, default=1.0, metavar="X",
-        help="search until --beam-size times X texts have ended (default: 1)")
-    add("--length-penalty", type=float, metavar="X",
-        help="rank texts by log-probability / ((5 + tokens) / 6)^X, X from 0 to 1 (default: by the mean of tokens)")
     add = arguments.rare_group(parser, "backend").add_argument
     add("--backend", default="auto", metavar="NAME",
         help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
@@ -86,8 +82,7 @@ def transcribe(args: argparse.Namespace) -> int:
             raise UserError(f"{file}: no such file")
     model = open_whisper(args.model)
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
-                                   beam_size=args.beam_size, patience=args.patience,
-                                   length_penalty=args.length_penalty, word_times=args.word_times, seed=args.seed)
+                                   beam_size=args.beam_size, word_times=args.word_times, seed=args.seed)
     transcriber = Transcriber(model, load_backend(args.backend, model, args.precision, args.threads))
     for file, output in zip(args.files, outputs, strict=True):
         audio, rate = read_recording(file)

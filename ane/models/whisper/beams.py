@@ -70,11 +70,3 @@ def likeliest(row: np.ndarray, count: int) -> np.ndarray:
     """Indices of the ``count`` highest values of row (V,), the highest first."""
     found = np.argpartition(-row, min(count, len(row)) - 1)[:count]
     return found[np.argsort(-row[found], kind="stable")]
-
-
-def sequence_score(log_probability: float, length: int, penalty: float | None) -> float:
-    """By which sequences are ranked; their log-probability includes the end token, their length does not.
-
-    It is divided by the length, or by ((5 + length) / 6)^penalty (Wu et al. 2016, arXiv 1609.08144, equation 14).
-    """
-    return log_probability / (max(1, length) if penalty is None else ((5 + length) / 6) ** penalty)

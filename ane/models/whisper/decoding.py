@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.whisper.beams import BeamSearch, sequence_score
+from ane.models.whisper.beams import BeamSearch
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, TokenRules, log_sum_exp
 from ane.system.errors import UserError
 
@@ -26,8 +26,6 @@ class DecodingOptions:
         temperature: 0 takes the likeliest token; above, tokens are sampled from softmax(logits / temperature).
         best_of: candidates sampled at a temperature above 0; that with the best score is returned.
         beam_size: beams that are searched at temperature 0; None: the likeliest token is taken.
-        patience: the search is complete when ``beam_size`` · patience sequences have ended.
-        length_penalty: exponent by which sequences are ranked (``sequence_score``); None: by mean log-probability.
         sample_length: tokens sampled at most; None: half of the decoder's positions.
         suppressed: tokens that are never sampled. blank: tokens that are not sampled first.
         max_initial_timestamp: latest first timestamp in seconds; None: any.
@@ -40,8 +38,6 @@ class DecodingOptions:
     temperature: float = 0.0
     best_of: int = 1
     beam_size: int | None = None
-    patience: float = 1.0
-    length_penalty: float | None = None
     sample_length: int | None = None
     suppressed: tuple[int, ...] = ()
     blank: tuple[int, ...] = ()
@@ -202,7 +198,7 @@ class WindowDecoder:
         start_logits, rules = self._prefill(prefix, index), options.rules(self.special)
         lanes = self._candidates(index, text, len(prefix), options)
         offsets = np.full(index + 1, len(prefix))
-        search = BeamSearch(len(lanes), round(len(lanes) * options.patience), self.special.end)
+        search = BeamSearch(len(lanes), len(lanes), self.special.end)
         logits = self._advance(lanes, offsets) if lanes[0].pending else np.stack([start_logits] * len(lanes))
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):
@@ -265,9 +261,8 @@ class WindowDecoder:
 
     def _best(self, candidates: Sequence[tuple[tuple[int, ...], float]], start_logits: np.ndarray,
               options: DecodingOptions) -> DecodedWindow:
-        """The best of candidates (tokens, log-probability)."""
-        tokens, total = max(candidates, key=lambda candidate: sequence_score(
-            candidate[1], len(candidate[0]), options.length_penalty))
+        """The best of candidates (tokens, log-probability with the end token), by the mean of its tokens."""
+        tokens, total = max(candidates, key=lambda candidate: candidate[1] / max(1, len(candidate[0])))
         no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
         return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
 

@@ -40,7 +40,7 @@ class TranscriptionOptions:
         language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
         temperatures: tried in this order, until a window's text passes the thresholds.
         best_of: candidates at temperatures above 0.
-        beam_size, patience, length_penalty: see ``DecodingOptions``.
+        beam_size: see ``DecodingOptions``.
         max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
             a window is decoded again. max_no_speech: probability above which such a window has no speech.
             None turns a threshold off.
@@ -56,8 +56,6 @@ class TranscriptionOptions:
                                                                     min_length=1)
     best_of: int = Field(default=5, ge=1)
     beam_size: int | None = Field(default=None, ge=1)
-    patience: float = Field(default=1.0, allow_inf_nan=False)
-    length_penalty: float | None = Field(default=None, ge=0, le=1)
     max_compression_ratio: float | None = 2.4
     min_log_probability: float | None = -1.0
     max_no_speech: float | None = 0.6
@@ -65,13 +63,6 @@ class TranscriptionOptions:
     prompt: str = ""
     word_times: bool = False
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.beam_size is None and self.patience != 1:
-            raise UserError("patience has no effect without beams: add beam_size=5", "patience")
-        if round((self.beam_size or 1) * self.patience) < 1:
-            raise UserError(f"patience must be such that beam_size · patience is at least 1, got {self.patience}",
-                            "patience")
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -219,7 +210,7 @@ class RecordingTranscription:
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
-        shared = ("task", "best_of", "beam_size", "patience", "length_penalty", "seed")
+        shared = ("task", "best_of", "beam_size", "seed")
         base = DecodingOptions(suppressed=self.suppressed, blank=self.tokenizer.blank(),
                                **{name: getattr(self.options, name) for name in shared})
         decoder = None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ane.models.whisper.beams import BeamSearch, likeliest, sequence_score
+from ane.models.whisper.beams import BeamSearch, likeliest
 from ane.models.whisper.decoding import DecodingOptions, WindowDecoder, WindowText, sample_token
 from ane.models.whisper.tokens import log_sum_exp
 from ane.models.whisper.transcription import TranscriptionOptions
@@ -179,13 +179,6 @@ def test_the_likeliest_are_in_order():
     assert row[likeliest(row, 4)].tolist() == [99, 98, 97, 96]
 
 
-def test_scores():
-    assert sequence_score(-6.0, 3, None) == -2
-    assert sequence_score(-6.0, 0, None) == -6
-    assert sequence_score(-6.0, 7, 1.0) == -3
-    assert sequence_score(-6.0, 7, 0.0) == -6
-
-
 def test_a_backend_that_cannot_copy_lanes_is_refused(transcriber):
     decoder = WindowDecoder(transcriber.backend, transcriber.decoder_config, transcriber.special, candidates=2)
     decoder.decoder = SimpleNamespace(lanes=2, copies_lanes=False)
@@ -206,12 +199,7 @@ def test_beams_are_searched_at_temperature_0_only():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"beam_size": 0}, "beam_size must be at least 1"),
-    ({"patience": 2.0}, "patience has no effect without beams: add beam_size=5"),
-    ({"beam_size": 2, "patience": 0.1}, "patience must be such that"),
-    ({"beam_size": 2, "patience": float("nan")}, "patience must be a finite number"),
-    ({"length_penalty": float("nan")}, "length_penalty must be from 0 to 1"),
-    ({"length_penalty": 1.5}, "length_penalty must be from 0 to 1")])
+    ({"beam_size": 0}, "beam_size must be at least 1"), ({"best_of": 0}, "best_of must be at least 1")])
 def test_values_that_mean_nothing_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         TranscriptionOptions(**options)
