@@ -110,10 +110,6 @@ def commands(output: Path) -> dict[str, list[str]]:
     return dict(zip(steps, listed, strict=True))
 
 
-def test_the_script_is_valid_bash():
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
-
-
 def test_the_dry_run_lists_wheels_and_steps_in_order_and_writes_nothing(tmp_path):
     output = tmp_path / "results"
     assert "onnxruntime-gpu>=1.27" in run("--dry-run", "-o", str(output)).splitlines()[0]
@@ -187,8 +183,3 @@ def test_wheels_are_split_into_parts_and_joined(tmp_path):
 
 def test_an_unknown_option_is_an_error():
     assert "unknown option --fast" in run("--fast", expected=2)
-
-
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_help_is_the_description(flag):
-    assert "45 minutes without a network" in run(flag)

@@ -68,12 +68,6 @@ def test_without_a_vocoder_a_line_says_how_to_add_one_and_padding_is_chosen_at_i
     assert Bundle(files / "bundle").config("fastspeech").padding == "published"
 
 
-def test_from_python(bundle, files):
-    speech = ane.load(bundle).speak("Hello.", speed=1.1)
-    assert (speech.sample_rate, speech.speed) == (22050, 1.1)
-    assert ane.load(files / "checkpoint.pt").speak("Hello.").notes
-
-
 def test_lines_and_json(bundle, files, capsys):
     (files / "text.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
     assert main(["say", "-f", "text.txt", "--lines", "--json", "--bundle", "./bundle", "-o", "x.wav"]) == 0
@@ -101,14 +95,6 @@ def test_lines_share_passes(bundle, files, monkeypatch):
     together, alone = (soundfile.read(files / name)[0] for name in ("x-4.wav", "alone.wav"))
     assert len(together) == len(alone)
     assert np.abs(together - alone).max() < 1e-3
-
-
-def test_stream_to_a_file(bundle, files, capsys):
-    text = "This sentence is one of several. " * 6
-    assert main(["say", text, "--stream", "--bundle", "./bundle", "--speed", "1.5", "-o", "x.wav"]) == 0
-    assert "the first sound after" in capsys.readouterr().err
-    whole = ane.load(bundle).speak(text, speed=1.5)
-    assert soundfile.info(files / "x.wav").frames == len(whole.audio)
 
 
 @pytest.mark.parametrize(("command", "fault"), rows(__file__, "refusals_of_models.tsv", "FastSpeech"))

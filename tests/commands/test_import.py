@@ -6,7 +6,6 @@ Imports from a hub are in tests/bundles/test_hub.py.
 import hashlib
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -99,16 +98,3 @@ def test_a_refused_import_prints_one_line_and_changes_no_file(complain, argument
     Path("letters/deep").mkdir(parents=True)
     Path("letters/letter.txt").write_text("x")
     assert message in complain("import", *arguments.split())
-
-
-def test_a_full_disk_leaves_no_partial_bundle(directory, tmp_path, python):
-    """Simulated by a limit on the size of files."""
-    limited = ("import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-               "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-               "from ane.cli import main; sys.exit(main(sys.argv[1:]))")
-    result = subprocess.run([python, "-c", limited, "import", str(directory), "-o", str(tmp_path / "out")],
-                            capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
-    assert result.returncode == 1, result.stderr
-    assert result.stderr.startswith("ane: error: cannot write")
-    assert len(result.stderr.splitlines()) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints"]

@@ -42,12 +42,6 @@ def test_say_writes_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> N
     assert soundfile.info("a.wav").samplerate == 24000
 
 
-def test_say_prints_json(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["say", "Hello.", "--bundle", bundle, "--json", "-o", "a.wav"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert (facts["voice"], facts["chunks"], facts["backend"]) == (VOICES[1], ["Hello."], "onnx:cpu")
-
-
 def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     facts = []
@@ -106,11 +100,6 @@ def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFix
 def test_what_cannot_be_done_is_refused(complain: Complain, command: str, message: str) -> None:
     output = ["-o", "a.wav"] if command.startswith("say") and "explain" not in command else []
     assert message in complain(*command.split(), *output)
-
-
-def test_a_damaged_model_is_not_imported(tmp_path: Path, complain: Complain) -> None:
-    (tmp_path / "published" / "voices.npz").write_bytes(b"damaged")
-    assert "cannot be read as voices" in complain("import", "published", "-o", "other")
 
 
 def test_pauses_and_the_lexicon_are_heeded(bundle: str) -> None:

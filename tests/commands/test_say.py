@@ -20,15 +20,6 @@ from tests.audio.recording_device import RecordingDevice
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
 
 
-def test_the_command_on_the_readmes_first_screen_works(workplace):
-    command = [sys.executable, "-m", "ane", "say", "The turtle was first, after all.", "-o", "turtle.wav"]
-    result = subprocess.run(command, cwd=workplace, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "random weights" not in result.stderr
-    assert "(made in " in result.stderr
-    assert soundfile.info(workplace / "turtle.wav").samplerate == 24000
-
-
 def test_random_weights_are_reported(random_bundle, succeed):
     assert "random weights" in succeed("say", "hello", *SHORT, "--bundle", random_bundle, "-o", "noise.wav")
 

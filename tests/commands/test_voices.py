@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from ane.audio import write
 from ane.commands import voices
@@ -77,25 +76,6 @@ def test_tables_name_voices_literally(ane, clips):
     assert "[bold]pat" in ane("list")
 
 
-def test_adding_a_folder_of_clips_adds_its_files(ane, clips):
-    ane("add", *clips, "-o", "files")
-    ane("add", clips[0].parent, "-o", "folder")
-    np.testing.assert_array_equal(stored("files").ar, stored("folder").ar)
-
-
-def test_the_seed_chooses_the_part_of_long_clips(ane, clips):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        ane("add", clips[1], "-o", name, "--seed", seed)
-    assert np.array_equal(stored("a").ar, stored("b").ar)
-    assert not np.array_equal(stored("a").ar, stored("c").ar)
-
-
-def test_upstreams_latents_can_be_added(ane, tmp_path):
-    save_voice(tmp_path / "pat.pth", latents(2.0))
-    ane("add", tmp_path / "pat.pth", "-o", "pat")
-    np.testing.assert_array_equal(stored("pat").ar, latents(2.0).ar)
-
-
 def test_latents_of_another_model_are_not_added(ane, tmp_path):
     save_voice(tmp_path / "pat.pth", Voice(np.ones((1, 1024), np.float32), np.ones((1, 2048), np.float32), "pat"))
     with pytest.raises(UserError, match="1024 and 2048"):
@@ -113,17 +93,10 @@ def test_a_stored_voice_is_replaced_only_by_force(ane, clips):
     assert not np.array_equal(stored("pat").ar, before)
 
 
-@pytest.mark.parametrize("name", ["random", "a/b", "a&b", "a:1", ".hidden", "", " ", "..", "a\\b", "builtin",
-                                  "~", "~pat", " pat", "pat ", "pat\n", "x\ny", "x\ty", "x\udcff", "?", "pat.wav",
-                                  "pat.MP3", "./pat", "./pat.wav"])
+@pytest.mark.parametrize("name", ["random", "a/b", "", "..", "builtin", "~pat", "pat\n", "?", "pat.MP3", "./pat"])
 def test_names_that_could_not_be_found_again_are_refused(ane, clips, name):
     with pytest.raises(UserError, match="choose"):
         ane("add", clips[0], "-o", name)
-
-
-def test_a_missing_clip_is_named(ane, clips, tmp_path):
-    with pytest.raises(UserError, match=f"{tmp_path}/nope.wav"):
-        ane("add", clips[0], tmp_path / "nope.wav", "-o", "pat")
 
 
 def test_latents_are_not_pooled_with_clips(ane, clips, tmp_path):
@@ -167,13 +140,6 @@ def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tm
         ane(*arguments)
 
 
-def test_an_exported_pth_is_upstreams_pair(ane, tmp_path):
-    ane("mix", "builtin", "-o", tmp_path / "v.pth")
-    ar, diffusion = torch.load(tmp_path / "v.pth", weights_only=True)
-    assert torch.equal(ar, torch.ones(1, 32))
-    assert torch.equal(diffusion, torch.ones(1, 80))
-
-
 def test_clips_are_encoded_for_export(ane, clips, tmp_path):
     ane("add", *clips, "-o", "pat")
     ane("mix", clips[0].parent, "-o", tmp_path / "v.safetensors")
@@ -186,11 +152,6 @@ def test_an_export_replaces_a_file_only_by_force(ane, tmp_path):
         ane("mix", "builtin", "-o", tmp_path / "v.pth")
     assert (tmp_path / "v.pth").read_text() == "precious"
     ane("mix", "builtin", "-o", tmp_path / "v.pth", "--force")
-
-
-def test_an_export_under_another_suffix_is_refused(ane, tmp_path):
-    with pytest.raises(UserError, match=r"\.safetensors or \.pth"):
-        ane("mix", "builtin", "-o", tmp_path / "v.wav")
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "x"])

@@ -36,7 +36,6 @@ from converters.proof.parity import MATHS, ROUNDING
 from tests.tables import rows
 
 SENTENCE = "The turtle was first, after all."
-FP32_DB = THRESHOLDS["fp32"][0]
 # what the embedded voice reaches in fp16 with rounding; a trained HiFi-GAN loses more than the others
 ROUNDING_DB, HIFIGAN_ROUNDING_DB = 53, 45
 SPOKEN_FP32_DB, SPOKEN_FP16_DB = 80, 50        # speech from packages against speech on torch
@@ -124,13 +123,6 @@ def test_fp32_packages_speak_as_torch_does(fp32_bundle, preset):
 def test_fp16_packages_speak_nearly_as_torch_does(fp16_bundle, cache):
     expected, actual = speak(fp16_bundle, "torch:cpu", "fastest"), speak(fp16_bundle, "mil", "fastest", cache=cache)
     assert snr_db(expected.audio, actual.audio) >= SPOKEN_FP16_DB
-
-
-def test_the_command_speaks_from_packages(fp32_bundle, tmp_path, capsys):
-    assert main(["say", "Hello.", "--bundle", str(fp32_bundle.path), "--backend", "mil", "--preset", "fastest", "-o",
-                 str(tmp_path / "speech.wav"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["backend"] == "mil fp32"
-    assert (tmp_path / "speech.wav").stat().st_size > 20_000
 
 
 def test_a_network_without_a_package_stays_on_torch(source, tmp_path):

@@ -137,33 +137,3 @@ def test_a_mutant_that_only_another_process_executes_is_killed_by_a_test_that_st
     (project / "tests" / "test_ranges.py").write_text(text, encoding="utf-8")
     [result] = mutate(["+    return None"]).values()
     assert result["by"].endswith("test_a_process")
-
-
-def test_a_test_that_fails_by_chance_kills_nothing(project, mutate, tmp_path):
-    times = tmp_path / "times"
-    (project / "tests" / "test_ranges.py").write_text(f"""{TESTS}
-def test_fails_every_second_time():
-    subprocess.run(["true"])
-    with open({str(times)!r}, "a") as file:
-        file.write(".")
-        assert file.tell() % 2, clamp(5)
-""", encoding="utf-8")
-    [result] = mutate(["value <= LOW"], "--jobs", "1").values()
-    assert (result["verdict"], times.stat().st_size) == ("survived", 3)
-
-
-def test_the_reason_why_a_survivor_is_equivalent_is_kept(mutate, tmp_path):
-    [result] = mutate(["value <= LOW"]).values()
-    output = tmp_path / "results.json"
-    output.write_text(json.dumps({"mutants": [{**result, "equivalent": "2 is LOW"}]}), encoding="utf-8")
-    for options in ((), ("--resume",), ("--again",)):
-        [result] = mutate(["value <= LOW"], *options).values()
-        assert result["equivalent"] == "2 is LOW"
-    assert score([result]) == {"sample": 1, "survived": 1, "equivalent": 1, "first_score": 0.0, "score": 0.0}
-
-
-def test_a_file_of_tests_that_cannot_be_recorded_is_named(project, tmp_path, capsys):
-    (project / "tests" / "test_ranges.py").write_text("import os\nos._exit(3)\n", encoding="utf-8")
-    with pytest.raises(SystemExit):
-        main(["--modules", "ane.ranges", "--root", str(project), "--sample", "1", "-o", str(tmp_path / "results.json")])
-    assert "tests/test_ranges.py: pytest ended early" in capsys.readouterr().err

@@ -72,16 +72,6 @@ def test_latents_of_other_precisions_become_float32(tmp_path, dtype):
     assert back.ar.dtype == back.diffusion.dtype == np.float32
 
 
-@pytest.mark.parametrize("mels", [torch.zeros(1, 2, 80, 400), torch.zeros(1, 1, 80, 900)])
-def test_the_four_values_that_a_fork_stores_are_a_voice(tmp_path, mels):
-    expected = voice()
-    latents = torch.from_numpy(expected.ar), torch.from_numpy(expected.diffusion)
-    torch.save((*latents, mels, None), tmp_path / "cond_latents_1a2b.pth")
-    back = open_voice("v", (tmp_path / "cond_latents_1a2b.pth",))
-    assert np.array_equal(back.ar, expected.ar)
-    assert np.array_equal(back.diffusion, expected.diffusion)
-
-
 def test_a_latent_of_one_network_must_be_named_as_forks_name_it(tmp_path):
     torch.save(torch.zeros(1, 1024), tmp_path / "latents.pth")
     assert "is not a voice but one tensor" in refusal(tmp_path / "latents.pth")

@@ -1,11 +1,6 @@
 """`ane convert --to onnx`, and `ane verify --against onnx`."""
 
 import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +13,6 @@ from torch import nn
 
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
-from ane.bundles.packages import WEIGHTS
 from ane.cli import main
 from ane.models.tortoise.networks.frames import FrameNorm
 from ane.models.tortoise.networks.layers import GroupNorm
@@ -182,27 +176,6 @@ def test_a_bundle_may_have_core_ml_and_onnx_packages(source, tmp_path):
     assert len(third.onnx_packages) == 1            # it was copied
 
 
-def test_a_killed_conversion_is_resumed(source, tmp_path):
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "ane.cli", "convert", str(source.path), "--to", "onnx", "-o", str(out),
-               "--networks", "rlg_auto,rlg_diffuser"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    work = tmp_path / "out.converting"
-    noted, deadline = work / "progress.json", time.monotonic() + 300
-    while not (noted.is_file() and json.loads(noted.read_text())["onnx"]["packages"]):
-        assert process.poll() is None, "the conversion ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not out.exists()
-    first = work / json.loads(noted.read_text())["onnx"]["packages"][0]["path"]
-    made, name = first.stat().st_mtime_ns, first.name
-    assert main(command[3:]) == 0
-    assert (out / "packages" / name).stat().st_mtime_ns == made
-    assert len(Bundle(out).onnx_packages) == 2
-
-
 def test_unfinished_files_of_a_killed_conversion_are_removed(source, tmp_path, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -236,46 +209,7 @@ def test_flags_without_effect_are_refused(source, tmp_path, capsys, flags, messa
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.fixture
-def copied(onnx_packages, tmp_path) -> Bundle:
-    """A copy that a test may damage of a bundle with the package of one network."""
-    shutil.copytree(onnx_packages.bundle("rlg_auto").path, tmp_path / "copied")
-    return Bundle(tmp_path / "copied")
-
-
-def edit(bundle: Path, change) -> None:
-    stated = json.loads((bundle / "bundle.json").read_text())
-    change(stated)
-    (bundle / "bundle.json").write_text(json.dumps(stated))
-
-
-def run(bundle: Bundle) -> None:
-    load_backend("onnx:cpu", Bundle(bundle.path), threads=1).run("ar_random", noise=np.ones((1, 32), np.float32))
-
-
-def test_damaged_weights_are_refused(copied):
-    path = copied.path / package_of(copied, "rlg_auto").path / WEIGHTS_FILE
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 255
-    path.unlink()
-    path.write_bytes(data)
-    with pytest.raises(UserError, match=r"weights\.bin has SHA-256"):
-        run(copied)
-
-
-def test_a_package_made_from_other_weights_is_refused(copied):
-    edit(copied.path, lambda stated: stated["onnx"]["packages"][0]["source"].update({WEIGHTS: "0" * 64}))
-    with pytest.raises(UserError, match="was converted from other weights"):
-        run(copied)
-
-
-def test_packages_of_a_later_format_are_refused(copied):
-    edit(copied.path, lambda stated: stated["onnx"].update(format=2))
-    with pytest.raises(UserError, match="ONNX packages have format 2"):
-        Bundle(copied.path)
-
-
-def test_networks_without_a_package_run_on_torch(copied):
-    backend = load_backend("onnx:cpu", copied, threads=1)
+def test_networks_without_a_package_run_on_torch(onnx_packages):
+    backend = load_backend("onnx:cpu", onnx_packages.bundle("rlg_auto"), threads=1)
     assert backend.name == "onnx:cpu fp32, on torch: autoregressive, clvp, diffusion, hifigan, univnet"
     assert backend.run("diffusion_random", noise=np.ones((1, 80), np.float32)).shape == (1, 80)

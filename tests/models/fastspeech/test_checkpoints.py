@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from ane.bundles import open_model
 from ane.bundles.bundle import Bundle, write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError
@@ -22,10 +21,6 @@ def test_sizes_are_read_from_the_tensors(files):
 def test_a_plain_state_dict_is_read_too(tmp_path):
     torch.save(fastspeech_entries(), tmp_path / "plain.pt")
     assert FastSpeechCheckpoint(tmp_path / "plain.pt").config("fastspeech") == SMALL
-
-
-def test_a_file_opens_as_a_model(files):
-    assert open_model(checkpoints=files / "checkpoint.pt").family.name == "fastspeech"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -86,13 +81,6 @@ def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(UserError, match=fault):
         FastSpeechCheckpoint(tmp_path / "x.pt")
-
-
-def test_files_in_each_others_place_are_refused(files):
-    with pytest.raises(UserError, match="is a vocoder, not a FastSpeech checkpoint"):
-        FastSpeechCheckpoint(files / "generator.pth")
-    with pytest.raises(UserError, match="is not a HiFi-GAN generator"):
-        FastSpeechCheckpoint(files / "checkpoint.pt", vocoder=files / "checkpoint.pt")
 
 
 def test_a_truncated_file_is_refused(files, tmp_path):
