@@ -181,7 +181,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
-    check_text(store, whole, args.force, "or add force=True", pruned=plan is whole)
+    check_text(store, whole, args.force, pruned=plan is whole)
     check_replaced(store, options, plan.chapters, dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks),
                    [Path(file) for file in (args.book, args.lexicon, args.cover) if file], args.force)
     former = store.fact("identity")

@@ -51,19 +51,18 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
                   f"seed {store.fact('seed')}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
 
 
-def check_text(store: "JobStore", plan: "BookPlan", force: bool = False, advice: str = "or delete it",
-               pruned: bool = True) -> None:
+def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -> None:
     """Warn of chunks that were spoken and are no part of the text any more, where the run deletes them (``pruned``).
 
     Raises:
-        UserError: more than half are not, so the job is of another text, unless ``force``; with ``advice``.
+        UserError: more than half are not, so the job is of another text, unless ``force``.
     """
     missing, spoken = store.missing_texts(plan)
     if 2 * missing > spoken and not force:
         title = store.fact("title")
         raise UserError(f"{spoken - missing} of {spoken} chunks that were spoken are in this text: the job in "
                         f"{store.path}{f' is {title!r}' if title else ' is of another one'}. Choose another output, "
-                        f"{advice} to replace what was spoken")
+                        "or add force=True to replace what was spoken")
     if missing and pruned:
         LOGGER.warning("%d of %d chunks that were spoken are not in this text: their sound is deleted when the output "
                        "is written", missing, spoken)

@@ -19,7 +19,7 @@ from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.explain import print_explanation
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
-from ane.commands.say_lines import print_line_report, speak_lines
+from ane.commands.say_lines import speak_lines
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
     add_backend_arguments,
@@ -72,8 +72,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--follow", action="store_true",
                         help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
-                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …; with -f, what was spoken is kept "
-                             "in OUT.wav.lines.job, and the same command resumes")
+                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …")
     parser.add_argument("--lexicon", metavar="FILE",
                         help="respell words: lines of word, tab, respelling")
     parser.add_argument("--ssml", action="store_true",
@@ -127,11 +126,10 @@ def say(args: argparse.Namespace) -> int:
         request["ssml"] = args.ssml or None
     speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
              else speak_whole)
-    report = print_line_report if args.lines else print_report
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
-            report(args, synthesizer, speech, outputs, console)
+            print_report(args, synthesizer, speech, outputs, console)
             if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     for audio, rate in waves:

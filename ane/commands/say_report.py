@@ -12,7 +12,6 @@ from ane.system.files import write_json
 from ane.system.machine import peak_memory_bytes
 
 if TYPE_CHECKING:
-    from ane.books.lines import SpokenLine
     from ane.speech.speaker import Speaker
     from ane.speech.stream import SoundStream, Speech
 
@@ -38,16 +37,6 @@ def print_report(args: argparse.Namespace, synthesizer: "Speaker", speech: "Spee
                   f"{synthesizer.backend.name})")
 
 
-def print_kept_line(args: argparse.Namespace, line: "SpokenLine", outputs: list[Path], job: Path,
-                    console: Console) -> None:
-    """Print the summary of a line that was spoken before, or with --json one object."""
-    if args.json:
-        print(json.dumps({"files": [str(path) for path in outputs], "seconds": line.seconds,
-                          "sample_rate": line.sample_rate, "spoken_before": True}))
-        return
-    console.print(f"{line.seconds:.2f} s of speech → {', '.join(map(str, outputs))}  (spoken before; kept in {job})")
-
-
 def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | SoundStream",
           outputs: list[Path]) -> dict:
     from ane.models.tortoise.settings import default_preset
@@ -64,7 +53,7 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes()}
 
 
-def write_word_times(path: Path, sound: "Speech | SpokenLine") -> None:
+def write_word_times(path: Path, sound: "Speech") -> None:
     """Write the words of a speech and their times as JSON."""
     write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
                       "words": [word.as_dict() for word in sound.words]})

@@ -261,28 +261,6 @@ def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):
     assert list(workplace.glob("bad*.wav")) == []
 
 
-def test_lines_of_a_file_are_spoken_once(workplace, capsys):
-    """A job beside the output keeps them; a line that changed is spoken again, and what is piped in is no job."""
-    (workplace / "lines.txt").write_text("The turtle was first.\nThe rabbit came second.\n", encoding="utf-8")
-    command = ["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.wav", "--json"]
-    kept = []
-    for text in ("The turtle was first.\nThe rabbit came second.\n", "The turtle was first.\nAnother line.\n"):
-        (workplace / "lines.txt").write_text(text, encoding="utf-8")
-        assert main(command) == 0
-        kept.append(["spoken_before" in json.loads(line) for line in capsys.readouterr().out.splitlines()])
-        Path("line-1.wav").rename(f"first-{len(kept)}.wav")
-    assert kept == [[False, False], [True, False]]
-    assert Path("first-1.wav").read_bytes() == Path("first-2.wav").read_bytes()
-    Path("first-2.wav").rename("line-1.wav")
-    assert main([*command, "--no-split"]) == 0
-    assert "spoken_before" not in capsys.readouterr().out, "another way to split lines"
-    (workplace / "lines.txt").write_text("Something else.\nThat is of another text.\n", encoding="utf-8")
-    assert main(command) == 1
-    assert "0 of 2 chunks that were spoken are in this text" in capsys.readouterr().err
-    assert main(["say", "--lines", "One line.", *SHORT, "-o", "other.wav"]) == 0
-    assert [path.name for path in workplace.glob("*.job")] == ["line.wav.lines.job"]
-
-
 @pytest.mark.parametrize("suffix", ["aiff", "m4a"])
 def test_speech_is_written_as_aiff_and_m4a(tmp_path, suffix):
     av = pytest.importorskip("av", reason="needs the extra books")
