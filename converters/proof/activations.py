@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from ane.backends.base import MASKED
-from ane.backends.mil import MilRuntime
 from ane.backends.mil.interpreter import InterpreterState
 from ane.backends.mil.package import ProgramFunction as Program
 from ane.backends.packaged.functions import LoadedFunction, Runtime
@@ -112,7 +111,8 @@ class ReadableState(Protocol):
 ActivationSource = Callable[[Path, str, FunctionCall], Activations]
 
 
-def interpreted(engine: MilRuntime) -> ActivationSource:
+def interpreted(engine: Any) -> ActivationSource:
+    """The values that functions of an engine return by themselves: the interpreter's, and Core AI's."""
     return lambda package, function, call: engine.load(package, function, "").activations(
         call.inputs, call.state and call.state.copied())
 

@@ -28,7 +28,8 @@ from converters.proof.activations import (
     first_drift,
     interpreted,
 )
-from converters.proof.engine_values import core_ai_activations, core_ml_activations, first_difference, first_loss
+from converters.proof.core_ml_values import core_ml_activations, first_loss
+from converters.proof.fresh_conversion import first_difference
 from converters.proof.parity import (
     ARITHMETICS,
     FLUSHED,
@@ -233,7 +234,7 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
         from ane.backends.coreai.runtime import CoreAIRuntime
 
         runtime, values = (CoreAIRuntime(values) for values in (False, True))
-        return PackageRunner(name, runtime, core_ai_activations(values), values, arithmetic=MATHS,
+        return PackageRunner(name, runtime, interpreted(values), values, arithmetic=MATHS,
                              slack=CORE_AI_SLACK, limit=FLOAT32_NOISE, interpreter=MilRuntime())
     recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
     engine = MilRuntime(ARITHMETICS[recorded])

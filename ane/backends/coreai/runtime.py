@@ -8,7 +8,7 @@ so one thread runs an event loop for all functions of a runtime.
 import asyncio
 import shutil
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,6 +76,19 @@ class CoreAIFunction:
         except RuntimeError as error:
             raise UserError(f"Core AI cannot run {self.name}: {error_summary(error)}") from error
         return {key: _widened(array.numpy()) for key, array in outputs.items()}
+
+    def activations(self, inputs: Mapping[str, np.ndarray],
+                    state: InterpreterState | None = None) -> Iterator[tuple[str, str, np.ndarray]]:
+        """The values of all operations, and of states where they are written, each with its name and the type of the
+        operation, in program order; of a runtime with ``values``. ``state`` stays as it is."""
+        own = CoreAIState(state) if state else None
+        values = self.run(inputs, own)
+        states = own.copied() if own else {}
+        for op in self.program.ops:
+            for name in op.outputs:
+                yield name, op.type, values[name]
+            if op.written_state:        # its last value, as programs write each state once
+                yield op.written_state, op.type, states[op.written_state].astype("float32")
 
     def make_state(self) -> CoreAIState:
         return CoreAIState({name: np.zeros(type.shape, DTYPES[type.dtype])

@@ -10,7 +10,6 @@ from tests.backends.coreml.packages import X, save_scale_package
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
 from ane.backends.coreai.runtime import CoreAIRuntime
-from converters.proof.engine_values import core_ai_activations
 
 
 def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tmp_path):
@@ -19,7 +18,7 @@ def test_core_ai_yields_the_interpreters_values_and_the_state_that_is_written(tm
     state["total"][:] = 5
     call = FunctionCall({"x": X}, state, "ALL")
     runtime = CoreAIRuntime(values=True)
-    source = core_ai_activations(runtime)
+    source = interpreted(runtime)
     for _ in range(2):          # the call's state is not changed
         expected = list(interpreted(MilRuntime())(path, "main", call))
         actual = list(source(path, "main", call))
