@@ -40,15 +40,8 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "--stream"]) == 0
     assert device.played.any()
     assert "Loading" not in capsys.readouterr().err, "only the first load is announced"
-    system = Path.home() / "Library" / "Caches" / "org.python.python" / "com.apple.e5rt.e5bundlecache"
-    monkeypatch.setattr(Path, "home", lambda: tmp_path / "user")
-    system = tmp_path / "user" / system.relative_to(system.parents[3])
-    system.mkdir(parents=True)
-    (system / "model").write_bytes(bytes(2_000_000))
     assert main(["cache", "list"]) == 0
-    listed = capsys.readouterr().out
-    assert "compiled models" in listed
-    assert "macOS keeps 2.0 MB for the Neural Engine" in listed
+    assert "compiled models" in capsys.readouterr().out
 
 
 def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):

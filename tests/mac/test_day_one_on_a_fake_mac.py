@@ -26,6 +26,7 @@ def small(tmp_path_factory) -> Path:
 
 def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
+    monkeypatch.setattr(sessions, "READINGS", 1)
     monkeypatch.setattr(playback, "open_device", RecordingDevice())
     monkeypatch.setattr(day_one, "getpass", type("User", (), {"getuser": staticmethod(lambda: "jane.doe")}))
 

@@ -56,8 +56,13 @@ def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
 
 @pytest.fixture
 def mac(unguarded_mac, monkeypatch) -> Iterator[native.StandIn]:
-    """As ``unguarded_mac``, with first loads in this process. No array may die while Core ML reads it."""
+    """As ``unguarded_mac``, with first loads in this process. No array may die while Core ML reads it.
+
+    A first load calls a function with a cache 40 times, not 200, and one that goes stale does at the 20th.
+    """
     monkeypatch.setattr(trial, "CoreMLTrial", TrialInThisProcess)
+    monkeypatch.setattr(trial, "STEPS", 40)
+    monkeypatch.setattr(native, "STALE_FROM", 20)
     yield unguarded_mac
     assert unguarded_mac.count("freed too early") == 0
 

@@ -26,7 +26,6 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.package import CoreMLOptions
 from converters.proof import parity
-from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.conversions import converted
@@ -49,13 +48,6 @@ def bundle(shared, tmp_path_factory) -> Path:
             patch.setitem(CONFIGS, network, replace(CONFIGS[network], **smaller))
         write_random_bundle(source)
         return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS).path
-
-
-@pytest.fixture(autouse=True)
-def few_calls(monkeypatch) -> None:
-    """A first load calls a function with a cache 40 times, not 200, and a cache goes stale at the 20th."""
-    monkeypatch.setattr(trial, "STEPS", 40)
-    monkeypatch.setattr(native, "STALE_FROM", 20)
 
 
 def settings() -> Settings:
