@@ -1,21 +1,11 @@
 """Fixtures of the tests of the interpreter."""
 
-import gc
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.backends.mil.programs import WEIGHT, convert, mb, saved
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_conversions() -> Iterator[None]:
-    """Exclude existing objects from the garbage collection that each conversion runs: nine tenths of its time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import coremltools as ct
-import coremltools.optimize.coreml as cto
 import numpy as np
 import pytest
 import torch
@@ -13,9 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.backends.mil import Interpreter, Package
-from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from tests.backends.mil.programs import configured, palettes
 
 
 @dataclass(frozen=True)
@@ -186,52 +183,6 @@ def test_a_converted_module_returns_what_torch_returns(case: ModuleCase, tmp_pat
     assert len(actual) == len(expected)
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("compress", "required"), [
-    (lambda model: cto.linear_quantize_weights(model, configured(cto.OpLinearQuantizerConfig(weight_threshold=0))), 25),
-    (palettes(6, weight_threshold=0), 20), (palettes(4, weight_threshold=0, granularity="per_grouped_channel",
-                                                     group_size=4), 10)], ids=["int8", "6-bit palette", "4-bit groups"])
-def test_a_compressed_module_is_close_to_torch(compress: Callable, required: float, tmp_path: Path):
-    module, inputs = built(TinyDecoder), tokens()
-    model = converted(module, inputs, compute_precision=ct.precision.FLOAT16)
-    package = saved(compress(model), tmp_path)
-    constants = {type(constant).__name__ for constant in package.function().constants.values()}
-    assert "Expression" in constants
-    with torch.no_grad():
-        assert required < snr_db(module(*inputs).numpy(), run(package, inputs)[0]) < 60
-
-
-class RunningMean(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("total", torch.zeros(1, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.total.add_(x)
-        return self.total / 4
-
-
-def test_a_module_with_a_state_keeps_it_between_calls(tmp_path: Path):
-    state = ct.StateType(wrapped_type=ct.TensorType(shape=(1, 8), dtype=np.float16), name="total")
-    package = saved(converted(built(RunningMean), (normal(1, 8),), states=[state],
-                              compute_precision=ct.precision.FLOAT16), tmp_path)
-    interpreter, state = Interpreter(package), Interpreter(package).make_state()
-    for count in (1, 2, 3):
-        output, = interpreter.predict({"x0": normal(1, 8).numpy()}, state).values()
-        assert snr_db(normal(1, 8).numpy() * count / 4, output) > 50
-
-
-def test_the_functions_of_a_package_are_run_by_name(tmp_path: Path):
-    descriptor = ct.utils.MultiFunctionDescriptor()
-    for name, length in (("short", 3), ("long", 7)):
-        converted(built(TinyDecoder), (tokens()[0][:, :1].expand(1, length),)).save(str(tmp_path / f"{name}.mlpackage"))
-        descriptor.add_function(str(tmp_path / f"{name}.mlpackage"), "main", name)
-    descriptor.default_function_name = "short"
-    ct.utils.save_multifunction(descriptor, str(tmp_path / "both.mlpackage"))
-    package = Package(tmp_path / "both.mlpackage")
-    for name, length in (("short", 3), ("long", 7)):
-        assert run(package, (torch.ones(1, length, dtype=torch.int32),), name)[0].shape == (1, length, 20)
 
 
 @pytest.mark.parametrize("lengths", [ct.RangeDim(2, 9), ct.EnumeratedShapes([(1, 2), (1, 6)])], ids=["range", "listed"])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from coremltools.converters.mil.mil import types
-from torch import nn
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.system.decibels import snr_db
@@ -253,34 +252,3 @@ def test_changing_a_result_changes_nothing_else(tmp_path: Path):
 def test_wrong_inputs_are_refused(plain: Path, inputs: dict, message: str):
     with pytest.raises(TypeError, match=message):
         Interpreter(Package(plain)).predict(inputs)
-
-
-class AttentionModule(nn.Module):
-    """Channels-first attention and an upsampling convolution."""
-
-    def __init__(self, heads: int = 4):
-        super().__init__()
-        self.heads = heads
-        self.norm = nn.LayerNorm(CHANNELS)
-        self.mix, self.out = nn.Conv2d(CHANNELS, 3 * CHANNELS, 1), nn.Conv2d(CHANNELS, CHANNELS, 1)
-        self.up = nn.ConvTranspose1d(CHANNELS, CHANNELS // 2, 4, stride=2, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.mix(self.norm(x.transpose(1, 3)).transpose(1, 3)).reshape(
-            3, self.heads, CHANNELS // self.heads, -1).unbind(0)
-        weights = torch.softmax(q.mT @ k / 4, dim=-1)
-        x = x + self.out((v @ weights.mT).reshape(1, CHANNELS, 1, -1))
-        return torch.tanh(nn.functional.gelu(self.up(x[:, :, 0]), approximate="tanh"))
-
-
-def test_a_converted_torch_module_returns_what_torch_returns(tmp_path: Path):
-    torch.manual_seed(0)
-    module, x = AttentionModule().eval(), torch.from_numpy(X)
-    program = torch.export.export(module, (x,)).run_decompositions({})
-    model = ct.convert(program, minimum_deployment_target=ct.target.iOS18, skip_model_load=True,
-                       inputs=[ct.TensorType("x", SHAPE, dtype=np.float16)], outputs=[ct.TensorType(dtype=np.float16)])
-    path = saved(model, tmp_path)
-    with torch.no_grad():
-        expected = module(x).numpy()
-    assert snr_db(expected, run(path)) > 60
-    assert 50 < snr_db(expected, run(path, fp16=True)) < 90

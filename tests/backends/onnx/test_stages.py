@@ -1,14 +1,12 @@
 """Every stage on ONNX Runtime returns what it returns on torch, at lengths it was not traced with."""
 
 import copy
-import json
 
 import numpy as np
 import pytest
 import torch
 
 from ane.backends import load_backend
-from ane.cli import main
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
@@ -100,17 +98,6 @@ def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
     assert actual.codes == expected.codes
     # 40 dB: random weights amplify rounding, most of all UnivNet's
     assert np.square(expected.audio - actual.audio).sum() <= 1e-4 * np.square(expected.audio).sum()
-
-
-def test_say_speaks_from_onnx_packages(bundle, tmp_path, capsys):
-    options = ["--precision", "fp32", "--preset", "fastest", "--max-codes", "20", "--seed", "1", "--json",
-               "-o", str(tmp_path / "out.wav")]
-    found = []
-    for backend in ("onnx", "torch:cpu"):
-        assert main(["say", "Hello.", "--bundle", str(bundle.path), "--backend", backend, *options]) == 0
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0]["backend"] == "onnx:cpu fp32"
-    assert found[0]["codes"] == found[1]["codes"]
 
 
 def test_a_call_uses_the_sessions_that_load_loaded(bundle):
