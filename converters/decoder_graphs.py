@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor, nn
 
-from ane.backends.base import DecoderShape
+from ane.backends.decoding import DecoderShape
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
 

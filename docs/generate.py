@@ -48,7 +48,7 @@ TORTOISE_PATH = {
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
                                     "ane.models.tortoise.sampling", "ane.models.tortoise.ranking",
-                                    "ane.backends.torch.decoder", "ane.backends.torch.linear"],
+                                    "ane.backends.decoding", "ane.backends.torch.decoder", "ane.backends.torch.linear"],
     "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],

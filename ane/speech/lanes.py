@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ane.backends.base import Decoder
+from ane.backends.decoding import Decoder
 from ane.system.errors import UserError
 
 # columns (n, D) from an own position of a lane on → hidden (n, D)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.base import DecoderShape
+from ane.backends.decoding import DecoderShape
 from converters.coreml.graph import quiet
 
 if TYPE_CHECKING:

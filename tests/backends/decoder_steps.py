@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from ane.backends.base import Decoder
+from ane.backends.decoding import Decoder
 from ane.backends.torch.decoder import TorchDecoder
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS

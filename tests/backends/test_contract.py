@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from ane.backends.base import Decoder
+from ane.backends.decoding import Decoder
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.decoder import PackagedDecoder

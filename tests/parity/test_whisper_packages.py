@@ -14,7 +14,8 @@ from filelock import FileLock
 from safetensors.numpy import load_file
 
 from ane.backends import load_backend
-from ane.backends.base import Backend, Decoder
+from ane.backends.base import Backend
+from ane.backends.decoding import Decoder
 from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES

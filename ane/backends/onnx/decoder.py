@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ane.backends.base import MASKED, Decoder, DecoderShape, check_step
+from ane.backends.base import MASKED
+from ane.backends.decoding import Decoder, DecoderShape, check_step
 from ane.backends.onnx.sessions import BoundCall, zeros
 from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
 

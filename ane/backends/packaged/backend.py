@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, Decoder, FunctionSet, Stage, check_inputs
+from ane.backends.base import Backend, FunctionSet, Stage, check_inputs
+from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits, attempt

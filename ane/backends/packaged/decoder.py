@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ane.backends.base import MASKED, Decoder, check_step
+from ane.backends.base import MASKED
+from ane.backends.decoding import Decoder, check_step
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.packaged.pools import (
     HostPool,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.backends.base import Decoder
+from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.bundles.packages import COMPUTE_UNITS, PackageRecord

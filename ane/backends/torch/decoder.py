@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.base import Decoder, check_step
+from ane.backends.decoding import Decoder, check_step
 from ane.backends.torch.device import torch_memory_errors
 from ane.backends.torch.threads import ThreadGovernor, governed
 

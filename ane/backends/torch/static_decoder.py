@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.base import check_step
+from ane.backends.decoding import check_step
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.device import torch_memory_errors
 

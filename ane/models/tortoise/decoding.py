@@ -100,7 +100,7 @@ class Candidate:
         latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
         log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
         prefix_scores: (heads, len(codes) + stopped, prefix length − 1) float32: what each code and the stop code attend
-            to before the start code (``ane.backends.base.Decoder.record``); None: it was not recorded.
+            to before the start code (``ane.backends.decoding.Decoder.record``); None: it was not recorded.
     """
 
     codes: list[int]

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.backends.base import DecoderShape
+from ane.backends.decoding import DecoderShape
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.linear import prepacking

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ane
-from ane.backends.base import Decoder
+from ane.backends.decoding import Decoder
 from ane.books.checking.recognisers import TextAligner
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.base import DecoderShape
+from ane.backends.decoding import DecoderShape
 from ane.bundles.family import Config
 from ane.system.errors import UserError
 
