@@ -88,6 +88,22 @@ def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
         "functions of packages that Core ML refuses whole": 0, "unfinished files of killed processes": 0, "all": 8}
 
 
+@pytest.mark.parametrize("what", ["old/used.mlmodelc/weights", "latents"])
+def test_what_another_process_deletes_while_it_is_listed_has_no_size(ane, kept, monkeypatch, what):
+    """The file is gone when the system is asked for its size."""
+    item, _, rest = what.partition("/")
+    file, lstat = kept[item] / rest, os.lstat
+
+    def deleting(path, *args, **kwargs):
+        if str(path) == str(file):
+            file.unlink(missing_ok=True)
+        return lstat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "lstat", deleting)
+    assert "Would delete 8 items" in ane("clear", "--dry-run")
+    assert not file.exists()
+
+
 def test_clear_deletes_what_can_be_computed_again_and_nothing_else(ane, kept):
     assert "Deleted 8 items" in ane("clear")
     assert there(kept) == UNTOUCHED

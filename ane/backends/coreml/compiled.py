@@ -199,9 +199,14 @@ def package_hash(package: Path) -> str:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder."""
-    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    return sum(file.lstat().st_size for file in files if not file.is_dir() or file.is_symlink())
+    """Bytes of a file, or of all files in a folder, without what another process deletes meanwhile."""
+    folders = os.walk(path) if path.is_dir() and not path.is_symlink() else [(path.parent, [], [path.name])]
+    size = 0
+    for folder, _, names in folders:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += os.lstat(os.path.join(folder, name)).st_size
+    return size
 
 
 def remove(path: Path) -> None:
