@@ -17,6 +17,7 @@ from rich.markup import escape
 from ane.commands.arguments import CommandParser, add_common_arguments
 from ane.commands.messages import logging_to_standard_error
 from ane.system.errors import UserError
+from ane.system.files import no_such_file
 from ane.system.interruption import Interruptions, interruptions
 from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
@@ -90,6 +91,9 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
     else:
         raise error
     message = message.replace(os.strerror(errno.ENOSPC), "the disk is full")
+    cause = error.__cause__ or error
+    if isinstance(cause, FileNotFoundError) and cause.filename is not None and "cannot write" not in message:
+        message = message.replace(os.strerror(errno.ENOENT), no_such_file(cause.filename))
     return 1, f"[bold red]ane: error:[/] {escape(message)}"
 
 

@@ -4,6 +4,7 @@ PyAV (``media``) writes files with chapters, a cover and tags. Without it, or wi
 are written by libsndfile (``writer``).
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,8 @@ def check_output(path: Path | str) -> None:
     """Check, before any work is done, that ``writing`` can write a file.
 
     Raises:
-        UserError: an unknown suffix, one that needs PyAV, a directory of that name, or a folder that cannot be created
-            or written; for "-", a standard output that is closed or a terminal.
+        UserError: an unknown suffix, one that needs PyAV, a directory or a device of that name, or a folder that is not
+            there or cannot be written; for "-", a standard output that is closed or a terminal.
     """
     suffix = Path(path).suffix.lower()
     if str(path) == "-":
@@ -46,6 +47,9 @@ def check_output(path: Path | str) -> None:
         raise UserError(f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose "
                         f"{', '.join(writer.FORMATS)}")
     check_output_file(path)
+    target = os.path.expanduser(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; - is standard output")
 
 
 def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:

@@ -11,6 +11,7 @@ import soundfile
 import soxr
 
 from ane.system.errors import UserError
+from ane.system.files import no_such_file
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
 MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
@@ -67,7 +68,7 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
-        raise UserError(f"{path}: no such file")
+        raise UserError(f"{path}: {no_such_file(path)}")
     if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
     try:

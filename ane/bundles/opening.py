@@ -12,7 +12,7 @@ from ane.bundles.manifest import bundle_family
 from ane.bundles.model import Model
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import read_json
+from ane.system.files import check_folder_of, read_json
 
 DEMO = "demo"                       # the small Tortoise
 DEFAULT_BUNDLE = "demo-fast"        # the voice heart, which speaks unless another is named
@@ -64,10 +64,12 @@ def new_bundle(text: str) -> Path:
     """Where to write a bundle that ``find_bundle`` finds by the same text: a path, or a name among those stored.
 
     Raises:
-        UserError: the name of an embedded bundle.
+        UserError: the name of an embedded bundle, or a path in a folder that is not there.
     """
     if is_path(text):
-        return Path(os.path.expanduser(text))
+        path = Path(os.path.expanduser(text))
+        check_folder_of(path)
+        return path
     if text in EMBEDDED:
         raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
     return paths.bundles_dir() / text

@@ -8,6 +8,7 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, report_console, status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
+from ane.system.files import check_folder_of
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.voices import Voice
@@ -38,6 +39,7 @@ def write_swift_package(args: argparse.Namespace) -> int:
     from converters.swift.export import check_bundle, check_package_destination, export_swift
 
     model = open_model(args.bundle)
+    check_folder_of(args.output)
     check_package_destination(args.output, args.overwrite)
     check_bundle(model, args.precision)
     with status_display(message_console(args), "exporting") as show:

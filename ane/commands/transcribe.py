@@ -12,7 +12,7 @@ from ane.bundles import Model, bundle_names, find_bundle, is_path
 from ane.commands import arguments
 from ane.commands.messages import ProgressDisplay, message_console
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, replacing
+from ane.system.files import check_folder_of, check_output_file, no_such_file, replacing
 
 if TYPE_CHECKING:
     from ane.models.whisper.transcript import Transcript
@@ -79,7 +79,7 @@ def transcribe(args: argparse.Namespace) -> int:
         raise UserError("--word-times has no effect on plain text: add --format json, srt or vtt")
     for file in args.files:
         if not os.path.exists(file):        # now, and not after the files before it
-            raise UserError(f"{file}: no such file")
+            raise UserError(f"{file}: {no_such_file(file)}")
     model = open_whisper(args.model)
     options = TranscriptionOptions(args.language, "translate" if args.translate else "transcribe", prompt=args.prompt,
                                    beam_size=args.beam_size, word_times=args.word_times, seed=args.seed)
@@ -136,8 +136,9 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
     output, count = Counter(outputs).most_common(1)[0]
     if count > 1:
         raise UserError(f"{count} of the files would be written to {output}: rename them, or transcribe them in turn")
+    check_folder_of(args.output)
     for output in outputs:
-        check_output_file(output)
+        check_output_file(output, makes_folders=True)
     return outputs
 
 

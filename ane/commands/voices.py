@@ -185,7 +185,7 @@ def voice_destination(output: str, model: Model, force: bool) -> Path:
         if model.voices and output in list_voices([model.voices]):
             raise UserError(f"{model.name} has a voice {output} already, which would hide yours; choose another name")
         file = paths.voices_dir() / f"{output}.safetensors"
-    check_output_file(file)
+    check_output_file(file, makes_folders=file.parent == paths.voices_dir())
     if os.path.exists(file) and not force:
         raise UserError(f"{file} exists; give --force to replace it, or choose another name")
     return file

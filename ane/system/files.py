@@ -1,5 +1,6 @@
 """Reading and writing of files: a reader never sees half of a new file, and each error is one clear line."""
 
+import difflib
 import json
 import math
 import os
@@ -124,8 +125,9 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
         shutil.copyfile(source, destination)
 
 
-def check_output_file(path: Path | str) -> None:
-    """Raise UserError, before any work is done, for a file that ``replacing`` could not write. "-" always passes."""
+def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
+    """Raise UserError, before any work is done, for a file that ``replacing`` could not write, or, unless
+    ``makes_folders``, whose folder is not there. "-" always passes."""
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
@@ -136,6 +138,25 @@ def check_output_file(path: Path | str) -> None:
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
+    if not makes_folders:
+        check_folder_of(path)
+
+
+def check_folder_of(path: Path) -> None:
+    """Raise UserError for a path whose folder is not there, which may be mistyped."""
+    if not os.path.isdir(path.absolute().parent):
+        raise UserError(f"cannot write {path}: there is no folder {path.parent}; make it first, or choose another")
+
+
+def no_such_file(path: Path | str) -> str:
+    """What to say of a file that is not there: where it was looked for, and what is there with a similar name."""
+    name, folder = Path(path).name, Path(path).absolute().parent
+    if not os.path.isdir(folder):
+        return f"there is no folder {folder}"
+    with suppress(OSError):
+        for similar in difflib.get_close_matches(name, os.listdir(folder), n=1, cutoff=0.75):
+            return f"no such file in {folder}; did you mean {similar}?"
+    return f"no such file in {folder}; check its name, or give its path"
 
 
 def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) -> None:

@@ -59,10 +59,17 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, name):
         check_output(tmp_path / name)
 
 
-def test_an_output_in_folders_that_do_not_exist_yet_is_accepted(tmp_path):
-    check_output(tmp_path / "new" / "folders" / "speech.wav")
+def test_an_output_in_a_folder_that_is_not_there_is_refused_and_no_folder_made(tmp_path):
+    for refuse in (check_output, lambda path: write(path, tone(), RATE)):
+        with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'new'}; make it first"):
+            refuse(tmp_path / "new" / "speech.wav")
     assert list(tmp_path.iterdir()) == []
-    write(tmp_path / "new" / "folders" / "speech.wav", tone(), RATE)
+
+
+def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
+    (tmp_path / "full.wav").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"full\.wav: it is a device or a pipe, not a file; - is standard output"):
+        check_output(tmp_path / "full.wav")
 
 
 def test_a_rate_that_the_format_lacks_is_refused_and_no_file_is_left(tmp_path):
@@ -179,9 +186,9 @@ def test_a_tilde_is_the_users_home(tmp_path, monkeypatch, write_to):
     (tmp_path / "here").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "here")
-    write_to("~/new/x.wav")
+    write_to("~/x.wav")
     assert list((tmp_path / "here").iterdir()) == []
-    assert (tmp_path / "home" / "new" / "x.wav").exists() == (write_to is not check_output)
+    assert (tmp_path / "home" / "x.wav").exists() == (write_to is not check_output)
 
 
 def test_a_closed_standard_output_is_refused_beforehand():

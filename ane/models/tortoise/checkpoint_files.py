@@ -24,7 +24,7 @@ from ane.models.tortoise.transformers_layout import held_files
 from ane.models.tortoise.upstream_keys import configs, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
 from ane.system.errors import UserError
-from ane.system.files import read_json
+from ane.system.files import no_such_file, read_json
 from ane.text.other_languages import LANGUAGES
 from ane.text.tokenizer import Tokenizer
 
@@ -155,7 +155,7 @@ def is_official_config(path: Path) -> bool:
 def check_vocoder(path: Path) -> None:
     """Raise UserError when a vocoder that is named does not exist or is another network."""
     if not os.path.isfile(path):
-        raise UserError(f"vocoder {path}: no such file", "vocoder")
+        raise UserError(f"vocoder {path}: {no_such_file(path)}", "vocoder")
     entries = read_entries(path)[0]
     if not is_bigvgan(entries):
         raise UserError(f"vocoder {path} holds {summarise_keys(entries, SHOWN) or 'nothing'}, and not BigVGAN, whose "

@@ -25,7 +25,7 @@ from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.tokenizer_files import find_tokenizer
 from ane.models.whisper.tokens import SpecialTokens
 from ane.system.errors import UserError
-from ane.system.files import read_json
+from ane.system.files import no_such_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CTRANSLATE2 = "model.bin"
@@ -107,7 +107,7 @@ class WhisperCheckpoint(Model):
         self.path = Path(os.path.expanduser(path))
         self.name = str(path)
         if not os.path.exists(self.path):
-            raise UserError(f"{self.path}: no such file or folder")
+            raise UserError(f"{self.path}: {no_such_file(self.path)}")
         weights = find_whisper_weights(self.path)
         if weights is None:
             raise UserError(f"{self.path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of "
