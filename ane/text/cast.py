@@ -43,6 +43,12 @@ class Cast:
             if not NAME.fullmatch(name) or name != name.strip():
                 raise UserError(f"speakers must have names of 1 to 80 characters without brackets, got {name!r}",
                                 "speakers")
+        known: dict[str, str] = {}
+        for name, speaker in self._everybody.items():
+            other = known.setdefault(plain_name(name), name)
+            if self._everybody[other] != speaker:
+                raise UserError(f"speakers has {other!r} and {name!r}, which are one name in a text: rename one",
+                                "speakers")
         for part in ("aliases", "lines"):
             for key, speaker in getattr(self, part).items():
                 if not key.strip() or speaker not in self.speakers:
@@ -54,14 +60,18 @@ class Cast:
         """The voice for each name that marks in a text may have."""
         return {**({QUOTATION: self.quotations} if self.quotations else {}), **self.speakers}
 
+    @property
+    def _everybody(self) -> dict[str, str]:
+        """Speakers by their names and their aliases."""
+        return {**{one: one for one in self.speakers}, **self.aliases}
+
     def speaker_named(self, name: str) -> str:
         """The speaker whom a name in the text means; the name itself if nobody of the cast."""
-        plain = ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
-        everybody = {**{one: one for one in self.speakers}, **self.aliases}
-        exact = [who for one, who in everybody.items() if ARTICLE.sub("", one, count=1).casefold() == plain]
+        plain = plain_name(name)
+        exact = [who for one, who in self._everybody.items() if plain_name(one) == plain]
         if exact:
             return exact[0]
-        last = [who for one, who in everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
+        last = [who for one, who in self._everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
                 and len({title(one), title(name)} - {""}) < 2] if plain else []
         return last[0] if len(set(last)) == 1 else name
 
@@ -87,6 +97,11 @@ class Cast:
         parts = re.split(r"(\n[^\S\n]*\n\s*)", text)
         parts[::2] = self.marked(parts[::2])
         return "".join(parts)
+
+
+def plain_name(name: str) -> str:
+    """A name without article and capitals, as names in a text are compared."""
+    return ARTICLE.sub("", " ".join(name.split()), count=1).casefold()
 
 
 def title(name: str) -> str:

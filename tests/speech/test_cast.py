@@ -57,6 +57,18 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
         kokoro.feed(["a"], cast=CAST)
 
 
+@pytest.mark.parametrize(("speakers", "aliases"), [
+    ({"Tom": "a", "tom": "b"}, {}), ({"The Cat": "a", "cat": "b"}, {}), ({"Tom": "a", "Ann": "b"}, {"TOM": "Ann"})])
+def test_two_voices_for_a_name_that_is_one_in_a_text_are_refused(speakers: dict[str, str],
+                                                                 aliases: dict[str, str]) -> None:
+    with pytest.raises(UserError, match=r"speakers has '.*' and '.*', which are one name in a text: rename one"):
+        Cast(speakers=speakers, aliases=aliases)
+
+
+def test_an_alias_may_spell_the_name_of_its_speaker_otherwise() -> None:
+    assert Cast(speakers={"Tom": "a"}, aliases={"tom": "Tom"}).speaker_named("TOM") == "Tom"
+
+
 @pytest.mark.parametrize(("text", "cast", "message"), [
     ("One.\n[voice:nobody]Two.", None, r"line 2, voice 'nobody': no voice is named 'nobody'; there are .*af_bella"),
     ("“No,” said Anna.", Cast(speakers={"Anna": "nobody"}), "voice 'nobody' of Anna in the cast: no voice is named"),
