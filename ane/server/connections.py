@@ -137,12 +137,18 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 
 
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
-    """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing."""
+    """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing, and without an
+    error in the log when the answer is a refusal."""
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):
         def connection_lost(self, exc: Exception | None) -> None:
             connections.remove(self.transport)
             super().connection_lost(exc)
+
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if message["type"] == "websocket.http.response.body":
+                self.handshake_complete = True      # there is nothing to add to it
 
         def handle_ping(self) -> None:
             answer = b"".join(self.conn.data_to_send())     # RFC 6455 5.5.3: the latest ping alone may be answered

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import logging
 import os
 import resource
 import signal
@@ -34,6 +35,9 @@ from ane.server.speech_service import Service
 from ane.server.wyoming_protocol import LimitedReader, WyomingClient
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, ServerProcess
+
+UPGRADE = (b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+           b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
 
 
 @contextlib.asynccontextmanager
@@ -105,6 +109,22 @@ def test_an_address_of_ipv6_is_listened_on():
         assert opened.getsockname()[0] == "::1"
 
 
+async def test_a_websocket_that_is_refused_is_no_error_in_the_log(caplog):
+    async def refuse(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await send({"type": "websocket.http.response.start", "status": 401})
+        await send({"type": "websocket.http.response.body", "body": b"the token ", "more_body": True})
+        await send({"type": "websocket.http.response.body", "body": b"is wrong"})
+
+    async with serving(refuse, Connections(3)) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(UPGRADE)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert answer.endswith(b"the token is wrong")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 async def test_pings_of_a_client_that_reads_nothing_are_not_answered():
     """20 MB of pings; without a limit as much waits for the client."""
     transports: list[Any] = []
@@ -119,8 +139,7 @@ async def test_pings_of_a_client_that_reads_nothing_are_not_answered():
     connections.add = lambda key, close: (transports.append(key), add(key, close))
     async with serving(accept, connections, 60.0) as address:
         reader, writer = await asyncio.open_connection(*address, limit=1 << 10)
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+        writer.write(UPGRADE)
         await reader.readuntil(b"\r\n\r\n")
         ping = b"\x89\xfd" + bytes(4) + bytes(125)
         for _ in range(160):
