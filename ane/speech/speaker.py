@@ -49,6 +49,10 @@ class Speaker(ABC):
         self._lock = threading.Lock()
         self.warned: set[str] = set()       # notes that were logged
 
+    def __repr__(self) -> str:
+        voice = f", voice {self.model.default_voice}" if self.model.default_voice else ""
+        return f"<{type(self).__name__}: model {self.model.name}{voice}, backend {self.backend.name}>"
+
     # Of a kind of model
 
     def networks(self, settings: Any) -> list[str]:
