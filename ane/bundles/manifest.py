@@ -98,7 +98,7 @@ def read_content(directory: Path) -> dict[str, Any]:
                  else "no such directory")
         raise UserError(f"there is no bundle at {directory}: {fault}")
     if not os.path.exists(path):
-        hint = "; for a directory of .pth files use checkpoints=DIR" if next(directory.glob("*.pth"), None) else ""
+        hint = f"; `ane import {directory} -o NAME` makes one" if next(directory.glob("*.pth"), None) else ""
         raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")
     content = read_json(path)
     if not isinstance(content, dict):

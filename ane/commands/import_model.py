@@ -108,6 +108,8 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     """The family of SOURCE. Raises UserError when it is nothing to import, or a flag has no effect on that family."""
     from ane.bundles.hub import is_local_path, is_repository
 
+    if os.path.isfile(path / "bundle.json"):
+        raise UserError(f"{path} is a bundle already and needs no import: name it as --bundle {path}")
     on_hub = not os.path.exists(path)
     if on_hub and is_local_path(args.source):
         raise UserError(f"there is no file or directory {args.source}")

@@ -214,7 +214,7 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     assert "bundle.json is not JSON" in refusal(path)
     (path / "bundle.json").unlink()
     assert refusal(path).endswith("it has no bundle.json")
-    assert "use checkpoints=DIR" in refusal(checkpoints.path)
+    assert refusal(checkpoints.path).endswith(f"; `ane import {checkpoints.path} -o NAME` makes one")
     assert "no such directory" in refusal(path / "nowhere")
 
 

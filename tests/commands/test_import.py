@@ -59,6 +59,12 @@ def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace
     assert open_model("mine").name == "My voice"
 
 
+def test_a_bundle_needs_no_import(succeed, complain):
+    succeed("import", "checkpoints", "-o", "./out")
+    assert complain("import", "out", "-o", "again").endswith(
+        "out is a bundle already and needs no import: name it as --bundle out")
+
+
 def test_a_bundle_is_replaced_only_with_force(succeed, complain):
     succeed("import", "checkpoints", "-o", "./out")
     before = Bundle("out").identity
