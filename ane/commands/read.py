@@ -360,11 +360,10 @@ def status(args: argparse.Namespace) -> int:
 def chunk_numbers(text: str) -> tuple[int, ...]:
     """"12,40-44" → (12, 40, 41, 42, 43, 44)."""
     numbers: set[int] = set()
-    for part in arguments.comma_separated(text):
-        first, dash, last = part.partition("-")
-        start = arguments.positive(first)
-        end = arguments.positive(last) if dash else start
-        if not start <= end < start + 100_000:
-            raise argparse.ArgumentTypeError(f"it must be numbers and ranges such as 12,40-44, got {part!r}")
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
+        start, end = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= start <= end < start + 100_000:
+            raise argparse.ArgumentTypeError(f"it must be numbers from 1 and ranges, such as 12,40-44, got {text!r}")
         numbers.update(range(start, end + 1))
     return tuple(sorted(numbers))

@@ -153,6 +153,14 @@ def test_bad_numbers_of_chunks_are_wrong_usage(capsys, text):
 
 def test_ranges_of_chunks():
     assert chunk_numbers("12,40-44,12") == (12, 40, 41, 42, 43, 44)
+    assert chunk_numbers("3 - 4, 1") == (1, 3, 4)
+
+
+@pytest.mark.parametrize("text", ["x", "", "3,", "0", "4-2", "1-", "-1", "one-three", "1-200000"])
+def test_chapters_that_are_no_numbers_are_refused_with_the_forms_that_are(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["read", "book.md", "-o", "book.wav", f"--chapters={text}"])
+    assert f"it must be numbers from 1 and ranges, such as 12,40-44, got {text!r}" in capsys.readouterr().err
 
 
 def test_durations_are_short():
