@@ -53,7 +53,8 @@ class BookChapter:
 class Document:
     """A whole text. ``language`` is that of the document; a block may have another.
 
-    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it, and how many tables are.
+    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it. ``tables``: how many are,
+    where its format marks them; they are read cell by cell.
     """
 
     chapters: list[BookChapter]
@@ -62,6 +63,7 @@ class Document:
     language: str = ""
     cover: CoverImage | None = None
     omitted: dict[str, int] = field(default_factory=dict)
+    tables: int = 0
 
     @property
     def has_text(self) -> bool:

@@ -81,7 +81,8 @@ def read_docx(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
         chapters = kept
     titles, authors = element_texts(archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "",
                                     "title", "creator")
-    return Document(chapters, "".join(titles[:1]), "".join(authors[:1]), language, omitted=counted_omissions(omitted))
+    return Document(chapters, "".join(titles[:1]), "".join(authors[:1]), language, omitted=counted_omissions(omitted),
+                    tables=omitted[TABLES])
 
 
 def main_part(archive: EpubArchive) -> str:

@@ -20,7 +20,7 @@ from ane.audio.media import CoverImage
 from ane.books.document import HEADING, MAX_TEXT, MAX_TITLE, BookChapter, Document, TextBlock
 from ane.books.html_reader import AnchorMark, BlockReader
 from ane.books.markup import element_texts, tokenize
-from ane.books.omissions import FRONT_TITLES, OMISSIONS, Omission, counted_omissions
+from ane.books.omissions import FRONT_TITLES, OMISSIONS, TABLES, Omission, counted_omissions
 from ane.system.errors import UserError
 from ane.system.files import zip_directory
 
@@ -196,7 +196,7 @@ def read_epub(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
         chapters = [chapter for chapter in chapters if chapter not in front]
         omitted["front-matter"] += len(front)
     return Document(chapters, package.title, " & ".join(package.authors), package.language,
-                    cover_of(archive, package), counted_omissions(omitted))
+                    cover_of(archive, package), counted_omissions(omitted), omitted[TABLES])
 
 
 def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],

@@ -168,7 +168,7 @@ def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
     [stated] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
     return Document(split_at_headings(blocks), title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
-                    omitted=counted_omissions(reader.omitted))
+                    omitted=counted_omissions(reader.omitted), tables=reader.omitted[TABLES])
 
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)

@@ -59,7 +59,7 @@ PAGE_NUMBER = re.compile(r"(?i)(?:\[?(?:page|pg\.?|p\.)\s*\d{1,5}(?: (?:of|/) \d
                          r"[-–—] ?\d{1,5} ?[-–—]|\{\d{1,5}\})")
 
 
-TABLES = "tables"       # are read cell by cell, and counted where a format marks them
+TABLES = "tables"       # are counted beside what is left out, and read
 # What is counted of what was left out: one, several.
 COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
            "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
@@ -70,10 +70,9 @@ UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "i
 NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")        # types and classes of what refers to a note
 
 
-def omitted_text(omitted: Mapping[str, int]) -> str:
+def omitted_text(omitted: Mapping[str, int], tables: int = 0) -> str:
     """"31 footnotes, 1 listing of code; read aloud: 2 tables"; "" where nothing was left out, and no table is read."""
     parts = [f"{omitted[kind]} {names[omitted[kind] > 1]}" for kind, names in COUNTED.items() if omitted.get(kind)]
-    tables = omitted.get(TABLES, 0)
     read = f"; read aloud: {tables} table{'s' * (tables > 1)}" if tables else ""
     return (", ".join(parts) or ("nothing" if read else "")) + read
 
@@ -84,9 +83,9 @@ def can_be_kept(omitted: Mapping[str, int]) -> bool:
 
 
 def counted_omissions(found: Counter[str]) -> dict[str, int]:
-    """``COUNTED`` and ``TABLES``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
+    """``COUNTED``. A footnote is counted once: by the marks that refer to notes, or by the notes."""
     notes = {"footnotes": max(found["footnotes"], found["marks"])}
-    return {kind: count for kind, count in {**found, **notes}.items() if kind in (*COUNTED, TABLES) and count}
+    return {kind: count for kind, count in {**found, **notes}.items() if kind in COUNTED and count}
 
 
 def active_omissions(keep: Collection[str] = ()) -> Mapping[str, Omission]:

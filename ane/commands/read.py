@@ -198,9 +198,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     store.set_fact("identity", now)
     read_report.note_forgotten_lexicon(store, args.lexicon)
     record_backend(store, speaker.synthesizer.backend.name)
-    if document.omitted:
-        LOGGER.info("left out: %s%s", omitted_text(document.omitted),
-                    "; see --keep" if can_be_kept(document.omitted) else "")
+    if left_out := omitted_text(document.omitted, document.tables):
+        LOGGER.info("left out: %s%s", left_out, "; see --keep" if can_be_kept(document.omitted) else "")
     store.redo(args.redo)
     warn_of_languages(plan)
     console = message_console(args)

@@ -172,7 +172,7 @@ def print_contents(console: Console, document: "Document") -> None:
         table.add_row(str(number), escape(title_of(chapter, document, number)), f"{length:,}",
                       duration(length / CHARACTERS_A_SECOND))
     console.print(table)
-    left_out = omitted_text(document.omitted)
+    left_out = omitted_text(document.omitted, document.tables)
     console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
                   + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
 

@@ -57,7 +57,7 @@ def test_a_document_of_word_has_chapters_lists_quotations_and_facts(tmp_path):
     assert [chapter.title for chapter in document.chapters] == ["The Turtle", "One", "Two"]
     assert kinds(document)[1:6] == [(HEADING, "One", 2), (PARAGRAPH, "It was late.", 0), (SCENE_BREAK, "", 0),
                                     (ITEM, "a thing", 0), (QUOTATION, "To be.", 0)]
-    assert (kinds(document)[-1], document.omitted) == ((PARAGRAPH, "in a table", 0), {"tables": 1})
+    assert (kinds(document)[-1], document.omitted, document.tables) == ((PARAGRAPH, "in a table", 0), {}, 1)
 
 
 def test_styles_of_another_language_are_known_by_their_names_and_bases(tmp_path):
