@@ -91,7 +91,9 @@ class JobDatabase:
             cause = str(error).replace("database or disk", "the disk")
             raise UserError(f"cannot use the job in {self.path}: {cause}; {advice}") from error
         except OSError as error:
-            raise UserError(f"cannot use the job in {self.path}: {error.strerror or error}") from error
+            in_the_way = isinstance(error, FileExistsError)
+            why = "it is not a folder; move it, or choose another output" if in_the_way else error.strerror or error
+            raise UserError(f"cannot use the job in {self.path}: {why}") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:

@@ -89,6 +89,15 @@ class OutputOptions:
             check_output_file(self.path.with_suffix(suffix))
 
     @property
+    def digest(self) -> str:
+        """Of all but the path: the same options of the same job have it from any folder."""
+        return digest_of(self.content() | {"path": ""})
+
+    def content(self) -> dict[str, Any]:
+        """The options as JSON has them."""
+        return {**asdict(self), "cover": self.cover and digest_of(self.cover.data.hex())}
+
+    @property
     def is_epub(self) -> bool:
         return self.path.suffix.lower() == EPUB
 
@@ -189,8 +198,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
         hashes = store.fact("hashes") or {}
         options = with_former_companions(options, titles, numbers, before, hashes)
-        wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks],
-                            {**asdict(options), "cover": options.cover and digest_of(options.cover.data.hex())},
+        wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks], options.content(),
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
         if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
             return WrittenBook(**written["book"])

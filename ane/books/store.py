@@ -101,25 +101,29 @@ class JobStore(JobDatabase):
 
     # The plan
 
-    def adopt(self, plan: BookPlan) -> None:
-        """Make ``plan`` the plan of this job.
+    def adopt(self, plan: BookPlan, options: str = "") -> None:
+        """Make ``plan`` the plan of this job, and ``options`` the digest of those of its files.
 
         No sound is deleted before ``prune``: a run with a forgotten option must not cost hours of speech.
 
         Raises:
-            UserError: another process is speaking a different plan.
+            UserError: another process is working on a different plan, or with different options.
         """
         with self._transaction() as run:
             self._drop_dead_leases(run)
-            former = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
-            if former and json.loads(former[0]) == plan.digest:
+            former = {name: json.loads(value) for name, value in
+                      run("SELECT name, value FROM facts WHERE name IN ('plan', 'options')")}
+            if former == {"plan": plan.digest, "options": options}:
                 self._keep_seed(run)
                 return
             other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
             if other:
                 raise UserError(f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
-                                "text, voice or setting: wait for it, stop it, or choose another output")
+                                "text, voice or option: wait for it, stop it, or choose another output")
             self._keep_seed(run)
+            run("INSERT OR REPLACE INTO facts VALUES ('options', ?)", (json.dumps(options),))
+            if former.get("plan") == plan.digest:
+                return
             run("DELETE FROM chunks")
             for chunk in plan.chunks:
                 run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))

@@ -185,7 +185,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     check_replaced(store, options, plan.chapters, dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks),
                    [Path(file) for file in (args.book, args.lexicon, args.cover) if file], args.force)
     former = store.fact("identity")
-    store.adopt(plan)
+    store.adopt(plan, options.digest)
     store.set_fact("title", document.title)
     store.set_fact("text", {"language": document.language,
                             "blocks": [astuple(block) for block in plan.blocks]})

@@ -194,6 +194,28 @@ def test_a_job_that_another_process_speaks_is_not_changed_under_it(tmp_path):
         first.claim(plan.digest)
 
 
+def test_a_job_whose_files_another_process_writes_with_other_options_is_left_to_it(tmp_path):
+    """Both would report files that the last of them replaces."""
+    first, plan = adopted(tmp_path / "job", lambda: 0.0)
+    first.adopt(plan, OutputOptions(tmp_path / "book.wav", srt=True).digest)
+    second = JobStore(tmp_path / "job", lambda: 0.0)
+    first.claim(plan.digest)
+    with pytest.raises(UserError, match=r"is speaking the job in .* with another text, voice or option"):
+        second.adopt(plan, OutputOptions(tmp_path / "book.wav", loudness=-19.0).digest)
+    (tmp_path / "link").symlink_to(tmp_path)
+    second.adopt(plan, OutputOptions(tmp_path / "link" / "book.wav", srt=True).digest)
+    first.save(first.claim(plan.digest), np.zeros(9, np.float32), RATE, 0.1, [])
+    first.release()
+    second.adopt(plan, OutputOptions(tmp_path / "book.wav", loudness=-19.0).digest)
+    assert second.progress()[0] == 1
+
+
+def test_a_job_in_place_of_which_is_a_file_is_refused_in_one_line(tmp_path):
+    (tmp_path / "book.wav.job").touch()
+    with pytest.raises(UserError, match=r"job in .*\.job: it is not a folder; move it, or choose another output"):
+        JobStore(tmp_path / "book.wav.job")
+
+
 def test_a_chunk_without_a_letter_for_the_voice_is_silence_with_a_note(tmp_path):
     class ChineseSpeaker(StandInSpeaker):
         def speak(self, text: str, seed: int) -> SpokenChunk:
