@@ -1,7 +1,5 @@
 """Buckets, profiles and the cache of TensorRT's engines. No GPU is needed."""
 
-import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -116,19 +114,15 @@ def test_the_free_axes_of_a_graph_have_names(onnx_packages):
         "mel": ["batch", 100, "frames"], "noise": ["batch", 64, "frames_and_10"]}
 
 
-def test_the_cache_command_lists_and_clears_engines_and_finds_those_not_used_for_long(home, capsys):
-    folders = [Path(options(frames=frames)["trt_engine_cache_path"]) for frames in (100, 300)]
-    for folder in folders:
-        (folder / "built.engine").write_bytes(bytes(5000))
-        os.utime(folder, (1e9, 1e9))
+def test_the_cache_command_lists_and_clears_engines(home, capsys):
+    folder = Path(options(frames=100)["trt_engine_cache_path"])
+    (folder / "built.engine").write_bytes(bytes(5000))
     (home / "cache" / "engines" / "TensorrtExecutionProvider_cache_sm80.timing").write_bytes(bytes(10))
-    options(frames=300)
-    assert main(["cache", "list", "--json"]) == 0
-    items = {Path(item["path"]).name: item for item in json.loads(capsys.readouterr().out)["items"]}
-    assert items[folders[0].name]["bytes"] == 5000
-    assert [items[folder.name]["stale"] for folder in folders] == ["unused for 90 days", ""]
+    assert main(["cache", "list"]) == 0
+    [row] = [line.split("│") for line in capsys.readouterr().out.splitlines() if "TensorRT engines" in line]
+    assert row[2].strip() == "2", "the engine, and the timings of all"
     assert main(["cache", "clear"]) == 0
-    assert not any(folder.exists() for folder in folders)
+    assert not folder.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_one_line(home):

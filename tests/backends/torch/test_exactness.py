@@ -167,6 +167,6 @@ def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_thread
         torch.set_num_threads(1)
         assert torch.equal(torch.cat([layer(part) for part in x.split(rows)]), expected), rows
         torch.set_num_threads(2)        # a call waits for a processor that other tests have: fewer calls of few rows
-        count = max(128, 32 * rows)
+        count = max(64, 16 * rows)
         assert torch.equal(torch.cat([layer(part) for part in x[:count].split(rows)]), expected[:count]), rows
     assert torch.equal(layer(x[None, :1]), expected[None, :1])
