@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ane.__main__ import main as command_line
-from ane.audio import writer
+from ane.audio import write, writer
 from ane.cli import main
 from ane.commands import voices
 from ane.system import files
@@ -216,13 +216,13 @@ def test_threads_neither_receive_nor_defer_signals():
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
 def test_a_stop_while_sound_is_written_is_not_lost(tmp_path, monkeypatch, suffix, call):
     """libsndfile writes through a callback, whose exceptions are printed and discarded."""
-    calls, write = [], writer._DiskFile.write
+    calls, write_data = [], writer._DiskFile.write
 
     def count(disk, data):
         calls.append(len(data))
         if len(calls) == call:
             signal.raise_signal(signal.SIGTERM)
-        return write(disk, data)
+        return write_data(disk, data)
 
     def speak():
         with interruptions():
