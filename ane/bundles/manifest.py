@@ -18,7 +18,7 @@ from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.bundles.hashes import FileRecord
 from ane.system.checked import read_record
 from ane.system.errors import UserError
-from ane.system.files import read_json, replacing
+from ane.system.files import no_such_file, read_json, replacing
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"
@@ -95,7 +95,7 @@ def read_content(directory: Path) -> dict[str, Any]:
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
         fault = ("it is a file; import a checkpoint first, with `ane import`" if os.path.exists(directory)
-                 else "no such directory")
+                 else no_such_file(directory))
         raise UserError(f"there is no bundle at {directory}: {fault}")
     if not os.path.exists(path):
         hint = f"; `ane import {directory} -o NAME` makes one" if next(directory.glob("*.pth"), None) else ""

@@ -155,8 +155,8 @@ def no_such_file(path: Path | str) -> str:
         return f"there is no folder {folder}"
     with suppress(OSError):
         for similar in difflib.get_close_matches(name, os.listdir(folder), n=1, cutoff=0.75):
-            return f"no such file in {folder}; did you mean {similar}?"
-    return f"no such file in {folder}; check its name, or give its path"
+            return f"no such file or folder in {folder}; did you mean {similar}?"
+    return f"no such file or folder in {folder}; check its name, or give its path"
 
 
 def check_output_folder(path: Path, marker: str, content: str, overwrite: bool) -> None:

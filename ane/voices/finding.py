@@ -10,6 +10,7 @@ from ane.audio.reader import CLIP_SUFFIXES
 from ane.bundles import Model
 from ane.system import paths
 from ane.system.errors import UserError
+from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES
 
 RANDOM = "random"       # the name of a voice that is drawn at random
@@ -46,7 +47,7 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
         return FoundVoice(_folder_name(path), _files_in(path))
     if os.path.exists(path):
         return FoundVoice(path.stem, (path,))
-    raise UserError(f"{path}: no such voice file or folder" if is_path else _not_found(name_or_path, folders))
+    raise UserError(f"{path}: {no_such_file(path)}" if is_path else _not_found(name_or_path, folders))
 
 
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:

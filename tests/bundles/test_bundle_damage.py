@@ -215,7 +215,7 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
     (path / "bundle.json").unlink()
     assert refusal(path).endswith("it has no bundle.json")
     assert refusal(checkpoints.path).endswith(f"; `ane import {checkpoints.path} -o NAME` makes one")
-    assert "no such directory" in refusal(path / "nowhere")
+    assert f"no such file or folder in {path}; check its name" in refusal(path / "nowhere")
 
 
 def test_sections_and_networks_of_later_versions_are_ignored_and_kept(path, edit_json):

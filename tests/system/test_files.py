@@ -170,7 +170,8 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, mes
 def test_a_file_that_is_missing_is_looked_for_under_similar_names(tmp_path):
     (tmp_path / "chapter one.txt").touch()
     assert files.no_such_file(tmp_path / "chaptr one.txt").endswith(f" in {tmp_path}; did you mean chapter one.txt?")
-    assert files.no_such_file(tmp_path / "book.epub") == f"no such file in {tmp_path}; check its name, or give its path"
+    assert files.no_such_file(tmp_path / "book.epub") == (
+        f"no such file or folder in {tmp_path}; check its name, or give its path")
     assert files.no_such_file(tmp_path / "no" / "book.epub") == f"there is no folder {tmp_path / 'no'}"
 
 

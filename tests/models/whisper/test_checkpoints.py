@@ -185,7 +185,7 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 def test_a_path_that_does_not_exist_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no such file in "):
+    with pytest.raises(UserError, match="no such file or folder in "):
         WhisperCheckpoint(tmp_path / "none.pt")
 
 
