@@ -148,7 +148,7 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
         async def send(self, message: Any) -> None:
             await super().send(message)
             if message["type"] == "websocket.http.response.body":
-                self.handshake_complete = True      # there is nothing to add to it
+                self.handshake_complete = True      # else uvicorn logs that there was no answer
 
         def handle_ping(self) -> None:
             answer = b"".join(self.conn.data_to_send())     # RFC 6455 5.5.3: the latest ping alone may be answered
