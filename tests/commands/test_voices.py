@@ -46,6 +46,7 @@ def ane(checkpoints, capsys):
 
 @pytest.fixture
 def clips(tmp_path) -> list[Path]:
+    (tmp_path / "clips").mkdir()
     files = [tmp_path / "clips" / f"{number}.wav" for number in range(2)]
     for number, file in enumerate(files):
         time = np.arange(RATE * (1 + 6 * number)) / RATE       # the second is longer than six seconds
@@ -131,6 +132,7 @@ def test_a_random_voice_can_be_kept(ane):
 @pytest.mark.parametrize("arguments", [("mix", "builtin"), ("add", "CLIP")])
 def test_a_voice_goes_to_a_file_where_a_path_or_a_suffix_is_given(ane, clips, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
     arguments = [clips[0] if word == "CLIP" else word for word in arguments]
     for output in ("mix.pth", "folder/mix.safetensors"):
         ane(*arguments, "-o", output)

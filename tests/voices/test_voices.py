@@ -73,6 +73,7 @@ def speech(seconds: float = 1.0, seed: int = 0, rate: int = 22050) -> np.ndarray
 
 
 def add_clips(folder: Path, name: str, count: int = 1, seed: int = 0, seconds: float = 1.0) -> list[Path]:
+    (folder / name).mkdir(parents=True, exist_ok=True)
     files = [folder / name / f"{number}.wav" for number in range(count)]
     for number, file in enumerate(files):
         write(file, speech(seconds, seed + number), 22050)
