@@ -43,10 +43,10 @@ class Cast:
             if not NAME.fullmatch(name) or name != name.strip():
                 raise UserError(f"speakers must have names of 1 to 80 characters without brackets, got {name!r}",
                                 "speakers")
-        known: dict[str, str] = {}
-        for name, speaker in self._everybody.items():
+        everybody, known = self._everybody, dict[str, str]()
+        for name, speaker in everybody.items():
             other = known.setdefault(plain_name(name), name)
-            if self._everybody[other] != speaker:
+            if everybody[other] != speaker:
                 raise UserError(f"speakers has {other!r} and {name!r}, which are one name in a text: rename one",
                                 "speakers")
         for part in ("aliases", "lines"):
@@ -67,11 +67,11 @@ class Cast:
 
     def speaker_named(self, name: str) -> str:
         """The speaker whom a name in the text means; the name itself if nobody of the cast."""
-        plain = plain_name(name)
-        exact = [who for one, who in self._everybody.items() if plain_name(one) == plain]
+        plain, everybody = plain_name(name), self._everybody
+        exact = [who for one, who in everybody.items() if plain_name(one) == plain]
         if exact:
             return exact[0]
-        last = [who for one, who in self._everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
+        last = [who for one, who in everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
                 and len({title(one), title(name)} - {""}) < 2] if plain else []
         return last[0] if len(set(last)) == 1 else name
 
