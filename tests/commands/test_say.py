@@ -64,6 +64,7 @@ def test_without_a_bundle_the_question_mark_names_the_bundle_that_has_voices(cap
 
 
 def test_a_home_folder_in_the_output_is_expanded(workplace, monkeypatch):
+    (workplace / "me").mkdir()
     monkeypatch.setenv("HOME", str(workplace / "me"))
     assert main(["say", "hello", *SHORT, "-o", "~/out.wav"]) == 0
     assert (workplace / "me" / "out.wav").is_file()
