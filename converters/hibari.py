@@ -11,12 +11,12 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
 
 from ane.backends.base import Backend
 from ane.bundles import Model
-from ane.models.hibari.networks import AttentionLayer, ConvNextBlock, Hibari, PhonemeEncoder
+from ane.models.hibari.networks import AttentionLayer, Hibari, PhonemeEncoder
 from converters import blocks
+from converters.convnext import convnext_block, frame_decoder
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.functions import Bucket, ConvertibleModel, Function
 from converters.onnx.graph import noise, traced
@@ -60,21 +60,18 @@ def _text(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
 def _prosody(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
     x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
     for index, block in enumerate(network.pn.pro):
-        x = _block(s, x, inside, block, f"pn.pro.{index}")
+        x = convnext_block(s, x, inside, block, f"pn.pro.{index}")
     return {"y": blocks.linear(s, x, network.pn.pro_out)}
 
 
 def _spectra(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
-    x = mb.mul(x=blocks.same_conv(s, x, network.m.dec_in, "m.dec_in"), y=inside)
-    for index, block in enumerate(network.m.dec):
-        x = _block(s, x, inside, block, f"m.dec.{index}")
-    return {"y": blocks.linear(s, blocks.layer_norm(s, x, network.m.dec_norm, "m.dec_norm"), network.m.head)}
+    return {"y": frame_decoder(s, x, inside, network.m, "m.")}
 
 
 def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
     """(1, C, 1, T) → the same, 0 in the padding. The layer that is applied several times has its weights once."""
     for index, block in enumerate(encoder.convs):
-        x = _block(s, x, inside, block, f"{path}.convs.{index}")
+        x = convnext_block(s, x, inside, block, f"{path}.convs.{index}")
     mask = blocks.key_mask(s, inside)
     for _ in range(encoder.repeats):
         x = _attention(s, x, mask, encoder.attn)
@@ -97,24 +94,6 @@ def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.nda
     factors = width ** -0.25, width ** -0.25, 1.0
     return [(w[:, :, None, None] * factor, b * factor)
             for w, b, factor in zip(np.split(weight, 3), np.split(bias, 3), factors, strict=True)]
-
-
-def _block(s: Style, x: Var, inside: Var, block: ConvNextBlock, name: str) -> Var:
-    """(1, C, 1, N) → the same. The factors ``gamma`` are part of the second linear layer."""
-    y = blocks.layer_norm(s, _depthwise(s, x, block.dw), block.norm, f"{name}.norm")
-    y = mb.gelu(x=blocks.linear(s, y, block.pw1, f"{name}.pw1"), mode="EXACT")
-    weight, bias = blocks.kernel(block.pw2)
-    gamma = array(block.gamma)
-    y = blocks.conv(s, y, weight * gamma[:, None, None, None], bias * gamma)
-    return mb.add(x=x, y=mb.mul(x=y, y=inside), **blocks.named(name))
-
-
-def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
-    """A convolution of each channel by itself, with the layer's own padding and dilation."""
-    weight, bias = blocks.kernel(layer)
-    pad, = layer.padding
-    return blocks.conv(s, x, weight, bias, pad_type="custom", pad=[0, 0, pad, pad], dilations=[1, *layer.dilation],
-                       groups=layer.groups)
 
 
 # ONNX graphs and test inputs

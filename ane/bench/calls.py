@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CODES, TOKENS = 86, 40      # of a sentence of 4 s
 # kind of function → the length that the sentence has there
 LENGTHS = {"prefill": TOKENS + 4, "condition": CODES, "clvp_text": TOKENS, "clvp_speech": CODES,
-           **dict.fromkeys(("denoise", "univnet", "hifigan"), frame_count(CODES))}
+           **dict.fromkeys(("denoise", "univnet", "hifigan", "source_filter", "mel_source_filter"), frame_count(CODES))}
 CACHES = {"step": "io", "state": "state"}      # kind of a decoder's step function → kind of its cache
 
 

@@ -28,8 +28,8 @@ official .pth files. --to coreml and --to onnx write a bundle with packages of i
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
 """
-NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, conditioning_encoder, contextual_embedder, rlg_auto, "
-            "rlg_diffuser; of Whisper: encoder, decoder")
+NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, source_filter, mel_source_filter, "
+            "conditioning_encoder, contextual_embedder, rlg_auto, rlg_diffuser; of Whisper: encoder, decoder")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -52,8 +52,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
                         help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
                              "prefill, step (slots), condition, denoise, clvp_text, clvp_speech, univnet, "
-                             "hifigan; of FastSpeech text (symbols), mel, vocoder. May be "
-                             "given more than once")
+                             "hifigan, source_filter, mel_source_filter; of FastSpeech text (symbols), mel, vocoder. "
+                             "May be given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
                              f"{NETWORKS}; of FastSpeech fastspeech and vocoder")

@@ -9,6 +9,7 @@ from typing import Any
 from ane.bundles import Model
 from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
+from converters.convnext import source_filter
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, slot_buckets, stores
 from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
 from converters.tortoise import autoregressive, clvp, conditioning, probes, univnet
@@ -139,6 +140,8 @@ FUNCTIONS = (
              coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")], onnx=onnx.bigvgan,
              onnx_lengths={"frames": 19}, buckets={"bigvgan": Bucket("frames", 8, lambda model: (14, 62))},
              outputs={"sound": ""}, thresholds=PERIODIC),
+    source_filter("source_filter"),
+    source_filter("mel_source_filter"),
 )
 MODEL = ConvertibleModel("ane.models.tortoise.networks", FUNCTIONS, slots=slots, before_tracing=onnx.make_traceable,
                          scales={"autoregressive": autoregressive.stream_scale, "clvp": clvp.stream_scale})

@@ -28,8 +28,9 @@ from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.system.errors import UserError
 from tests.fastspeech_files import write_fastspeech
+from tests.random_model import CONFIGS
 
-OFFICIAL = set(NETWORKS) - {"bigvgan"}      # which the community adds
+OFFICIAL = set(CONFIGS)
 
 
 # Reading and writing

@@ -17,9 +17,9 @@ from ane.bundles import hashes
 from ane.bundles.bundle import Bundle
 from ane.bundles.manifest import read_manifest, write_manifest
 from ane.bundles.model import read_tokenizer
-from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
+from tests.random_model import CONFIGS
 
 
 def refusal(path: Path, network: str = "clvp") -> str:
@@ -221,7 +221,7 @@ def test_a_path_that_is_no_bundle_is_refused(path, checkpoints):
 def test_sections_and_networks_of_later_versions_are_ignored_and_kept(path, edit_json):
     edit_json(path / "bundle.json", lambda stated: stated.update(packages={"gpt2": {"bytes": 3}}))
     edit_json(path / "bundle.json", lambda stated: stated["networks"].update(upsampler={"anything": 1}))
-    assert Bundle(path).networks == set(NETWORKS) - {"bigvgan"}
+    assert Bundle(path).networks == set(CONFIGS)
     write_manifest(path, read_manifest(path))
     assert json.loads((path / "bundle.json").read_text())["packages"] == {"gpt2": {"bytes": 3}}
     Bundle(path).verify()

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from ane.bundles import open_model
 from ane.bundles.entries import fold_weight_norm, pattern, summarise_keys
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.checkpoint_files import BIGVGAN, REQUIRED
+from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
+from tests.random_model import CONFIGS
 
 
 def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -28,7 +29,7 @@ def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def test_every_network_loads_strictly_into_its_module(directory):
     model = CheckpointDirectory(directory)
-    assert model.networks == set(NETWORKS) - {"bigvgan"}        # no file of Tortoise's
+    assert model.networks == set(CONFIGS)
     for name in model.networks:
         module = skeleton(NETWORKS[name], model.config(name))
         module.load_state_dict(model.tensors(name), strict=True, assign=True)
@@ -179,7 +180,7 @@ def test_grouped_keys_count_every_key_once(keys):
     assert {word[-1]: int(word[0]) if len(word) == 2 else 1 for word in words} == counts
 
 
-@pytest.mark.parametrize("file", sorted({n.file for n in NETWORKS.values()} - {*REQUIRED, BIGVGAN}))
+@pytest.mark.parametrize("file", sorted({NETWORKS[name].file for name in CONFIGS} - {*REQUIRED}))
 def test_an_optional_file_is_missed_only_when_its_network_is_used(directory, file):
     (directory / file).unlink()
     model = CheckpointDirectory(directory)
@@ -191,7 +192,7 @@ def test_an_optional_file_is_missed_only_when_its_network_is_used(directory, fil
             ask(network)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*CONFIGS, "bigvgan"])
 def test_a_skeleton_of_official_size_takes_no_memory(name):
     state = skeleton(NETWORKS[name], NETWORKS[name].official()).state_dict().values()
     assert sum(value.nbytes for value in state if not value.is_meta) < 1_000_000

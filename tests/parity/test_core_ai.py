@@ -13,7 +13,7 @@ from converters.coreml.package import CoreMLOptions, write_package
 from converters.proof.parity import reference_backend
 from converters.proof.verify import FLOAT32_NOISE, PackageRunner, runner_named
 from converters.tortoise.functions import FUNCTIONS
-from tests.random_model import write_random_bundle
+from tests.random_model import CONFIGS, write_random_bundle
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 
@@ -36,9 +36,8 @@ def runner() -> PackageRunner:
     return runner_named("coreai")
 
 
-# BigVGAN is in no random bundle; it replaces UnivNet where somebody adds it
 @pytest.mark.parametrize("network", dict.fromkeys(
-    row.network for row in FUNCTIONS if row.coreml and row.network != "bigvgan"))
+    row.network for row in FUNCTIONS if row.coreml and row.network in CONFIGS))
 def test_every_kind_of_function_returns_the_references_outputs(model, runner, network):
     package = write_package(model, network, OPTIONS, model.path)
     reference = reference_backend(model, keep=True)

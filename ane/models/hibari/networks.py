@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ane.backends.base import MASKED
 from ane.bundles.family import Config, Network
+from ane.models.vocoders.convnext import FRAME_KERNEL, ConvNextBlock, FrameDecoder, frame_margin
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 
 PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
@@ -52,26 +53,9 @@ class HibariConfig(Config):
     split_widths: ClassVar = (("width", "heads"), ("prosody_width", "heads"))
 
 
-TEXT_KERNEL, FRAME_KERNEL = 5, 7
+TEXT_KERNEL = 5
 TEXT_CONVS = 2
 PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
-
-
-class ConvNextBlock(nn.Module):
-    """Depthwise convolution, norm, two linear layers, and the residual: (B, T, C), mask (B, T, 1) → the same."""
-
-    def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
-        super().__init__()
-        self.dw = nn.Conv1d(width, width, kernel, padding=kernel // 2 * dilation, groups=width, dilation=dilation)
-        self.norm = nn.LayerNorm(width)
-        self.pw1 = nn.Linear(width, inner)
-        self.pw2 = nn.Linear(inner, width)
-        self.gamma = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))           # (B, T, C)
-        y = self.pw2(F.gelu(self.pw1(y)))                                   # (B, T, inner) → (B, T, C)
-        return x + self.gamma * y * mask
 
 
 class PackedAttention(nn.Module):
@@ -151,24 +135,13 @@ class ProsodyNet(nn.Module):
         return torch.cat([found[..., :1] * PITCH_SCALE, found[..., 1:]], dim=2)
 
 
-class SpectrumDecoder(nn.Module):
-    """The sound's own phoneme encoder, and the decoder from frames to spectra."""
+class SpectrumDecoder(FrameDecoder):
+    """The sound's own phoneme encoder, and the decoder from its repeated states, log f0 and energy to spectra."""
 
     def __init__(self, config: HibariConfig):
-        super().__init__()
-        width, inner = config.decoder_width, config.decoder_inner
+        super().__init__(config.width + 2, config.decoder_width, config.decoder_inner, config.decoder_layers,
+                         SPECTRA * BINS)
         self.text = PhonemeEncoder(config.symbols, config.width, config.inner, config.heads, config.repeats)
-        self.dec_in = nn.Conv1d(config.width + 2, width, FRAME_KERNEL, padding=FRAME_KERNEL // 2)
-        self.dec = nn.ModuleList(ConvNextBlock(width, inner, FRAME_KERNEL) for _ in range(config.decoder_layers))
-        self.dec_norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, SPECTRA * BINS)
-
-    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
-        """Frames (B, L, C + 2), mask (B, L, 1) → (B, L, 5 · 601)."""
-        x = self.dec_in(frames.transpose(1, 2)).transpose(1, 2) * mask
-        for block in self.dec:
-            x = block(x, mask)
-        return self.head(self.dec_norm(x))
 
 
 class Hibari(nn.Module):
@@ -196,8 +169,7 @@ class Hibari(nn.Module):
 
 def margins(config: HibariConfig) -> dict[str, int]:
     """Positions on either side that an output depends on, by stage."""
-    reach = FRAME_KERNEL // 2
-    return {"prosody": reach * sum(PROSODY_DILATIONS), "spectra": reach * (1 + config.decoder_layers)}
+    return {"prosody": FRAME_KERNEL // 2 * sum(PROSODY_DILATIONS), "spectra": frame_margin(config.decoder_layers)}
 
 
 NETWORKS = {"hibari": Network("hibari", Hibari, HibariConfig, "hibari's model", half_precision=True, for_speech=True,

@@ -25,15 +25,19 @@ from ane.models.tortoise.packaged import (
     run_clip_encoder,
     run_clvp,
     run_random_converter,
+    run_source_filter,
     run_vocoder,
 )
 from ane.models.tortoise.settings import Settings
+from ane.models.vocoders.source_filter import PARAMETERS
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
     from ane.backends.base import Backend
     from ane.models.tortoise.synthesizer import Synthesizer
 
+
+SOURCE_FILTERS = "source_filter", "mel_source_filter"
 
 STAGES = {
     # reference audio to voice latents, one clip per row
@@ -57,6 +61,9 @@ STAGES = {
                      packaged=run_vocoder),
     "hifigan": Stage("hifigan", {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
+    # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
+    **{name: Stage(name, {"frames": TensorSpec(("B", "L", "D")), "mask": TensorSpec(("B", "L"))},
+                   TensorSpec(("B", "L", PARAMETERS)), packaged=run_source_filter) for name in SOURCE_FILTERS},
 }
 
 

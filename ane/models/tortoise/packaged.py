@@ -7,7 +7,7 @@ import torch
 
 from ane.backends.base import FunctionSet
 from ane.backends.denoising import Denoiser
-from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
+from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, run_rows, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import hifigan_sounds, sound_of_windows, zero_padded
@@ -166,3 +166,8 @@ def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
     if stage == "bigvgan":
         return hifigan_sounds(package.functions(stage), inputs["mel"])
     return {"univnet": univnet_sounds, "hifigan": hifigan_sounds}[stage](package.functions(stage), **inputs)
+
+
+def run_source_filter(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """``Stage.packaged`` of the networks that predict parameters of sound."""
+    return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")

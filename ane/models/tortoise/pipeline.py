@@ -29,7 +29,14 @@ from ane.models.tortoise.diffusion import spectrograms
 from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
-from ane.models.tortoise.vocoding import HifiganSound, UnivnetSound, bigvgan_sound, sound_of
+from ane.models.tortoise.vocoding import (
+    HifiganSound,
+    SourceFilterSound,
+    UnivnetSound,
+    bigvgan_sound,
+    sound_of,
+    vocoder_of,
+)
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
@@ -105,6 +112,7 @@ class Rendering:
         self.voice, self.settings, self.timeline = request.voice, request.settings, run.timeline
         self.randomness, self.config = Randomness(request.seed), model.config("autoregressive")
         self.diffused = self.settings.diffusion is not None
+        self.vocoder = vocoder_of(model.networks, self.diffused)
         settings, count = self.settings, len(chunks)
         steps = settings.diffusion.steps if settings.diffusion else 0
         self._totals = {"decode": count * settings.candidates, "rank": count * settings.candidates,
@@ -121,7 +129,7 @@ class Rendering:
         group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
         for start in range(0, len(self.chunks), group):
             yield from self._group(self.chunks[start:start + group])
-            self.backend.release("hifigan", "univnet", "bigvgan")
+            self.backend.release(self.vocoder)
 
     # Whole chunks, step by step
 
@@ -223,7 +231,7 @@ class Rendering:
             self._add("diffuse", self.settings.diffusion.steps)
         yield Piece(NO_SOUND, chunk, last=True, **({} if stated else self._facts(ranked, trimmer)))
 
-    def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | DiffusedSound:
+    def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | SourceFilterSound | DiffusedSound:
         vocoder = self._vocoder(chunk, 0, VocodingWindow())
         if self.settings.diffusion is None:
             return vocoder
@@ -283,12 +291,14 @@ class Rendering:
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
         upstream's api_fast.py."""
-        if self.settings.diffusion is None:
-            return HifiganSound(self.backend, self.model.config("hifigan"), self.voice.ar, window)
-        if "bigvgan" in self.model.networks:
-            return bigvgan_sound(self.backend, self.model.config("bigvgan"), window)
-        return UnivnetSound(self.backend, self.model.config("univnet"), self.randomness.vocoder(chunk.index, rank),
-                            window)
+        config, rng = self.model.config(self.vocoder), self.randomness.vocoder(chunk.index, rank)
+        if self.vocoder == "hifigan":
+            return HifiganSound(self.backend, config, self.voice.ar, window)
+        if self.vocoder == "bigvgan":
+            return bigvgan_sound(self.backend, config, window)
+        if self.vocoder == "univnet":
+            return UnivnetSound(self.backend, config, rng, window)
+        return SourceFilterSound(self.backend, self.vocoder, config, rng, window)
 
     def _trimmer(self) -> Trimmer | None:
         return None if self.settings.silence is None else Trimmer(*self.settings.silence)

@@ -71,7 +71,7 @@ class Preset:
 
     Attributes:
         candidates: number sampled for each chunk; ranking keeps the best.
-        diffusion: how the spectrogram is sampled; None: HiFi-GAN makes audio straight from the latents.
+        diffusion: how the spectrogram is sampled; None: sound is made straight from the latents.
         upstream: whether upstream has a preset of this name (api.py, tts_with_preset).
     """
 
@@ -84,7 +84,7 @@ class Preset:
         """The work per chunk as text, such as "16 candidates × 30 steps". A guided step runs the denoiser twice."""
         candidates = f"{self.candidates} candidate{'s' * (self.candidates > 1)}"
         if self.diffusion is None:
-            return f"{candidates}, no diffusion (HiFi-GAN)"
+            return f"{candidates}, no diffusion"
         guided = " guided" if self.diffusion.guidance else ""
         return f"{candidates} × {self.diffusion.steps}{guided} steps"
 
@@ -109,7 +109,7 @@ class Settings(SpeechSettings):
 
     Attributes:
         candidates: number sampled for each chunk.
-        diffusion: how the spectrogram is sampled; None for the HiFi-GAN path.
+        diffusion: how the spectrogram is sampled; None for the path without diffusion.
         best: number of candidates per chunk that are synthesised, best first.
         sampling: how codes are sampled.
         normaliser: a name of ``ane.text.NORMALISERS``.

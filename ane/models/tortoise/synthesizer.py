@@ -13,6 +13,7 @@ from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
+from ane.models.tortoise.vocoding import vocoder_of
 from ane.models.tortoise.voices import resolve_voice
 from ane.models.tortoise.word_times import WordTimer
 from ane.speech.lanes import Lanes
@@ -39,8 +40,8 @@ class Synthesizer(Speaker):
         return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes)
 
     def networks(self, settings: Settings) -> list[str]:
-        vocoder = "bigvgan" if "bigvgan" in self.model.networks else "univnet"
-        needed = ["autoregressive", *(["hifigan"] if settings.diffusion is None else ["diffusion", vocoder])]
+        vocoder = vocoder_of(self.model.networks, settings.diffusion is not None)
+        needed = ["autoregressive", *(["diffusion"] if settings.diffusion else []), vocoder]
         return [*needed, "clvp"] if settings.ranked else needed
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:

@@ -1,10 +1,10 @@
-"""Latents or a mel to sound with the stages hifigan, univnet and bigvgan, at once or as a stream.
+"""Latents or a mel to sound with a vocoder, at once or as a stream.
 
 HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, from 22050/1024 Hz to 22050/256 Hz to
 24000/256 Hz, as upstream does (models/hifigan_decoder.py, inference). UnivNet takes a mel and noise, BigVGAN a mel.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from ane.backends.base import Backend
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNetConfig
 from ane.models.vocoders.bigvgan import BigVGANConfig
+from ane.models.vocoders.convnext import SourceFilterConfig
+from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
@@ -74,6 +76,40 @@ class UnivnetSound:
 def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: VocodingWindow | None = None) -> StreamingVocoder:
     """What makes the sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces."""
     return StreamingVocoder(config.margin, lambda columns: backend.run("bigvgan", mel=columns[None])[0, 0], window)
+
+
+class SourceFilterSound:
+    """The sound of what arrives incrementally, latents (n, D) or a mel (100, n): (256·L,) float32 samples in pieces.
+
+    Args:
+        stage: "source_filter" for latents, "mel_source_filter" for a mel. rng: draws the noise. window: of
+            ``StreamingVocoder``.
+    """
+
+    def __init__(self, backend: Backend, stage: str, config: SourceFilterConfig, rng: np.random.Generator,
+                 window: VocodingWindow | None = None):
+        self.frames = LatentInterpolation() if stage == "source_filter" else None
+        self.sound = SourceFilter(rng)
+        self.parameters = StreamingVocoder(config.margin, lambda columns: backend.run(
+            stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)).ravel(), window)
+
+    def feed(self, columns: np.ndarray) -> Iterator[np.ndarray]:
+        return self._filtered(self.parameters.feed(self.frames.feed(columns) if self.frames else columns))
+
+    def finish(self) -> Iterator[np.ndarray]:
+        if self.frames:
+            yield from self._filtered(self.parameters.feed(self.frames.finish()))
+        yield from self._filtered(self.parameters.finish())
+        yield self.sound.finish()
+
+    def _filtered(self, parameters: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        return (self.sound.feed(rows.reshape(-1, PARAMETERS)) for rows in parameters)
+
+
+def vocoder_of(networks: Collection[str], diffused: bool) -> str:
+    """The network that makes the sound of a mel, or without diffusion of latents: ours where a model has it."""
+    choices = ("mel_source_filter", "bigvgan", "univnet") if diffused else ("source_filter", "hifigan")
+    return next((name for name in choices if name in networks), choices[-1])
 
 
 def sound_of(source: Any, columns: np.ndarray) -> Iterator[np.ndarray]:

@@ -90,7 +90,7 @@ def test_the_error_for_an_unknown_preset_lists_the_presets():
 
 
 def test_a_preset_describes_its_work():
-    assert PRESETS["fastest"].work == "1 candidate, no diffusion (HiFi-GAN)"
+    assert PRESETS["fastest"].work == "1 candidate, no diffusion"
     assert PRESETS["ultra_fast"].work == "16 candidates × 30 steps"
     assert PRESETS["high_quality"].work == "256 candidates × 400 guided steps"
 

@@ -15,6 +15,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, Diff
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
+from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 
 NETWORKS = {network.name: network for network in (
     Network("autoregressive", UnifiedVoice, UnifiedVoiceConfig, "autoregressive.pth", unused=UnifiedVoice.unused,
@@ -31,6 +32,10 @@ NETWORKS = {network.name: network for network in (
     Network("univnet", UnivNet, UnivNetConfig, "vocoder.pth", wrapper="model_g", fp16_package=False, for_speech=True),
     Network("bigvgan", BigVGAN, BigVGANConfig, "bigvgan_24khz_100band.pth", wrapper="generator", for_speech=True),
     Network("hifigan", Hifigan, HifiganConfig, "hifidecoder.pth", for_speech=True),
+    # ours: they predict the parameters of ane.models.vocoders.source_filter, from latents and from a mel
+    Network("source_filter", SourceFilterNetwork, SourceFilterConfig, "source_filter.pth", for_speech=True),
+    Network("mel_source_filter", SourceFilterNetwork, SourceFilterConfig, "mel_source_filter.pth", for_speech=True,
+            defaults=(("channels", 100),)),
     Network("rlg_auto", RandomLatentConverter, RandomLatentConverterConfig, "rlg_auto.pth"),
     Network("rlg_diffuser", RandomLatentConverter, RandomLatentConverterConfig, "rlg_diffuser.pth",
             defaults=(("channels", 2048),)),

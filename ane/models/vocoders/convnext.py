@@ -1,0 +1,86 @@
+"""Blocks of ConvNeXt on sequences (Liu et al. 2022, arXiv 2201.03545; in Vocos, arXiv 2306.00814), and a stack of them.
+
+Axes: B batch, L frames, C channels. ``mask`` is 1 at real positions and 0 at padding, which changes nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ane.bundles.family import Config
+from ane.models.vocoders.source_filter import PARAMETERS
+
+FRAME_KERNEL = 7
+
+
+class ConvNextBlock(nn.Module):
+    """Depthwise convolution, norm, two linear layers, and the residual: (B, T, C), mask (B, T, 1) → the same."""
+
+    def __init__(self, width: int, inner: int, kernel: int, dilation: int = 1):
+        super().__init__()
+        self.dw = nn.Conv1d(width, width, kernel, padding=kernel // 2 * dilation, groups=width, dilation=dilation)
+        self.norm = nn.LayerNorm(width)
+        self.pw1 = nn.Linear(width, inner)
+        self.pw2 = nn.Linear(inner, width)
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y = self.norm(self.dw(x.transpose(1, 2)).transpose(1, 2))           # (B, T, C)
+        y = self.pw2(F.gelu(self.pw1(y)))                                   # (B, T, inner) → (B, T, C)
+        return x + self.gamma * y * mask
+
+
+class FrameDecoder(nn.Module):
+    """A convolution, ``layers`` blocks, a norm and a linear layer."""
+
+    def __init__(self, channels: int, width: int, inner: int, layers: int, outputs: int):
+        super().__init__()
+        self.dec_in = nn.Conv1d(channels, width, FRAME_KERNEL, padding=FRAME_KERNEL // 2)
+        self.dec = nn.ModuleList(ConvNextBlock(width, inner, FRAME_KERNEL) for _ in range(layers))
+        self.dec_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, outputs)
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """Frames (B, L, channels), mask (B, L, 1) → (B, L, outputs)."""
+        x = self.dec_in(frames.transpose(1, 2)).transpose(1, 2) * mask
+        for block in self.dec:
+            x = block(x, mask)
+        return self.head(self.dec_norm(x))
+
+
+def frame_margin(layers: int) -> int:
+    """Frames on either side that an output of a ``FrameDecoder`` depends on."""
+    return FRAME_KERNEL // 2 * (1 + layers)
+
+
+@dataclass(frozen=True)
+class SourceFilterConfig(Config):
+    """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``.
+
+    Attributes:
+        channels: of its frames: a decoder's latents, or bands of a mel.
+        width, inner: channels of the blocks, and within a block. layers: number of blocks.
+    """
+
+    channels: int = 1024
+    width: int = 192
+    inner: int = 512
+    layers: int = 6
+
+    @property
+    def margin(self) -> int:
+        return frame_margin(self.layers)
+
+
+class SourceFilterNetwork(FrameDecoder):
+    """Frames of 256 samples at 24 kHz to the parameters of their sound."""
+
+    def __init__(self, config: SourceFilterConfig):
+        super().__init__(config.channels, config.width, config.inner, config.layers, PARAMETERS)
+        self.config = config
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """Frames (B, L, channels), mask (B, L) → (B, L, 66)."""
+        return super().forward(frames, mask[..., None])

@@ -1,0 +1,118 @@
+"""The sound of a source and a filter has the pitch and the envelope of its parameters, and streams exactly."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ane.models.tortoise.vocoding import SourceFilterSound, sound_of, vocoder_of
+from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
+from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, PARAMETERS, SourceFilter, mel_bins
+from ane.models.vocoders.streaming import VocodingWindow
+from training.envelopes import envelopes_of
+from training.pitch import pitch_of
+
+RATE = 24000
+CONFIGS = {"source_filter": SourceFilterConfig(12, width=16, inner=32, layers=2),
+           "mel_source_filter": SourceFilterConfig(100, width=16, inner=32, layers=2)}
+
+
+def parameters(pitch: float, envelope: np.ndarray, voicing: float, frames: int = 60) -> np.ndarray:
+    """The same frame again and again."""
+    return np.tile(np.concatenate((envelope, [np.log2(pitch / MIDDLE), voicing])).astype(np.float32), (frames, 1))
+
+
+def sound(frames: np.ndarray, sizes: tuple[int, ...] = (10_000,)) -> np.ndarray:
+    source, pieces, start, turn = SourceFilter(np.random.default_rng(3)), [], 0, 0
+    while start < len(frames):
+        size = sizes[turn % len(sizes)]
+        pieces.append(source.feed(frames[start:start + size]))
+        start, turn = start + size, turn + 1
+    return np.concatenate((*pieces, source.finish()))
+
+
+def resonance() -> np.ndarray:
+    """Log magnitudes of a voice-like envelope: two formants over a slope."""
+    hertz = mel_bins(ENVELOPE) / (BINS - 1) * RATE / 2
+    return sum(np.exp(-((hertz - at) / 400) ** 2) * 2 for at in (700, 2400)) - hertz / 3000 - 4
+
+
+@pytest.mark.parametrize("hertz", [90.0, 150.0, 260.0])
+def test_a_voiced_frame_has_its_pitch(hertz):
+    audio = sound(parameters(hertz, resonance(), 1))
+    assert len(audio) == 60 * HOP
+    np.testing.assert_allclose(pitch_of(audio, 60, HOP)[4:-4], hertz, rtol=0.01)
+
+
+@pytest.mark.parametrize("voicing", [1, -1])
+def test_speech_is_analysed_to_the_envelope_that_it_was_made_of(voicing):
+    """In voiced frames within 0.3 (2.6 dB) on average, where harmonics are strong; of noise the mean over frames."""
+    audio = sound(parameters(120, resonance(), voicing, 200))
+    f0 = np.full(200, 120.0 if voicing > 0 else 0.0)
+    found = envelopes_of(audio, f0)[10:-10].mean(axis=0)
+    found = np.interp(mel_bins(ENVELOPE), np.arange(BINS), found)
+    difference = (found - resonance())[2:40]
+    assert np.abs(difference - difference.mean()).mean() < 0.3
+
+
+def test_a_frame_without_voice_is_noise():
+    audio = sound(parameters(120, resonance(), -1))
+    assert (pitch_of(audio, 60, HOP) > 0).mean() < 0.15
+    assert np.abs(audio).max() > 1e-3
+
+
+def test_the_filter_scales_the_sound():
+    quiet, loud = (sound(parameters(120, resonance() + gain, 1)) for gain in (0, np.log(2)))
+    np.testing.assert_allclose(loud, 2 * quiet, rtol=1e-3, atol=1e-5)
+
+
+def test_no_frames_are_no_sound():
+    assert len(SourceFilter(np.random.default_rng(0)).finish()) == 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 9))
+def test_pieces_change_no_sample(count, sizes, seed):
+    frames = np.random.default_rng(seed).standard_normal((count, PARAMETERS)).astype(np.float32)
+    np.testing.assert_array_equal(sound(frames, tuple(sizes)), sound(frames))
+
+
+class OneNetwork:
+    """A backend of one network that predicts parameters."""
+
+    def __init__(self, stage: str):
+        torch.manual_seed(4)
+        self.network = SourceFilterNetwork(CONFIGS[stage]).eval()
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return self.network(**{name: torch.from_numpy(np.ascontiguousarray(array))
+                                   for name, array in inputs.items()}).numpy()
+
+
+@pytest.mark.parametrize("stage", CONFIGS)
+@pytest.mark.parametrize("size", [1, 7, 30])
+def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
+    backend, rng = OneNetwork(stage), np.random.default_rng(0)
+    whole = rng.standard_normal((30, 12) if stage == "source_filter" else (100, 30), dtype=np.float32)
+
+    def source(window: VocodingWindow | None) -> SourceFilterSound:
+        return SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), window)
+
+    stream = source(VocodingWindow())
+    axis = 0 if stage == "source_filter" else 1
+    pieces = [piece for start in range(0, 30, size)
+              for piece in stream.feed(whole.take(range(start, min(start + size, 30)), axis))]
+    streamed = np.concatenate((*pieces, *stream.finish()))
+    expected = np.concatenate(list(sound_of(source(None), whole)))
+    assert len(streamed) % HOP == 0
+    np.testing.assert_allclose(streamed, expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(("networks", "diffused", "expected"), [
+    ({"hifigan", "univnet"}, False, "hifigan"), ({"hifigan", "univnet"}, True, "univnet"),
+    ({"hifigan", "univnet", "bigvgan"}, True, "bigvgan"), ({"hifigan", "source_filter"}, False, "source_filter"),
+    ({"univnet", "mel_source_filter"}, True, "mel_source_filter")])
+def test_a_model_speaks_with_the_vocoder_that_was_made_for_it(networks, diffused, expected):
+    assert vocoder_of(networks, diffused) == expected
