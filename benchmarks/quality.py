@@ -11,6 +11,7 @@ With --recordings, folders of NNN.wav, one a sentence, are measured instead: of 
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -201,10 +202,11 @@ def default_presets(model: Model) -> list[str | None]:
 
 
 def teacher_of(model: Model, voice: str | None) -> str | None:
-    """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name."""
+    """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name, after
+    letters for language and gender ("kokoro am_michael")."""
     manifest = getattr(model, "manifest", None)
     names = manifest.source.get("teachers", []) if manifest else []
-    named = [name for name in names if voice in name.split()]
+    named = [name for name in names if voice in re.split("[ _]", name)]
     return named[0] if named else names[0] if len(names) == 1 else None
 
 
@@ -215,7 +217,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--speeds", type=lambda text: [float(part) for part in comma_separated(text)], default=[1.0], metavar="X,…",
         help="(default: 1)")
     add("--sentences", type=positive, default=SENTENCES, metavar="N", help="the first N (default: %(default)s)")
-    add("--teacher", metavar="NAME", help="hibari heart, kokoro VOICE, flite VOICE (default: that of the manifest)")
+    add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: that of the manifest)")
     add("--recordings", type=comma_separated, default=[], metavar="DIR,…",
         help="measure these folders of NNN.wav and speak nothing")
     add("--backend", default="auto", help="(default: auto)")

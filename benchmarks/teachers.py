@@ -1,19 +1,15 @@
-"""Speech of the voices that embedded voices learned from, by name: "hibari heart", "kokoro am_michael", "flite rms".
+"""Speech of the voices that embedded voices learned from, by name: "hibari heart", "kokoro am_michael".
 
-hibari and Kokoro are in packages that ``benchmarks.packages`` fetches; flite is a program of the system.
+They are in packages that ``benchmarks.packages`` fetches.
 """
 
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 
 from ane.system.errors import UserError
 from benchmarks.packages import kokoro_graph, package_folder
@@ -26,7 +22,7 @@ def teacher_speech(name: str) -> Speak:
     """The function that speaks with a teacher's voice.
 
     Raises:
-        UserError: it is unknown, or cannot be fetched; flite also when it speaks.
+        UserError: it is unknown, or cannot be fetched.
     """
     kind, _, voice = name.partition(" ")
     if kind == "hibari" and voice in ("", "heart"):
@@ -34,9 +30,7 @@ def teacher_speech(name: str) -> Speak:
     if kind == "kokoro":
         style = kokoro_style(voice)
         return lambda text: (kokoro_audio(text, style), RATE)
-    if kind == "flite":
-        return lambda text: flite_audio(text, voice)
-    raise UserError(f"teacher {name!r}: there are hibari heart, kokoro VOICE and flite VOICE")
+    raise UserError(f"teacher {name!r}: there are hibari heart and kokoro VOICE")
 
 
 @cache
@@ -81,14 +75,3 @@ def kokoro_audio(text: str, style: np.ndarray) -> np.ndarray:
     tokens = [ids[phoneme] for phoneme in phonemes(text) if phoneme in ids]
     return session.run(None, {"tokens": np.array([[0, *tokens, 0]]), "style": style[len(tokens) - 1][None],
                               "speed": np.ones(1, np.float32)})[0].ravel()
-
-
-def flite_audio(text: str, voice: str) -> tuple[np.ndarray, int]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "speech.wav"
-        try:        # text from standard input: on the command line one without a space is taken for a file's name
-            subprocess.run(["flite", "-voice", voice, "-f", "/dev/stdin", "-o", str(path)], input=text.lower().encode(),
-                           check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise UserError(f"flite cannot speak with voice {voice} ({error}): install it (Debian: flite)") from error
-        return soundfile.read(path, dtype="float32")

@@ -19,6 +19,7 @@ from ane.models.tortoise.networks.conditioning import (
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig
 from ane.models.tortoise.networks.hifigan import HifiganConfig
 from ane.models.tortoise.networks.univnet import UnivNetConfig
+from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.system.errors import UserError
 from training.speech import STAND_IN
 from training.trainer import PartSchedule
@@ -47,6 +48,8 @@ CONFIGS: dict[str, Config] = {
     "univnet": UnivNetConfig(channel_size=16, kpnet_conv_size=1, kpnet_hidden_channels=32),
     "hifigan": HifiganConfig(in_channels=D, cond_channels=D, upsample_initial_channel=96, resblock_kernel_sizes=(3, 7),
                              resblock_dilation_sizes=((1, 3, 5), (1, 3, 5))),
+    "source_filter": SourceFilterConfig(channels=D, inner=448),
+    "mel_source_filter": SourceFilterConfig(channels=100, width=160, inner=384, layers=4),
     "rlg_auto": RandomLatentConverterConfig(channels=D),
     "rlg_diffuser": RandomLatentConverterConfig(channels=2 * C),
 }
@@ -58,8 +61,9 @@ SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_cod
             "silence": [0.1, 0.25], "preset": "fastest"}
 
 CONFIG = Path(__file__).parent / "config"           # of the voices in ane/demo: a file a part, and speech.toml
-TRAINED_PARTS = ("quantiser", "autoregressive", "hifigan", "univnet", "diffusion", "clvp", "conditioning_encoder",
-                 "contextual_embedder", "rlg_auto", "rlg_diffuser")         # in this order
+TRAINED_PARTS = (           # in this order
+    "quantiser", "autoregressive", "hifigan", "univnet", "source_filter", "mel_source_filter", "diffusion", "clvp",
+    "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
 
 
 class TaughtVoice(BaseModel):

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.bundles.hashes import sha256_of
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder
+from ane.models.tortoise.vocoding import interpolate_latents
 from ane.models.tortoise.voices import conditioning_window, diffusion_window
 from ane.system.files import replacing
 from ane.text import Tokenizer
@@ -22,15 +23,17 @@ from training.encoders import recordings, train_converter, train_encoder
 from training.quantiser import Quantiser, train_quantiser, write_codes
 from training.ranking import train_clvp
 from training.recipe import CONFIGS, ENTRIES, Recipe, tokenizer_json
-from training.speech import Clip, clips_in, load_clips, number_of, speak_all
+from training.source_filter import parameters_of, train_source_filter
+from training.speech import Clip, Shard, clips_in, load_clips, number_of, speak_all
 from training.text import texts_of_a_voice
 from training.trainer import TrainedPart
 from training.vocoders import train_hifigan, train_univnet
 
 VALIDATION_CLIPS = 320
 # each needs only parts before it
-PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "hifigan", "univnet", "diffusion",
-         "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto", "rlg_diffuser")
+PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "hifigan", "univnet", "source_filter",
+         "mel_source_filter", "diffusion", "clvp", "conditioning_encoder", "contextual_embedder", "rlg_auto",
+         "rlg_diffuser")
 
 
 @dataclass
@@ -157,6 +160,28 @@ class TrainingRun:
     @cached_property
     def univnet(self) -> torch.nn.Module:
         return train_univnet(self.part("univnet"), CONFIGS["univnet"], self.held_back_shards)
+
+    @cached_property
+    def source_filter(self) -> torch.nn.Module:
+        def clips() -> list[tuple[np.ndarray, np.ndarray]]:
+            latents = self.latents_with_silence(1)
+            return [(interpolate_latents(latents(clip).astype(np.float32)), self.parameters[clip.shard][clip.index])
+                    for clip in self.clips(self.held_back_shards)]
+
+        return train_source_filter(self.part("source_filter"), CONFIGS["source_filter"], clips)
+
+    @cached_property
+    def mel_source_filter(self) -> torch.nn.Module:
+        def clips() -> list[tuple[np.ndarray, np.ndarray]]:
+            return [(diffusion_mel(wave), rows) for shard in self.held_back_shards
+                    for wave, rows in zip(Shard.load(shard).clips, self.parameters[shard], strict=True)]
+
+        return train_source_filter(self.part("mel_source_filter"), CONFIGS["mel_source_filter"], clips)
+
+    @cached_property
+    def parameters(self) -> dict[Path, list[np.ndarray]]:
+        """Of the sound of the held-back clips."""
+        return {shard: parameters_of(shard, self.folder / "parameters") for shard in self.held_back_shards}
 
     @cached_property
     def diffusion(self) -> DenoiserInTraining:

@@ -1,0 +1,167 @@
+"""Training of source-filter vocoders: from latents or mels to the parameters that WORLD's analysis finds in the speech.
+
+The parameters are learned frame by frame, which takes minutes where a vocoder of samples takes days. Means of envelopes
+would sound muffled, so a discriminator judges the envelopes, and the trained ones are sharpened.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
+from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, mel_bins
+from ane.system.files import replacing
+from training.discriminators import features
+from training.envelopes import envelopes_of
+from training.pitch import pitch_of
+from training.speech import Shard
+from training.trainer import TrainedPart
+
+FRAMES = 96                 # of a crop
+OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
+JUDGED_FROM = 700           # step from which the discriminator takes part, with growing weight
+RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
+SHARPENING, SMOOTH = 1.4, 3.0       # of the details of an envelope; width of what is not a detail, in its numbers
+
+
+def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
+    """Speech (S,) at 24 kHz → its parameters (frames, 66) float32, with a voicing of 1 or -1."""
+    f0 = pitch_of(audio, frames, HOP)
+    voiced = np.flatnonzero(f0)
+    pitch = np.interp(np.arange(frames), voiced, f0[voiced]) if len(voiced) else np.full(frames, MIDDLE)
+    envelopes = np.stack([np.interp(mel_bins(ENVELOPE), np.arange(BINS), row) for row in envelopes_of(audio, f0)])
+    return np.concatenate((envelopes, np.log2(pitch / MIDDLE)[:, None], np.where(f0 > 0, 1.0, -1.0)[:, None]),
+                          axis=1).astype(np.float32)
+
+
+def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
+    """Those of every clip of a shard, (L, 66) float16, which are kept in a file of ``folder``."""
+    path = folder / f"{shard.stem}.npz"
+    if not path.exists():
+        clips = [analysed(wave, len(wave) // HOP).astype(np.float16) for wave in Shard.load(shard).clips]
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as target, target.open("wb") as file:
+            np.savez(file, rows=np.concatenate(clips), lengths=[len(clip) for clip in clips])
+    with np.load(path) as data:
+        return np.split(data["rows"], data["lengths"].cumsum()[:-1])
+
+
+class EnvelopeJudge(nn.Module):
+    """Envelopes (B, L, 64) as pictures → the outputs of its layers, the last one its judgement."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.layers = nn.ModuleList(map(nn.utils.spectral_norm, (
+            nn.Conv2d(1, width, 5, (1, 2), padding=2), nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
+            nn.Conv2d(width, 2 * width, (3, 5), 2, padding=(1, 2)), nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+            nn.Conv2d(2 * width, 1, 3, padding=1))))
+
+    def forward(self, envelopes: Tensor) -> list[Tensor]:
+        return features(self.layers, envelopes[:, None])
+
+    def losses(self, ours: Tensor, theirs: Tensor) -> dict[str, Tensor]:
+        """Least-squares losses (Mao et al. 2017) of envelopes (B, L, 64): "discriminator", whose gradient reaches the
+        judge alone, "adversarial" and "features", whose gradient reaches ``ours`` alone."""
+        frozen = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        with torch.autocast(ours.device.type, torch.bfloat16):
+            real, fake, judged = self(theirs), self(ours.detach()), functional_call(self, frozen, (ours,))
+        real, fake, judged = ([layer.float() for layer in layers] for layers in (real, fake, judged))
+        distance = sum((a - b.detach()).abs().mean() for a, b in zip(judged[:-1], real[:-1], strict=True))
+        return {"discriminator": ((real[-1] - 1) ** 2).mean() + (fake[-1] ** 2).mean(),
+                "adversarial": ((judged[-1] - 1) ** 2).mean(), "features": distance}
+
+
+class ParametersInTraining(nn.Module):
+    """The network, and what judges its envelopes."""
+
+    def __init__(self, config: SourceFilterConfig):
+        super().__init__()
+        self.network, self.judge = SourceFilterNetwork(config), EnvelopeJudge()
+        self.register_buffer("unit", torch.ones(()))        # of the errors of envelopes
+
+    @torch.no_grad()
+    def begin_at(self, inputs: np.ndarray, envelopes: np.ndarray) -> None:
+        """Let the network begin at the mean of envelopes (n, 64), for inputs (m,) of any mean and deviation."""
+        self.unit.fill_(float(envelopes.std()) or 1.0)
+        self.network.head.bias[:ENVELOPE] = torch.from_numpy(envelopes.mean(axis=0))
+        first = self.network.dec_in
+        first.weight /= float(inputs.std()) or 1.0
+        first.bias -= first.weight.sum(dim=(1, 2)) * float(inputs.mean())
+
+    def losses(self, frames: Tensor, target: Tensor, judged: float) -> dict[str, Tensor]:
+        """Frames (B, L, channels), parameters (B, L, 66); ``judged``: weight of the discriminator, 0 to 1."""
+        with torch.autocast(frames.device.type, torch.bfloat16):
+            output = self.network(frames, torch.ones_like(frames[..., 0]))
+        output = output.float()
+        ours, theirs = output[..., :ENVELOPE] / self.unit, target[..., :ENVELOPE] / self.unit
+        voiced = (target[..., -1] > 0).float()
+        octaves = ((output[..., -2] - target[..., -2]).abs() * voiced).sum() / voiced.sum().clamp(min=1)
+        voicing = F.binary_cross_entropy_with_logits(output[..., -1], voiced)
+        envelope = (ours - theirs).abs().mean()
+        loss = envelope + OCTAVE_WEIGHT * octaves + VOICING_WEIGHT * voicing
+        found = {"envelope": envelope, "pitch error, octaves": octaves, "voicing": voicing}
+        if judged:
+            found |= self.judge.losses(ours, theirs)
+            loss = loss + found["discriminator"] + judged * (
+                ADVERSARIAL_WEIGHT * found["adversarial"] + FEATURE_WEIGHT * found["features"])
+        return {"loss": loss, **found}
+
+
+@dataclass
+class FrameCrops:
+    """Crops of ``FRAMES`` frames. ``inputs`` (channels, L) and ``targets`` (L, 66), of each clip."""
+
+    inputs: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+
+    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Inputs (batch, FRAMES, channels) and targets (batch, FRAMES, 66)."""
+        crops = []
+        for clip in torch.randint(len(self.inputs), (batch,), generator=generator).tolist():
+            start = int(torch.randint(self.inputs[clip].shape[1] - FRAMES + 1, (), generator=generator))
+            crops.append((clip, slice(start, start + FRAMES)))
+        inputs, targets = (np.stack([self.inputs[clip].T[part] for clip, part in crops]),
+                           np.stack([self.targets[clip][part] for clip, part in crops]))
+        return torch.from_numpy(inputs).float(), torch.from_numpy(targets).float()
+
+
+def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
+                        clips: Callable[[], Sequence[tuple[np.ndarray, np.ndarray]]]) -> SourceFilterNetwork:
+    """``clips()``: input (channels, L) and parameters (L', 66) of each; the shorter of both is used."""
+    torch.manual_seed(part.schedule.seed)
+    model = ParametersInTraining(config)
+    trainer = part.trainer(model)
+    if not trainer.finished:
+        pairs = [(x[:, :length], y[:length]) for x, y in clips() if (length := min(x.shape[1], len(y))) >= FRAMES]
+        crops = FrameCrops(*map(list, zip(*pairs, strict=True)))
+        if not trainer.step:
+            model.begin_at(np.concatenate([x.ravel() for x in crops.inputs]).astype(np.float32),
+                           np.concatenate(crops.targets)[:, :ENVELOPE].astype(np.float32))
+
+        def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
+            frames, target = crops.draw(part.schedule.batch, generator)
+            judged = min(max(index - JUDGED_FROM + 1, 0) / RAMP, 1.0)
+            return model.losses(frames.to(part.device), target.to(part.device), judged)
+
+        trainer.run(step)
+    network = trainer.result().network
+    sharpen(network)
+    return network
+
+
+@torch.no_grad()
+def sharpen(network: SourceFilterNetwork) -> None:
+    """Multiply the details of the envelopes, what a Gaussian would smooth away, by ``SHARPENING``; in the weights."""
+    distance = torch.arange(ENVELOPE)[:, None] - torch.arange(ENVELOPE)
+    smooth = torch.exp(-0.5 * (distance / SMOOTH) ** 2)
+    smooth = smooth / smooth.sum(dim=1, keepdim=True)
+    matrix = smooth + SHARPENING * (torch.eye(ENVELOPE) - smooth)
+    head = network.head
+    head.weight[:ENVELOPE] = matrix @ head.weight[:ENVELOPE]
+    head.bias[:ENVELOPE] = matrix @ head.bias[:ENVELOPE]
