@@ -20,6 +20,7 @@ from converters.functions import Bucket, Function, Probe
 from converters.onnx.graph import noise, traced
 
 FRAMES = 64, 256        # a window of a stream, and the longest of whole speech
+SOURCE_FILTER = {"fp16": (73.0, 50.0)}      # 6 dB or more below what the embedded networks reach
 MISSING = 5             # by how much a probe's input is shorter than its bucket
 BATCH, LENGTH = 2, 29   # of the inputs that the ONNX graph is traced with
 
@@ -59,7 +60,7 @@ def source_filter(name: str) -> Function:
     def body(s: Style, x: Var, inside: Var, *, network: SourceFilterNetwork) -> dict[str, Var]:
         return {"y": frame_decoder(s, x, inside, network)}
 
-    return Function(name, name, source_filter_probe(name), outputs={"y": ""},
+    return Function(name, name, source_filter_probe(name), outputs={"y": ""}, thresholds=SOURCE_FILTER,
                     coreml=lambda r: [graph(r.network, frames) for frames in r.lengths(name)],
                     onnx=onnx_source_filter, onnx_lengths={"frames": 40},
                     buckets={name: Bucket("frames", 16, lambda model: FRAMES)})

@@ -31,8 +31,7 @@ Sizes = tuple[int, ...]
 Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 
 # Precision → dB that a Core ML function must reach with fp32 maths, and with every operation rounded to fp16 (None: not
-# measured). Trained weights, and random weights at the official size, reach 54 dB with rounding; random weights are the
-# hardest to compress.
+# measured). Random weights at the official size reach 54 dB with rounding; they are the hardest to compress.
 THRESHOLDS: dict[str, tuple[float, float | None]] = {
     "fp32": (100.0, None), "fp16": (60.0, 50.0), "8bit": (33.0, 33.0), "6bit": (20.0, 20.0), "4bit": (8.0, 8.0)}
 # Precision → dB that an ONNX graph must reach on the CPU

@@ -56,6 +56,7 @@ TORTOISE_PATH = {
                      "ane.models.tortoise.networks.layers", "ane.models.tortoise.networks.autoregressive",
                      "ane.models.tortoise.networks.clvp", "ane.models.tortoise.networks.conditioning",
                      "ane.models.tortoise.networks.frames", "ane.models.tortoise.networks.diffusion_decoder",
+                     "ane.models.vocoders.source_filter", "ane.models.vocoders.convnext",
                      "ane.models.vocoders.layers", "ane.models.vocoders.hifigan",
                      "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
 }

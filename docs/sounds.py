@@ -37,8 +37,8 @@ EXAMPLES = (
     Example("heart-numbers", "demo-fast", NUMBERS),
     Example("heart-half-speed", "demo-fast", arguments={"speed": 0.5}),
     Example("heart-double-speed", "demo-fast", arguments={"speed": 2.0}),
-    Example("rms", "demo", arguments={"voice": "rms", "seed": 0}),
-    Example("slt", "demo", arguments={"voice": "slt", "seed": 0}),
+    Example("small-heart", "demo", arguments={"voice": "heart", "seed": 0}),
+    Example("small-michael", "demo", arguments={"voice": "michael", "seed": 0}),
 )
 
 

@@ -28,6 +28,7 @@ OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
 JUDGED_FROM = 700           # step from which the discriminator takes part, with growing weight
 RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
 SHARPENING, SMOOTH = 1.4, 3.0       # of the details of an envelope; width of what is not a detail, in its numbers
+LOUDER = 0.4                # by which sharpened envelopes make louder speech than that they were learned from: 3.5 dB
 
 
 def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
@@ -157,11 +158,12 @@ def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
 
 @torch.no_grad()
 def sharpen(network: SourceFilterNetwork) -> None:
-    """Multiply the details of the envelopes, what a Gaussian would smooth away, by ``SHARPENING``; in the weights."""
+    """Multiply the details of the envelopes, what a Gaussian would smooth away, by ``SHARPENING``, and keep the
+    loudness; in the weights."""
     distance = torch.arange(ENVELOPE)[:, None] - torch.arange(ENVELOPE)
     smooth = torch.exp(-0.5 * (distance / SMOOTH) ** 2)
     smooth = smooth / smooth.sum(dim=1, keepdim=True)
     matrix = smooth + SHARPENING * (torch.eye(ENVELOPE) - smooth)
     head = network.head
     head.weight[:ENVELOPE] = matrix @ head.weight[:ENVELOPE]
-    head.bias[:ENVELOPE] = matrix @ head.bias[:ENVELOPE]
+    head.bias[:ENVELOPE] = matrix @ head.bias[:ENVELOPE] - LOUDER

@@ -22,7 +22,7 @@ EXAMPLES = """
 examples:
   ane serve                                    speak with the embedded voice, on this machine only
   ane serve --models demo-fast,demo --preload demo-fast
-  ane serve --models demo --map-voice alloy=rms --wyoming-port 10200
+  ane serve --models demo --map-voice alloy=heart --wyoming-port 10200
   ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
 """
 INSTALL = "ane serve needs more packages: pip install '.[server]'"

@@ -203,8 +203,8 @@ def test_at_least_a_sample_of_silence_is_kept(ends):
 
 
 @pytest.mark.parametrize(("voice", "text", "seed"), [
-    ("rms", "The company will announce the results next month.", 21),
-    ("slt", "The judge asked the woman to tell the truth.", 70)])
+    ("heart", "The company will announce the results next month.", 21),
+    ("michael", "The judge asked the woman to tell the truth.", 70)])
 def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sound(voice, text, seed, tmp_path,
                                                                                   monkeypatch):
     """Sentences after which its vocoder gives 0.4 s of silence."""

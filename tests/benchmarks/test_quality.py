@@ -54,9 +54,9 @@ def test_voice_length_and_pitch_are_compared_with_the_teachers_sentence_by_sente
 def test_teachers_are_those_of_the_manifest_by_the_voices_name():
     demo = open_model("demo")
     one, two = (SimpleNamespace(manifest=SimpleNamespace(source={"teachers": names}))
-                for names in (["hibari heart"], ["flite rms", "flite slt"]))
-    assert (teacher_of(one, None), teacher_of(two, "slt"), teacher_of(two, "other")) == (
-        "hibari heart", "flite slt", None)
+                for names in (["hibari heart"], ["hibari heart", "kokoro am_michael"]))
+    assert (teacher_of(one, None), teacher_of(two, "michael"), teacher_of(two, "other")) == (
+        "hibari heart", "kokoro am_michael", None)
     assert stored_voices(demo)[0] == demo.default_voice
     assert len(default_presets(demo)) in (1, 2)
     with pytest.raises(UserError, match="teacher 'nobody': there are hibari heart"):

@@ -1,6 +1,6 @@
 """Campaign: does `ane read --check` find defects, and does it leave good chunks alone?
 
-    python -m tests.books.defects [--voice rms] [--chunks 240] [--defects 200] [--whisper base] [-o FILE.json]
+    python -m tests.books.defects [--voice heart] [--chunks 240] [--defects 200] [--whisper base] [-o FILE.json]
 
 A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
 sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
@@ -225,7 +225,7 @@ def distribution(parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAli
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--voice", default="rms")
+    parser.add_argument("--voice", default="heart")
     parser.add_argument("--preset", default="fastest")
     parser.add_argument("--chunks", type=int, default=240, help="of the book, about")
     parser.add_argument("--defects", type=int, default=200)

@@ -99,7 +99,7 @@ def test_a_forgotten_option_is_reported(workplace, capsys):
     command = ["read", "book.md", "-o", "book.wav", *FAST]
     assert main([*command, "--temperature", "0.5", "--seed", "1"]) == 0
     assert "changed since this job was spoken" not in capsys.readouterr().err
-    assert main([*command, "-v", "slt"]) == 0
+    assert main([*command, "-v", "michael"]) == 0
     assert "warning: changed since this job was spoken: voice, settings." in capsys.readouterr().err
 
 

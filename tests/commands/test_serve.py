@@ -47,13 +47,13 @@ def test_all_options_can_be_listed(capsys):
 
 def test_options_become_settings(monkeypatch):
     monkeypatch.setenv("ANE_TOKEN", "secret")
-    settings = settings_of("--host", "0.0.0.0", "--models", "demo-fast,demo", "--map-voice", "alloy=rms", "--map-voice",
-                           "nova=slt", "--cors", "http://a.example,http://b.example", "--memory", "1.5",
-                           "--idle-release", "60", "--body", "2", "--seconds", "9", "--sound-ahead", "3",
-                           "--stream-characters", "500")
+    settings = settings_of("--host", "0.0.0.0", "--models", "demo-fast,demo", "--map-voice", "alloy=heart",
+                           "--map-voice", "nova=michael", "--cors", "http://a.example,http://b.example",
+                           "--memory", "1.5", "--idle-release", "60", "--body", "2", "--seconds", "9",
+                           "--sound-ahead", "3", "--stream-characters", "500")
     assert settings.token == "secret"
     assert settings.models == ("demo-fast", "demo")
-    assert settings.voices == {"alloy": "rms", "nova": "slt"}
+    assert settings.voices == {"alloy": "heart", "nova": "michael"}
     assert settings.origins == ("http://a.example", "http://b.example")
     assert (settings.memory, settings.idle_release) == (1_500_000_000, 60.0)
     assert settings.limits == Limits(body=2 << 20, seconds=9.0, sound_ahead=3.0, stream_characters=500)

@@ -11,7 +11,7 @@ from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
 BUCKETS = {"prefill": (64,), "condition": (64,), "denoise": (320,), "clvp_text": (64,), "univnet": (62,),
-           "hifigan": (62,)}
+           "hifigan": (62,), "source_filter": (64,), "mel_source_filter": (64,)}
 
 
 def embedded(shared: Path, precision: str, caches: tuple[str, ...]) -> Bundle:

@@ -71,7 +71,7 @@ def main(bundle: Path, destination: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     normal = functools.partial(torch.randn, generator=generator)
     ar, diffusion = config["autoregressive"], config["diffusion"]
-    with safe_open(bundle / "voices" / "rms.safetensors", framework="pt") as voice:
+    with safe_open(bundle / "voices" / "heart.safetensors", framework="pt") as voice:
         given = {"ar_latent": voice.get_tensor("ar_latent"), "diffusion_latent": voice.get_tensor("diffusion_latent")}
     given |= {"tokens": torch.randint(2, 30, (1, 25), generator=generator),
               "codes": torch.randint(0, ar["calm_token"], (1, 36), generator=generator),

@@ -12,7 +12,7 @@ from tests.server.server_process import ServerProcess
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 TEXT = "The wind blew over the hill. It rained in the valley, and the river rose until morning."
 PICTURES = {"page-light": (880, 1240, "light"), "page-dark": (880, 1240, "dark"), "page-phone": (390, 1240, "light")}
-FIELDS = {"text": TEXT, "voice": "slt", "preset": "fastest", "seed": "1"}
+FIELDS = {"text": TEXT, "voice": "michael", "preset": "fastest", "seed": "1"}
 LIT = 3.0           # seconds into the sound
 
 

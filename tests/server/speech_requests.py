@@ -19,7 +19,7 @@ TOKEN = "secret"
 def guarded_server() -> ServerProcess:
     """A server of both embedded voices that asks for ``TOKEN`` and has narrow limits."""
     return ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--token", TOKEN, "--map-voice",
-                         "alloy=rms", "--wyoming-port", "0", "--body", "1", "--idle", "2", "--requests", "40",
+                         "alloy=heart", "--wyoming-port", "0", "--body", "1", "--idle", "2", "--requests", "40",
                          "--add-voices", "--sound-ahead", "2")
 
 

@@ -133,7 +133,7 @@ def test_a_wyoming_client_hears_a_text_and_a_text_in_chunks(server):
             await client.write_event(Describe().event())
             [program] = Info.from_event(await client.read_event()).tts
             assert program.supports_synthesize_streaming
-            assert "demo/rms" in [voice.name for voice in program.voices]
+            assert "demo/heart" in [voice.name for voice in program.voices]
             await client.write_event(tts.Synthesize(TEXT).event())
             rate, data = await sound(client)
             assert (rate, data) == (24000, sound_of(post(server)[1]).tobytes())

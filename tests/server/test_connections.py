@@ -303,7 +303,7 @@ def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
 
 
 @pytest.mark.parametrize(("name", "meant"), [
-    ("demo/rms", ("demo", "rms")), ("default", ("demo-fast", "default")), (None, ("demo-fast", "default"))])
+    ("demo/heart", ("demo", "heart")), ("default", ("demo-fast", "default")), (None, ("demo-fast", "default"))])
 def test_a_voice_of_wyoming_is_named_with_its_model_or_is_of_the_first(name, meant):
     settings = ServerSettings(("demo-fast", "demo"))
     client = WyomingClient(SimpleNamespace(settings=settings, catalogue=Catalogue(settings)), None, None)

@@ -71,17 +71,17 @@ def test_extensions_change_the_sound(server):
 
 def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
     text = '"Come in," said Anna. It was late.'
-    request = {"model": "demo", "voice": "rms", "preset": "fastest", "input": text, "seed": 3}
+    request = {"model": "demo", "voice": "heart", "preset": "fastest", "input": text, "seed": 3}
 
     def sound(**fields: Any) -> bytes:
         status, data = post(server, **{**request, **fields})
         assert status == 200, data
         return data
 
-    cast = sound(cast={"speakers": {"Anna": "slt"}})
-    assert cast == sound(input='[voice:slt]"Come in,"[voice] said Anna. It was late.')
+    cast = sound(cast={"speakers": {"Anna": "michael"}})
+    assert cast == sound(input='[voice:michael]"Come in,"[voice] said Anna. It was late.')
     assert cast != sound()
-    assert sound(cast={"speakers": {"Bella": "slt"}}) != cast
+    assert sound(cast={"speakers": {"Bella": "michael"}}) != cast
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000,

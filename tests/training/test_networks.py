@@ -31,10 +31,11 @@ def test_each_shard_is_coded_with_its_own_voice(tmp_path):
     torch.manual_seed(0)
     quantiser = Quantiser(16, 2)
     mel = np.random.default_rng(0).standard_normal((40, 80)).astype(np.float16)
-    paths = [tmp_path / f"{index:04d}-{voice}.npz" for index, voice in enumerate(("rms", "slt"))]
+    paths = [tmp_path / f"{index:04d}-{voice}.npz" for index, voice in enumerate(("heart", "michael"))]
     for path in paths:
         Shard(["a", "b"], np.zeros(4, np.int16), np.array([2, 2]), mel, np.array([16, 24])).save(path)
-    for path, voice in zip(write_codes(tmp_path / "codes", quantiser, paths, ("rms", "slt")), (0, 1), strict=True):
+    found = write_codes(tmp_path / "codes", quantiser, paths, ("heart", "michael"))
+    for path, voice in zip(found, (0, 1), strict=True):
         for codes, part in zip(np.split(np.load(path), [4]), np.split(mel, [16]), strict=True):
             wanted = quantiser.codes(torch.from_numpy(part.T.astype(np.float32))[None], torch.tensor([voice]))[0]
             assert codes.tolist() == wanted.tolist()
@@ -65,7 +66,7 @@ def test_clvp_in_training_gives_the_scores_of_the_pipeline():
     torch.manual_seed(0)
     config, text = CONFIGS["autoregressive"], Tokenizer(tokenizer_json()).encode_normalised("we were here.")
     model = CLVPInTraining(CONFIGS["clvp"], config).eval()
-    backend = TorchBackend(TrainedModel({"clvp": model.network}, np.ones(80, np.float32), "rms"), "cpu")
+    backend = TorchBackend(TrainedModel({"clvp": model.network}, np.ones(80, np.float32), "heart"), "cpu")
     codes, buffer = [np.arange(12), np.arange(40, 90)], SETTINGS["sampling"]["max_codes"]
     expected = score_candidates(backend, text_tokens(text, config),
                                 np.stack([pad_codes(each, buffer, config) for each in codes]))
@@ -91,7 +92,7 @@ def test_latents_in_training_equal_those_of_the_pipeline():
     model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
     with torch.no_grad():
         model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
-    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "rms")
+    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "heart")
     text = Tokenizer(tokenizer_json()).encode("hello there")
     sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [InverseCdfSampler(np.random.default_rng(5))]
     chunk = ChunkPrompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)

@@ -5,6 +5,7 @@ HiFi-GAN takes latents at the rate of mel frames: interpolated linearly twice, f
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,9 @@ class SourceFilterSound:
                  window: VocodingWindow | None = None):
         self.frames = LatentInterpolation() if stage == "source_filter" else None
         self.sound = SourceFilter(rng)
+        if longest := backend.longest(stage, "frames"):         # of a package
+            window = replace(window, window=min(window.window, longest)) if window else VocodingWindow(
+                longest - config.margin, longest)
         self.parameters = StreamingVocoder(config.margin, lambda columns: backend.run(
             stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)).ravel(), window)
 

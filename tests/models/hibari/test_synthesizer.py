@@ -138,7 +138,7 @@ def test_a_setting_out_of_range_and_an_option_without_effect_are_refused(voice):
     with pytest.raises(UserError, match="speed must be"):
         voice.speak("Hello.", speed=5.0)
     with pytest.raises(UserError, match="voice has no effect"):
-        voice.speak("Hello.", voice="rms")
+        voice.speak("Hello.", voice="michael")
 
 
 def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):

@@ -39,7 +39,7 @@ def test_a_delayed_head_is_read_that_many_codes_later():
     assert without_delay(rows, -1)[:, 0].tolist() == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("voice", ["rms", "slt"])
+@pytest.mark.parametrize("voice", ["heart", "michael"])
 def test_words_are_where_a_recogniser_finds_them(synthesizer, voice):
     pytest.importorskip("pocketsphinx")
     speech = synthesizer.speak(TEXT, voice=voice, preset="fastest", seed=1, word_times=True)
@@ -106,7 +106,7 @@ def test_what_the_decoder_records_is_what_another_pass_finds(synthesizer, lanes)
     """Two chunks of unequal length with two candidates each, on lanes that are used again."""
     settings = Settings.of("fastest", synthesizer.model.settings)
     timer = synthesizer.word_timer(settings.normaliser)
-    conditioning = synthesizer.voice("rms", Randomness(0)).ar
+    conditioning = synthesizer.voice("heart", Randomness(0)).ar
     chunks = split_into_chunks(read_passages("One small boat [pause:300ms] lay on the warm sand."), synthesizer.model,
                                settings)
     prompts = [ChunkPrompt(conditioning, chunk.tokens, [
