@@ -21,6 +21,7 @@ from converters.onnx.graph import noise, traced
 
 FRAMES = 64, 256        # a window of a stream, and the longest of whole speech
 SOURCE_FILTER = {"fp16": (73.0, 50.0)}      # 6 dB or more below what the embedded networks reach
+SMALLEST = 54           # frames of a window: new ones, and the largest margin on either side
 MISSING = 5             # by how much a probe's input is shorter than its bucket
 BATCH, LENGTH = 2, 29   # of the inputs that the ONNX graph is traced with
 
@@ -63,7 +64,7 @@ def source_filter(name: str) -> Function:
     return Function(name, name, source_filter_probe(name), outputs={"y": ""}, thresholds=SOURCE_FILTER,
                     coreml=lambda r: [graph(r.network, frames) for frames in r.lengths(name)],
                     onnx=onnx_source_filter, onnx_lengths={"frames": 40},
-                    buckets={name: Bucket("frames", 16, lambda model: FRAMES)})
+                    buckets={name: Bucket("frames", SMALLEST, lambda model: FRAMES)})
 
 
 onnx_source_filter = traced(lambda network, *inputs: network(*inputs), ("parameters",), lambda network, dtype: {

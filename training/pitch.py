@@ -26,6 +26,8 @@ TAPER = np.maximum(TAPER / TAPER[0], 0.05)          # autocorrelation of the win
 def pitch_of(audio: np.ndarray, frames: int, hop: float = HOP * RATE / CONDITIONING_RATE) -> np.ndarray:
     """Clip (S,) at 24 kHz → (frames,) float32 Hz every ``hop`` samples (those of ``conditioning_mel``), 0 where it is
     unvoiced."""
+    if not frames:
+        return np.zeros(0, np.float32)
     starts = np.rint(np.arange(frames) * hop).astype(np.int64)
     padded = np.pad(audio, (WINDOW // 2, WINDOW + HOP))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[np.minimum(starts, len(padded) - WINDOW)]

@@ -47,7 +47,7 @@ LIMITS = """## Limits
 - It speaks English in synthetic voices, and sounds like no person: the teachers are synthetic too.
 - It does not clone. A clip selects the nearest of the voices; `random` gives one of them or a blend.
 - It was trained on texts of up to 130 characters; longer text is split into chunks.
-- It mispronounces some rare words.
+- It swallows or mispronounces words: the word error rates are above.
 """
 
 
@@ -114,7 +114,7 @@ def data_section(source: Mapping[str, Any]) -> str:
 
 - Teachers: {", ".join(source["teachers"])}.
 {"".join(f"- {LICENCES[kind]}" + chr(10) for kind in kinds)}\
-- {source["clips"]} clips, {hours}; {source["held_back"]:.0%} of the clips are held back from the autoregressive
+- {source["clips"]} clips, {hours}; {source["held_back"]:.0%} of them held back from the autoregressive
   decoder; the diffusion decoder, the vocoders and both encoders are trained on those only.
 - Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
   sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}

@@ -1,6 +1,6 @@
 """Training of source-filter vocoders: from latents or mels to the parameters that WORLD's analysis finds in the speech.
 
-The parameters are learned frame by frame, which takes minutes where a vocoder of samples takes days. Means of envelopes
+The parameters are learned frame by frame, in far fewer steps than samples of sound. Means of envelopes
 would sound muffled, so a discriminator judges the envelopes, and the trained ones are sharpened.
 """
 
@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, mel_bins
+from ane.system.errors import UserError
 from ane.system.files import replacing
 from training.discriminators import features
 from training.envelopes import envelopes_of
@@ -27,8 +28,8 @@ FRAMES = 96                 # of a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
 JUDGED_FROM = 700           # step from which the discriminator takes part, with growing weight
 RAMP, ADVERSARIAL_WEIGHT, FEATURE_WEIGHT = 300, 0.1, 0.3
-SHARPENING, SMOOTH = 1.4, 3.0       # of the details of an envelope; width of what is not a detail, in its numbers
-LOUDER = 0.4                # by which sharpened envelopes make louder speech than that they were learned from: 3.5 dB
+SHARPENING, SMOOTH = 1.4, 3.0       # of the details of an envelope; deviation of the smoothing, in points of it
+LOUDER = 0.4                # log gain of sharpening, which is subtracted: 3.5 dB
 
 
 def analysed(audio: np.ndarray, frames: int) -> np.ndarray:
@@ -140,6 +141,8 @@ def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
     trainer = part.trainer(model)
     if not trainer.finished:
         pairs = [(x[:, :length], y[:length]) for x, y in clips() if (length := min(x.shape[1], len(y))) >= FRAMES]
+        if not pairs:
+            raise UserError(f"no clip has {FRAMES} frames: raise `hours` in the recipe")
         crops = FrameCrops(*map(list, zip(*pairs, strict=True)))
         if not trainer.step:
             model.begin_at(np.concatenate([x.ravel() for x in crops.inputs]).astype(np.float32),

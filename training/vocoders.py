@@ -1,4 +1,4 @@
-"""Training of the two vocoders: UnivNet from mels, HiFi-GAN from the decoder's latents.
+"""Training of the vocoders of samples: UnivNet from mels, HiFi-GAN from the decoder's latents.
 
 The loss compares spectra at several resolutions (Yamamoto et al. 2020, section 2.3) and the largest differences of
 successive samples. From ``JUDGED_FROM`` on discriminators judge the sound too, since spectra alone leave a buzz.

@@ -83,7 +83,8 @@ class RankedChunk:
 class DiffusedSound:
     """Latents that arrive incrementally to sound: windows of diffusion, then its vocoder."""
 
-    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound | StreamingVocoder, timeline: Timeline):
+    def __init__(self, windows: WindowedDiffusion, vocoder: UnivnetSound | StreamingVocoder | SourceFilterSound,
+                 timeline: Timeline):
         self.windows, self.vocoder, self.timeline = windows, vocoder, timeline
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:

@@ -115,7 +115,8 @@ class Randomness:
                                        a voice stays the same in every request
     candidate    chunk, candidate      one uniform number per code
     diffusion    chunk, rank           x_T (1, 100, L), then for sampler ``p`` one (1, 100, L) per step, the last unused
-    vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally
+    vocoder      chunk, rank           UnivNet's noise, one row per frame: (L + 10, 64), at once or incrementally;
+                                       or the source filter's, a number a sample
     ===========  ====================  ===========================================================================
     """
 

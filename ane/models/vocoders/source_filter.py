@@ -1,4 +1,4 @@
-"""A vocoder of few parameters: pulses and noise, filtered by a smooth envelope, in windows that overlap.
+"""A source-filter vocoder: pulses and noise, filtered by a smooth envelope, in windows that overlap.
 
 For each frame of 256 samples at 24 kHz there are 66 numbers: the logarithm of the envelope's magnitude at 64
 frequencies that are equally spaced in mels; the pitch in octaves above 150 Hz; and whether there is a voice (a logit).
@@ -18,10 +18,11 @@ from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft
 
 ENVELOPE = 64                       # numbers of a frame's envelope
 PARAMETERS = ENVELOPE + 2
-NOISE = 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8      # its share of the magnitude, at so many frequencies
+NOISE = 0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8      # share of noise in voiced frames, by frequency
 HOP, WINDOW, STEP, FFT = 256, 256, 64, 1024
 BINS, HALF = FFT // 2 + 1, WINDOW // 2
 MIDDLE, HIGHEST = 150.0, 11500.0    # Hz: from which octaves are counted; upper limit of the harmonics
+OCTAVES, LOUDEST = 2, 7             # from the middle at most; log magnitude: what lies beyond is no speech
 HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
 WEIGHT = WINDOW / STEP / 2          # what the windows over a sample add up to
 
@@ -32,10 +33,12 @@ class SourceFilter:
     def __init__(self, random: np.random.Generator):
         self.random = random
         self.frames = np.empty((0, PARAMETERS), np.float32)     # from ``first`` on: those that later samples depend on
-        self.first = self.received = self.done = 0              # frames; of the windows, those that have been added
-        self.source = np.zeros((2, HALF), np.float32)           # pulses and noise, from the next window's begin on
-        self.made, self.turns = 0, 0.0                          # samples of the source, and turns of the pulses' phase
-        self.sums = np.zeros(FFT, np.float32)                   # of the windows, from the next one's begin on
+        self.first = self.received = 0                          # frames
+        self.windows = 0                                        # those that have been added
+        self.source = np.zeros((2, HALF), np.float32)           # pulses and noise, from the start of the next window
+        self.made = 0                                           # samples of the source
+        self.pitches = 0.0                                      # sum of the pitch at these samples: exact in float64
+        self.sums = np.zeros(FFT, np.float32)                   # of the windows, from the start of the next one
 
     def feed(self, frames: np.ndarray) -> np.ndarray:
         """The next frames (l, 66) float32 → the samples (m,) that no later frame changes.
@@ -50,36 +53,32 @@ class SourceFilter:
         """The remaining samples: with those before 256 for each frame."""
         if not self.received:
             return np.zeros(0, np.float32)
-        begin, length = self.done * STEP - HALF, self.received * HOP
         self.frames = np.concatenate((self.frames, self.frames[-1:], self.frames[-1:]))
-        return self._sound(HOP // STEP * self.received + HALF // STEP)[:length - max(begin, 0)]
+        return self._sound(HOP // STEP * self.received + HALF // STEP)
 
     def _sound(self, stop: int) -> np.ndarray:
         """Add the windows before ``stop``, and return the samples before the begin of the next one."""
-        count = stop - self.done
+        count = stop - self.windows
         if count <= 0:
             return np.zeros(0, np.float32)
         self._extend_source((stop - 1) * STEP + HALF)
-        spectra = self._spectra(np.arange(self.done, stop))
-        begin, self.done = self.done * STEP - HALF, stop
+        spectra = self._spectra(np.arange(self.windows, stop))
+        begin, self.windows = self.windows * STEP - HALF, stop
         sums = np.zeros(count * STEP + FFT, np.float32)
         sums[:FFT] = self.sums
         for index, window in enumerate(fft.irfft(spectra, n=FFT, axis=1).astype(np.float32, copy=False)):
             sums[index * STEP:index * STEP + FFT] += window
         self.sums, self.source = sums[count * STEP:], self.source[:, count * STEP:]
-        kept = min(max(min(stop * STEP, self.made) // HOP - self.first, 0), len(self.frames) - 1)
+        kept = stop * STEP // HOP - self.first
         self.frames, self.first = self.frames[kept:], self.first + kept
         return sums[max(-begin, 0):count * STEP] / np.float32(WEIGHT)
 
     def _at(self, positions: np.ndarray, columns: slice) -> np.ndarray:
         """Parameters between frames, (n, columns); positions in frames of the sound."""
-        where = np.clip(positions - self.first, 0, len(self.frames) - 1)
-        before = np.minimum(where.astype(np.int64), len(self.frames) - 2) if len(self.frames) > 1 else np.zeros(
-            len(where), np.int64)
-        after = np.minimum(before + 1, len(self.frames) - 1)
-        share = (where - before).astype(np.float32)[:, None]
+        before = positions.astype(np.int64) - self.first
+        share = (positions % 1).astype(np.float32)[:, None]
         frames = self.frames[:, columns]
-        return frames[before] * (1 - share) + frames[after] * share
+        return frames[before] * (1 - share) + frames[before + 1] * share
 
     def _extend_source(self, stop: int) -> None:
         """Make pulses and noise up to sample ``stop``.
@@ -87,10 +86,10 @@ class SourceFilter:
         Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
         """
         octaves, voicing = self._at(np.arange(self.made, stop) / HOP, slice(-2, None)).T
-        pitch = np.float32(MIDDLE) * np.exp2(octaves)
-        phase = self.turns + np.cumsum(pitch, dtype=np.float64) / SAMPLE_RATE
-        self.turns = float(phase[-1]) if len(phase) else self.turns
-        angle = ((phase % 1) * (2 * np.pi)).astype(np.float32)
+        pitch = np.float32(MIDDLE) * np.exp2(np.clip(octaves, -OCTAVES, OCTAVES))
+        pitches = self.pitches + np.cumsum(pitch, dtype=np.float64)
+        self.pitches = float(pitches[-1]) if len(pitches) else self.pitches
+        angle = ((pitches / SAMPLE_RATE % 1) * (2 * np.pi)).astype(np.float32)
         harmonics = np.floor(np.float32(HIGHEST) / pitch) + np.float32(0.5)
         divisor = 2 * np.sin(angle / 2)
         limit = np.abs(divisor) <= 2e-3
@@ -101,12 +100,13 @@ class SourceFilter:
         self.made = stop
 
     def _spectra(self, windows: np.ndarray) -> np.ndarray:
-        """The filtered source in these windows, (n, 513) complex64."""
+        """The filtered source in these windows, (n, 513) complex64; never one alone, whose product BLAS may round in
+        another way."""
         frames = self._at(windows * (STEP / HOP), slice(None))
         noisy = np.where(frames[:, -1:] > 0, shares_of_noise(), np.float32(1))
         parts = np.lib.stride_tricks.sliding_window_view(self.source, WINDOW, axis=1)[:, :len(windows) * STEP:STEP]
         pulses, noise = fft.rfft(parts * HANN, n=FFT, axis=2).astype(np.complex64, copy=False)
-        filters = np.exp(frames[:, :ENVELOPE] @ minimum_phase())
+        filters = np.exp(np.minimum(frames[:, :ENVELOPE], LOUDEST) @ minimum_phase())
         return (pulses * np.sqrt(np.maximum(1 - noisy * noisy, 0)) + noise * noisy) * filters
 
 

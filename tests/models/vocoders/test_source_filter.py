@@ -78,6 +78,21 @@ def test_pieces_change_no_sample(count, sizes, seed):
     np.testing.assert_array_equal(sound(frames, tuple(sizes)), sound(frames))
 
 
+@pytest.mark.parametrize("size", [1, 7, 20])
+def test_a_long_stream_keeps_every_bit(size):
+    """The phase of pulses is a sum over all samples before."""
+    rng = np.random.default_rng(1)
+    frames = np.concatenate((rng.standard_normal((700, ENVELOPE)) - 4, 0.3 * rng.standard_normal((700, 1)),
+                             np.ones((700, 1))), axis=1).astype(np.float32)
+    np.testing.assert_array_equal(sound(frames, (size,)), sound(frames))
+
+
+def test_numbers_beyond_any_speech_give_finite_sound():
+    frames = parameters(120, resonance(), 1)
+    frames[20, 10], frames[30, -2], frames[40, -2] = 95, 130, -200
+    assert np.isfinite(sound(frames)).all()
+
+
 class OneNetwork:
     """A backend of one network that predicts parameters."""
 
