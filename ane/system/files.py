@@ -150,7 +150,10 @@ def check_folder_of(path: Path) -> None:
 
 def no_such_file(path: Path | str) -> str:
     """What to say of a file that is not there: where it was looked for, and what is there with a similar name."""
-    name, folder = Path(path).name, Path(path).absolute().parent
+    try:
+        name, folder = Path(path).name, Path(path).absolute().parent
+    except OSError:         # the working directory was deleted
+        return "no such file or folder"
     if not os.path.isdir(folder):
         return f"there is no folder {folder}"
     with suppress(OSError):

@@ -9,12 +9,12 @@ from ane.cli import main
 
 def test_no_space_of_gpu_memory(say, monkeypatch):
     """The CUDA allocator's error, raised where it would be: inside a network."""
-    from ane.models.tortoise.networks.hifigan import Hifigan
+    from ane.models.vocoders.convnext import SourceFilterNetwork
 
     def full(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(Hifigan, "forward", full)
+    monkeypatch.setattr(SourceFilterNetwork, "forward", full)
     assert "memory" in say("hello")
 
 

@@ -95,7 +95,7 @@ def test_tortoise_changes_its_voice_without_loading_its_networks_again() -> None
     object.__setattr__(speaker.model, "tensors", lambda network: loads.append(network) or load(network))
     speech = speaker.speak(f"One. [voice:{other}]Two.[voice] Three.", seed=1)
     assert len(speech.chunks) == 3
-    assert loads.count("hifigan") == 1          # of three stretches
+    assert loads.count("source_filter") == 1          # of three stretches
     assert not speaker.backend.keep
 
 

@@ -55,7 +55,7 @@ def test_a_notebook_shows_a_player(speech):
     ("demo-fast", {"settings": Settings()}, "settings must be of ane.models.hibari.settings.HibariSettings"),
     ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
     ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
-    ("demo", {"voice": Path("none.wav")}, "none.wav: no such voice file"),
+    ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
     ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
     ("demo-fast", {"seed": 1.5}, "seed must be a whole number, got 1.5")])
 def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):

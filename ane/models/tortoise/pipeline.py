@@ -292,11 +292,12 @@ class Rendering:
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
         upstream's api_fast.py."""
-        config, rng = self.model.config(self.vocoder), self.randomness.vocoder(chunk.index, rank)
+        config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":
             return HifiganSound(self.backend, config, self.voice.ar, window)
         if self.vocoder == "bigvgan":
             return bigvgan_sound(self.backend, config, window)
+        rng = self.randomness.vocoder(chunk.index, rank)
         if self.vocoder == "univnet":
             return UnivnetSound(self.backend, config, rng, window)
         return SourceFilterSound(self.backend, self.vocoder, config, rng, window)

@@ -160,4 +160,4 @@ def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once
 def test_a_speaker_is_shown_by_its_model_voice_and_backend():
     shown = repr(ane.load(backend="torch:cpu"))
     assert shown == "<HibariSynthesizer: model demo-fast, voice heart, backend torch:cpu fp32>"
-    assert ", voice michael, backend torch:cpu " in repr(ane.load("demo", "torch:cpu"))
+    assert ", voice heart, backend torch:cpu " in repr(ane.load("demo", "torch:cpu"))

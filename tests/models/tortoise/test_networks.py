@@ -85,7 +85,8 @@ def test_threads_that_keep_biases_of_different_lengths_each_get_their_own():
 
 
 TABLES = Path(__file__).parent / "state_dicts"
-FILES = sorted({network.file for network in NETWORKS.values()})
+PUBLISHED = [*CONFIGS, "bigvgan"]        # the others are ours
+FILES = sorted({NETWORKS[name].file for name in PUBLISHED})
 PARAMETERS = {      # of the published files, weight norm counted as gain and direction; BigVGAN without its filters
     "bigvgan_24khz_100band.pth": 112_446_290,
     "autoregressive.pth": 421_526_786, "clvp2.pth": 243_846_145,
@@ -114,7 +115,7 @@ def as_upstream(name: str, upstream: dict[str, tuple[int, ...]]) -> dict[str, tu
     return result
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_network_has_the_keys_and_shapes_of_upstream(name):
     upstream = table(NETWORKS[name].file)
     assert as_upstream(name, upstream).items() <= upstream.items()

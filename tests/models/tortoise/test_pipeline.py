@@ -24,17 +24,17 @@ def test_networks_are_released_after_their_step(synthesizer):
     assert loaded["decode"] == {"autoregressive"}
     assert loaded["rank"] == {"clvp"}
     assert loaded["diffuse"] == {"diffusion"}
-    assert loaded["vocode"] == {"univnet"}
+    assert loaded["vocode"] == {"mel_source_filter"}
     assert synthesizer.backend._networks == {}
 
 
 def test_networks_stay_loaded_on_request():
     keeping = ane.load("demo", keep=True)
     keeping.speak(SENTENCE, seed=1, settings=DIFFUSION)
-    assert {"autoregressive", "clvp", "diffusion", "univnet"} <= set(keeping.backend._networks)
+    assert {"autoregressive", "clvp", "diffusion", "mel_source_filter"} <= set(keeping.backend._networks)
 
 
-@pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["hifigan", "diffusion"])
+@pytest.mark.parametrize("diffusion", [None, Diffusion(2, guidance=None)], ids=["latents", "diffusion"])
 def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, request, diffusion):
     """Counts the candidates that exist whenever progress is reported."""
     alive: dict[str, list[int]] = {}

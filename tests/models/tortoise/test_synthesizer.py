@@ -116,7 +116,7 @@ def test_a_network_that_the_model_lacks_is_named_before_any_work(synthesizer, mo
 
 def test_prepare_loads_the_networks_and_the_voice_and_changes_no_speech(synthesizer):
     voice = synthesizer.prepare(settings=CHUNKED)
-    assert {"autoregressive", "hifigan"} <= set(synthesizer.backend._networks)
+    assert {"autoregressive", "source_filter"} <= set(synthesizer.backend._networks)
     speech = synthesizer.speak(SENTENCE, voice, seed=4, settings=CHUNKED)
     np.testing.assert_array_equal(speech.audio, synthesizer.speak(SENTENCE, seed=4, settings=CHUNKED).audio)
 
