@@ -61,7 +61,9 @@ class Benchmark:
 
 
 def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> None:
-    add, source = parser.add_argument, parser.add_mutually_exclusive_group()
+    add = parser.add_argument
+    # argparse cannot show the help of a group without options
+    source = parser.add_mutually_exclusive_group() if {"bundle", "checkpoints"} & set(uses) else parser
     if "bundle" in uses:
         source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded Tortoise, demo)")
     if "checkpoints" in uses:

@@ -58,6 +58,14 @@ def test_every_benchmark_takes_its_quick_options():
             arguments_parser().parse_args([name, *benchmark.quick.split(), "-o", "result.json"])
 
 
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_shows_its_help(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    assert "--output" in capsys.readouterr().out
+
+
 def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure():
     rows = [BenchRow("torch", "step", settings={"lanes": 1, "threads": 2}, value=Spread.of([2.0]), peak_bytes=10**9),
             BenchRow("onnx", "step", settings={"lanes": 4, "threads": 2}, value=Spread.of([1.0]), figures={"a_b": 3.0}),
