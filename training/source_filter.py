@@ -1,7 +1,7 @@
-"""Training of source-filter vocoders: from latents or mels to the parameters that WORLD's analysis finds in the speech.
+"""Training of source-filter vocoders: from latents or mels to the envelope and the pitch that are found in the speech.
 
-The parameters are learned frame by frame, in far fewer steps than samples of sound. Means of envelopes
-would sound muffled, so a discriminator judges the envelopes, and the trained ones are sharpened.
+The parameters are learned frame by frame. Means of envelopes would sound muffled, so a discriminator judges the
+envelopes, and the trained ones are sharpened.
 """
 
 from collections.abc import Callable, Sequence

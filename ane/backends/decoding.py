@@ -64,7 +64,7 @@ class Decoder(ABC):
         It is what columns cross-attend to, such as the output of an encoder. Its keys and values are computed once,
         here. All lanes that continue this prefix attend to them; they stay when another prefix is stored at ``index``.
         """
-        raise NotImplementedError
+        raise NotImplementedError       # nobody calls it where ``memory_length`` is 0
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         """Record these heads, (layer, head) in ascending order, from the next call on. False: this decoder cannot."""
@@ -76,7 +76,7 @@ class Decoder(ABC):
         ``sources`` (n,) int64 with n at most ``lanes``; each of these lanes attends to the prefix that the next step
         names for it.
         """
-        raise NotImplementedError
+        raise NotImplementedError       # nobody calls it without ``copies_lanes``
 
 
 def check_step(decoder: Decoder, columns: np.ndarray, lengths: np.ndarray, first_lane: int) -> int:
