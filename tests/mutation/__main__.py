@@ -1,150 +1,154 @@
-"""`python -m tests.mutation --modules A,B --seed N --sample K`: do the tests notice random small changes of the code?
+"""`python -m tests.mutation --modules A,B --seed N --sample K -o FILE`: do the tests notice random changes of the code?
 
-Draws K mutants of the modules, runs on each the tests that execute its line, and writes a JSON file with a diff of each
-mutant that survived. The tree must stand still meanwhile: --root is best a clone. Which test executes which line is
-recorded first, under coverage, and kept beside --output. A survivor that changes no behaviour can be marked by hand:
-give its "equivalent" the reason; later runs with the same --output keep it. After tests were written, --again runs the
-survivors without such a reason once more. (mutmut runs every mutant of a module and has no seeded sample, hence this.)
+Draws K mutants of the modules. For each, the tests beside it run until one fails: those of its own name first, then
+those of its folder (tests mirror the tree), all in copies of the tree. FILE has a diff of each mutant that survived.
+One that changes no behaviour can be marked by hand: give its "equivalent" the reason. A run with the same FILE keeps
+its verdicts, but tries survivors without a reason again. (mutmut runs every mutant of a module and has no seeded
+sample, hence this.)
 """
 
 import argparse
+import importlib.util
 import json
+import os
 import random
+import re
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.mutation.mutants import Mutant, find_mutants
-from tests.mutation.recording import ExecutedLines
-from tests.mutation.trials import TrialError, Workspace, file_of
 
-Task, Answer = TypeVar("Task"), TypeVar("Answer")
-Results = dict[str, dict[str, Any]]         # by key of the mutant
+NOT_COPIED = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "run", "*.egg-info")
+# the quickest start: a trial of a mutant that is killed is mostly that
+PYTEST = ("-m", "pytest", "-q", "-x", "--disable-plugin-autoload", "-p", "xdist.plugin", "-n", "0", "-p",
+          "pytest_timeout", "--timeout", "60", "-p", "no:cacheprovider")
+
+
+@dataclass(frozen=True)
+class TreeCopy:
+    """A copy of the tree, in which one module at a time is changed. ``seconds``: that tests may take."""
+
+    root: Path
+    seconds: float
+
+    def verdict(self, mutant: Mutant) -> tuple[str, str]:
+        """``killed``, ``survived`` or ``timeout``, and the test that failed. It must fail again alone."""
+        tests = tests_beside(self.root, mutant.module)
+        self._write(mutant.module, mutant.source)
+        try:
+            verdict, failed = self.run(*tests)
+            if failed and self.run(failed)[0] == "survived":
+                verdict, failed = self.run(*tests, f"--deselect={failed}")
+            return verdict, failed
+        finally:
+            self._write(mutant.module, mutant.original)
+
+    def run(self, *arguments: str) -> tuple[str, str]:
+        """Run pytest. The verdict on the code that is there, and the test that failed."""
+        process = subprocess.Popen([sys.executable, *PYTEST, *arguments], cwd=self.root, text=True,
+                                   env=os.environ | {"PYTHONPATH": str(self.root)}, start_new_session=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            output, _ = process.communicate(timeout=self.seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return "timeout", ""
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        return ("killed", failed[1] if failed else "") if process.returncode else ("survived", "")
+
+    def _write(self, module: str, source: str) -> None:
+        path = self.root / file_of(module)
+        path.write_text(source, encoding="utf-8")
+        # two mutants written within a second would share a .pyc file
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+
+
+def file_of(module: str) -> str:
+    return module.replace(".", "/") + ".py"
+
+
+def tests_beside(root: Path, module: str) -> list[str]:
+    """The files of tests that are named as the module, then the folder that mirrors its own; relative to ``root``."""
+    *folders, name = module.removeprefix("ane.").split(".")
+    folder = root / "tests" / Path(*folders)
+    while not folder.is_dir():
+        folder = folder.parent
+    return [path.relative_to(root).as_posix() for path in (*sorted(folder.rglob(f"test_*{name}*.py")), folder)]
+
+
+def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
+    """A random sample of all mutants of the modules, and of the modules in packages, in random order."""
+    names = [name for module in modules for name in [f"{module}.{path.stem}" for path in sorted(
+        (root / module.replace(".", "/")).glob("*.py")) if path.stem != "__init__"] or [module]]
+    every = [mutant for name in names for mutant in find_mutants(name, (root / file_of(name)).read_text("utf-8"))]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def trial(copies: "Queue[TreeCopy]", mutant: Mutant) -> dict[str, Any]:
+    copy, began = copies.get(), time.monotonic()
+    try:
+        verdict, test = copy.verdict(mutant)
+    finally:
+        copies.put(copy)
+    result = {"key": mutant.key, "change": mutant.change, "verdict": verdict,
+              "seconds": round(time.monotonic() - began, 1)}
+    return result | ({"equivalent": "", "diff": mutant.diff} if verdict == "survived" else {"by": test})
+
+
+def score(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Counts, and the share of non-equivalent mutants that were killed or did not end."""
+    verdicts = Counter(result["verdict"] for result in results)
+    equivalent = sum(bool(result.get("equivalent")) for result in results)
+    noticed = verdicts["killed"] + verdicts["timeout"]
+    return {"sample": len(results), **verdicts, "equivalent": equivalent,
+            "score": round(noticed / max(1, len(results) - equivalent), 3)}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     add = parser.add_argument
     add("--modules", required=True, metavar="A,B", help="dotted names of modules or packages")
-    add("--tests", default="tests", metavar="A,B", help="folders or files whose tests may notice them (%(default)s)")
     add("--seed", type=int, default=0)
     add("--sample", type=int, default=200, metavar="K", help="mutants to draw (%(default)s)")
-    add("--seconds", type=float, default=60.0, metavar="S", help="of tests for each, the quickest first (%(default)g)")
+    add("--seconds", type=float, default=1800.0, metavar="S", help="of the tests of each (%(default)g)")
     add("--jobs", type=int, default=2, metavar="N", help="trials at once (%(default)s)")
     add("--root", type=Path, default=Path(__file__).parents[2], metavar="DIR", help="the tree (%(default)s)")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="JSON")
-    add("--resume", action="store_true", help="keep the verdicts that FILE has")
-    add("--again", action="store_true", help="the same, and run survivors that are not marked equivalent once more")
     options = parser.parse_args(arguments)
-    root = options.root.resolve()
-    modules = [module for name in options.modules.split(",") for module in modules_of(root, name)]
-    before = earlier(options.output)
-    results = {key: result for key, result in before.items() if options.resume or (options.again
-               and (result["verdict"] != "survived" or result["equivalent"]))}
-    try:
-        mutants = draw(root, modules, options.seed, options.sample)
-        recording = ExecutedLines(root, options.output.with_suffix(".lines.json"), options.tests.split(","),
-                                  options.seconds)
-        with workspaces(root, options.jobs) as pool:
-            for name, tests in pool(Workspace.record, recording.missing):
-                recording.add(name, tests)
-                say(f"{name}: {len(tests)} tests recorded, {len(recording.missing)} files left")
-            waiting = [mutant for mutant in mutants if mutant.key not in results]
-            for mutant, result in pool(lambda space, mutant: trial(space, mutant, recording), waiting):
-                results[mutant.key] = with_history(result, before.get(mutant.key, {}), options.again)
-                ordered = [results[mutant.key] for mutant in mutants if mutant.key in results]
-                summary = {"modules": options.modules.split(","), "seed": options.seed, **score(ordered)}
-                # after each mutant: what a run that is ended has done is a sample too
-                options.output.write_text(json.dumps(summary | {"mutants": ordered}, indent=1, ensure_ascii=False)
-                                          + "\n", encoding="utf-8")
-                say(f"{len(ordered)}/{len(mutants)} {mutant.key} {mutant.change}: {result['verdict']}, "
-                    f"{result['seconds']} s")
-    except (TrialError, OSError, SyntaxError) as error:
-        parser.exit(1, f"error: {error}\n")
+    modules, before = options.modules.split(","), []
+    if options.output.exists():
+        before = json.loads(options.output.read_text(encoding="utf-8"))["mutants"]
+    results = {each["key"]: each for each in before if each["verdict"] != "survived" or each["equivalent"]}
+    mutants = draw(options.root, modules, options.seed, options.sample)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
+        copies: Queue[TreeCopy] = Queue()
+        for number in range(options.jobs):
+            copies.put(TreeCopy(Path(shutil.copytree(options.root, f"{folder}/{number}", ignore=NOT_COPIED)),
+                                options.seconds))
+        for tests in sorted({tests_beside(options.root, mutant.module)[-1] for mutant in mutants}):
+            if (found := copies.queue[0].run(tests)) != ("survived", ""):
+                parser.exit(1, f"error: {tests} fails without a mutant: {found}\n")
+        waiting = [mutant for mutant in mutants if mutant.key not in results]
+        for done in as_completed([threads.submit(trial, copies, mutant) for mutant in waiting]):
+            results[done.result()["key"]] = done.result()
+            ordered = [results[mutant.key] for mutant in mutants if mutant.key in results]
+            summary = {"modules": modules, "seed": options.seed, **score(ordered), "mutants": ordered}
+            # after each mutant: what a run that is ended has done is a sample too
+            options.output.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            sys.stderr.write(f"{len(ordered)}/{len(mutants)} {done.result()['key']}: {done.result()['verdict']}\n")
     sys.stdout.write(json.dumps(score(list(results.values()))) + "\n")
     return 0
-
-
-def say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-
-
-def modules_of(root: Path, name: str) -> list[str]:
-    """The module of that name, or the modules of that package."""
-    folder = root / name.replace(".", "/")
-    return [f"{name}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__"] or [name]
-
-
-def draw(root: Path, modules: list[str], seed: int, count: int) -> list[Mutant]:
-    """A random sample of all mutants of the modules, in random order."""
-    every = [mutant for module in modules
-             for mutant in find_mutants(module, (root / file_of(module)).read_text(encoding="utf-8"))]
-    chosen = random.Random(seed).sample(range(len(every)), min(count, len(every)))
-    return [every[index] for index in chosen]
-
-
-def earlier(output: Path) -> Results:
-    """The results of an earlier run."""
-    if not output.exists():
-        return {}
-    return {result["key"]: result for result in json.loads(output.read_text(encoding="utf-8"))["mutants"]}
-
-
-@contextmanager
-def workspaces(root: Path, jobs: int) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """A function that calls another with a workspace and each task, ``jobs`` at once: (task, answer) as they end."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as threads:
-        free: Queue[Workspace] = Queue()
-        lock = Lock()
-        for number in range(jobs):
-            free.put(Workspace(root, Path(folder) / str(number), lock))
-
-        def call(work: Callable[[Workspace, Task], Answer], task: Task) -> Answer:
-            space = free.get()
-            try:
-                return work(space, task)
-            finally:
-                free.put(space)
-
-        def pool(work: Callable[[Workspace, Task], Answer], tasks: list[Task]) -> Iterator[tuple[Task, Answer]]:
-            running = {threads.submit(call, work, task): task for task in tasks}
-            for future in as_completed(running):
-                yield running[future], future.result()
-
-        yield pool
-
-
-def trial(workspace: Workspace, mutant: Mutant, recording: ExecutedLines) -> dict[str, Any]:
-    started = time.monotonic()
-    verdict, test = workspace.verdict(mutant, recording)
-    result = {"key": mutant.key, "change": mutant.change, "verdict": verdict,
-              "seconds": round(time.monotonic() - started, 1)}
-    return result | ({"equivalent": "", "diff": mutant.diff} if verdict == "survived" else {"by": test})
-
-
-def with_history(result: dict[str, Any], before: dict[str, Any], again: bool) -> dict[str, Any]:
-    """With the earlier run's remark; a mutant that survived the tests before ``again`` is "new" when it is killed."""
-    if result["verdict"] == "survived":
-        return result | {"equivalent": before.get("equivalent", "")}
-    return result | ({"new": True} if before.get("new") or (again and before.get("verdict") == "survived") else {})
-
-
-def score(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts, and the share of non-equivalent mutants that were killed or did not end: now, and by the first tests."""
-    verdicts = Counter(result["verdict"] for result in results)
-    equivalent = sum(bool(result.get("equivalent")) for result in results)
-    noticed, new = verdicts["killed"] + verdicts["timeout"], sum(result.get("new", False) for result in results)
-    share = {name: round(count / max(1, len(results) - equivalent), 3)
-             for name, count in (("first_score", noticed - new), ("score", noticed))}
-    return {"sample": len(results), **verdicts, "equivalent": equivalent, **share}
 
 
 if __name__ == "__main__":
