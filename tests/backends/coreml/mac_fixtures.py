@@ -29,6 +29,12 @@ class TrialInThisProcess(trial.CoreMLTrial):
         return answer
 
 
+# what CoreMLTrial starts, as a command of the preloaded server
+TRIAL = ("from tests.backends.coreml.native import install_in_process\ninstall_in_process()\n"
+         "from ane.backends.coreml.trial import ready\nfrom ane.system.json_process import answer_requests\n"
+         "answer_requests(ready)")
+
+
 def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
     """The stand-in, which this process and its children use instead of Core ML; with an empty cache in ``folder``."""
     import coremltools  # noqa: F401  imported before the platform changes, as the others: their files depend on it
@@ -52,6 +58,12 @@ def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
 
     yield mac_environment(tmp_path, monkeypatch)
     coremltools.models.utils._macos_version.cache_clear()
+
+
+@pytest.fixture
+def forked_trials(unguarded_mac, monkeypatch, python) -> None:
+    """First loads in a fork of the preloaded server, which can be ended as a process of its own."""
+    monkeypatch.setattr(trial.CoreMLTrial, "command", (str(python), "-c", TRIAL))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -159,6 +158,8 @@ def test_an_interrupted_compile_leaves_nothing_half_written(api, package, monkey
 
 
 COMPILE = """
+from tests.backends.coreml.native import install_in_process
+install_in_process()
 import sys
 from pathlib import Path
 from ane.backends.coreml.runtime import CoreMLRuntime
@@ -166,9 +167,9 @@ CoreMLRuntime().load(Path(sys.argv[1]), "main", "CPU_ONLY")
 """
 
 
-def test_the_next_compile_removes_what_a_killed_one_left(api, package):
+def test_the_next_compile_removes_what_a_killed_one_left(api, package, python):
     api.stand_in.order(native.Order("compile", "hang"))
-    process = subprocess.Popen([sys.executable, "-c", COMPILE, str(package)], stderr=subprocess.PIPE)
+    process = subprocess.Popen([python, "-c", COMPILE, str(package)], stderr=subprocess.PIPE)
     while not api.compiled:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)

@@ -23,6 +23,7 @@ from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import (  # noqa: F401
     M2,
     api,
+    forked_trials,
     mac,
     package,
     packages,
@@ -212,20 +213,26 @@ def test_a_first_load_is_announced_and_tried_once(mac, package, notices):
     assert mac.log == ["compile model.mlpackage", load, predict, load, predict, load, predict]
 
 
-@pytest.mark.parametrize(("order", "limit", "reason"), [
-    (native.Order("load", "hang", units="CPU_AND_NE"), 3.0, "it did not finish within 0.05 minutes"),
-    (native.Order("predict", "kill", units="CPU_AND_NE"), 60.0,
-     "it ended the process (signal 9, perhaps for lack of memory)")])
-def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, package, order, limit, reason):
-    """In a real child process."""
-    unguarded_mac.order(order)
+def assert_never_loads_on_the_neural_engine(stand_in, package, limit: float, reason: str) -> None:
     runtime = runtime_with_trial(limit=limit)
     for expected in (reason, "forgets that"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime.load(package, "main", "CPU_AND_NE")
-    assert unguarded_mac.count("load main CPU_AND_NE") == 1
+    assert stand_in.count("load main CPU_AND_NE") == 1
     assert CoreMLRuntime().load(package, "main", "CPU_ONLY")
     runtime.trial.close()
+
+
+def test_a_load_that_hangs_is_refused_and_not_tried_again(unguarded_mac, forked_trials, package):
+    unguarded_mac.order(native.Order("load", "hang", units="CPU_AND_NE"))
+    assert_never_loads_on_the_neural_engine(unguarded_mac, package, 3.0, "it did not finish within 0.05 minutes")
+
+
+def test_a_load_that_kills_is_refused_and_not_tried_again(unguarded_mac, package):
+    """In a real child process."""
+    unguarded_mac.order(native.Order("predict", "kill", units="CPU_AND_NE"))
+    assert_never_loads_on_the_neural_engine(unguarded_mac, package, 60.0,
+                                            "it ended the process (signal 9, perhaps for lack of memory)")
 
 
 def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_start(mac, package):
@@ -245,8 +252,7 @@ def test_a_lack_of_memory_is_not_remembered(mac, package):
     assert runtime_with_trial().load(package, "main", "ALL")
 
 
-def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, package):
-    """In a real child process."""
+def test_a_compilation_that_hangs_is_refused_and_not_tried_again(unguarded_mac, forked_trials, package):
     unguarded_mac.order(native.Order("compile", "hang"))
     for _ in range(2):
         with pytest.raises(EngineRefusalError, match=r"did not finish within 0\.05 minutes") as caught:
