@@ -22,13 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import nn
 
 from ane.backends.base import MASKED
 from ane.models.tortoise.networks.autoregressive import Conv1D
 from ane.models.tortoise.networks.conditioning import EqualLinear
-from ane.models.tortoise.networks.layers import AttentionBlock, RelativePositionBias
 from converters.coreml.graph import Style, Var, array, mb, value_name
 from converters.neural_engine import ON_CHIP
 
@@ -214,10 +212,9 @@ def attention(s: Style, q: Var, k: Var, v: Var, heads: int, mask: Var | None, po
     keys, values = pool.keys, pool.values
     if pool.recent is not None:
         k, v = (mb.concat(values=pair, axis=3) for pair in ((pool.recent.keys, k), (pool.recent.values, v)))
-    groups = _head_groups(heads, q.shape[3] * (keys.shape[3] + k.shape[3]) * np.dtype(s.dtype).itemsize)
-    split = zip(*(_split(x, groups, 1) for x in (q, k, v, keys, values)), strict=True)
-    parts = [_attended(*group[:3], mask, group[3:]) for group in split]
-    return join_heads(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=1))
+    groups = head_groups(heads, q.shape[3] * (keys.shape[3] + k.shape[3]) * np.dtype(s.dtype).itemsize)
+    by_group = zip(*(split(x, groups, 1) for x in (q, k, v, keys, values)), strict=True)
+    return join_heads(joined([_attended(*group[:3], mask, group[3:]) for group in by_group], 1))
 
 
 def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
@@ -225,7 +222,7 @@ def cross_attention(s: Style, q: Var, memory: LayerPool, heads: int) -> Var:
     return attention(s, q, join_heads(memory.keys), join_heads(memory.values), heads, None)
 
 
-def _head_groups(heads: int, score_bytes: int) -> int:
+def head_groups(heads: int, score_bytes: int) -> int:
     """The least number of equal groups of heads whose scores, ``score_bytes`` a head, each stay on the chip."""
     return next(groups for groups in range(1, heads + 1)
                 if heads % groups == 0 and (groups == heads or heads // groups * score_bytes <= ON_CHIP))
@@ -244,68 +241,14 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
                   y=mb.matmul(x=v, y=of_columns, transpose_y=True))
 
 
-def _split(x: Var, parts: int, axis: int) -> Sequence[Var]:
+def split(x: Var, parts: int, axis: int) -> Sequence[Var]:
     """``mb.split``, which returns no sequence for one part."""
     return [x] if parts == 1 else mb.split(x=x, num_splits=parts, axis=axis)
 
 
-QUERY_BLOCK = 128   # queries computed at once in relative attention, which limits the size of scores and stored bias
-BIAS_REACH = 64     # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
-
-
-def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias,
-                       mask: Var | None) -> Var:
-    """Attention with a bias by relative position, in blocks of queries (principle 5, by matmul).
-
-    The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
-    and side, so only the band between is stored, (heads, QUERY_BLOCK, QUERY_BLOCK + 2·BIAS_REACH); all blocks
-    and buckets share it.
-
-    Args:
-        q, k, v: (B, C, 1, S); q and k are already multiplied by width^−¼ each. mask: (1, 1, 1, S), added to the scores.
-    """
-    q, k, v = (split_heads(x, heads) for x in (q, k, v))
-    B, _, width, S = q.shape
-    block = min(QUERY_BLOCK, S)
-    full = array(bias(block + 2 * BIAS_REACH, torch.float32))      # (heads, query, key)
-    band = full[None, :, BIAS_REACH:BIAS_REACH + block]
-    far_left, far_right = (full[None, :, [row], [column]][..., None] for row, column in ((-1, 0), (0, -1)))
-    attended, bands = [], {}
-    for start in range(0, S, block):
-        size = min(block, S - start)
-        left, right = max(start - BIAS_REACH, 0), min(start + size + BIAS_REACH, S)
-        near = size, left - (start - BIAS_REACH), right - (start - BIAS_REACH)
-        if near not in bands:
-            bands[near] = mb.const(val=s.const(band[:, :, :size, near[1]:near[2]]))
-        end = (B, heads, width, start + size)
-        queries = q if size == S else mb.slice_by_index(x=q, begin=(0, 0, 0, start), end=end)
-        scores = mb.matmul(x=queries, y=k, transpose_x=True)                                    # (B, heads, size, S)
-        biases = [(left, s.const(far_left)), (right - left, bands[near]), (S - right, s.const(far_right))]
-        biases = [(keys, value) for keys, value in biases if keys]
-        parts = [scores] if len(biases) == 1 else mb.split(x=scores, split_sizes=[n for n, _ in biases], axis=3)
-        parts = [mb.add(x=part, y=value) for part, (_, value) in zip(parts, biases, strict=True)]
-        scores = masked(parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=3), mask)
-        attended.append(mb.matmul(x=v, y=mb.softmax(x=scores, axis=3), transpose_y=True))
-    return join_heads(attended[0] if len(attended) == 1 else mb.concat(values=attended, axis=3))
-
-
-def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMask | None = None, scale: float = 1.0,
-                    name: str | None = None, columns: int | None = None) -> Var:
-    """Normalise, attend, project, add: x (B, C, 1, S), scaled by ``scale``, → the same (principle 7).
-
-    ``columns``: compute only the first ``columns`` outputs; not available with a relative bias.
-    """
-    B, C, *_ = x.shape
-    heads, bias = layer.heads, layer.relative_pos_embeddings
-    y = group_norm(s, x, layer.norm, padding, scale)
-    queries = y
-    if columns is not None:
-        x, queries = (mb.slice_by_index(x=whole, begin=(0, 0, 0, 0), end=(B, C, 1, columns)) for whole in (x, y))
-    q, k, v = (conv(s, source, *part) for source, part in
-               zip((queries, y, y), queries_keys_values(layer.qkv, heads), strict=True))
-    mask = padding and padding.mask
-    y = attention(s, q, k, v, heads, mask) if bias is None else relative_attention(s, q, k, v, heads, bias, mask)
-    return mb.add(x=x, y=linear(s, y, layer.proj_out, scale=scale), **named(name))
+def joined(parts: Sequence[Var], axis: int) -> Var:
+    """``mb.concat``, which takes more than one part."""
+    return parts[0] if len(parts) == 1 else mb.concat(values=parts, axis=axis)
 
 
 def queries_keys_values(layer: nn.Module, heads: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -8,6 +8,7 @@ from functools import partial
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder, RandomLatentConverter
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
+from converters.tortoise.attention_block import attention_block
 
 SCALE = 1 / 4                   # of the residual streams (blocks, principle 7); group norms take squares of any size
 AR_FRAMES = 517                 # of a clip of 132300 samples at 22050 Hz
@@ -46,7 +47,7 @@ def _ar_conditioning(s: Style, mel: Var, *, network: ConditioningEncoder) -> dic
     x = blocks.linear(s, mel, network.init, "init", SCALE)
     for index, block in enumerate(network.attn):
         last = index == len(network.attn) - 1
-        x = blocks.attention_block(s, x, block, None, SCALE, f"attn.{index}", columns=1 if last else None)
+        x = attention_block(s, x, block, None, SCALE, f"attn.{index}", columns=1 if last else None)
     return {"latent": blocks.scaled(s, x, 1 / SCALE)}
 
 
@@ -54,7 +55,7 @@ def _diffusion_conditioning(s: Style, mel: Var, *, network: ContextualEmbedder) 
     first, second, *rest = network
     x = blocks.same_conv(s, blocks.same_conv(s, mel, first, "0"), second, "1", SCALE)
     for index, block in enumerate(rest, 2):
-        x = blocks.attention_block(s, x, block, None, SCALE, str(index))
+        x = attention_block(s, x, block, None, SCALE, str(index))
     return {"latent": blocks.scaled(s, mb.reduce_mean(x=x, axes=[3], keep_dims=True), 1 / SCALE)}
 
 

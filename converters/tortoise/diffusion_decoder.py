@@ -20,6 +20,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, Diffu
 from converters import blocks
 from converters.blocks import PaddingMask
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
+from converters.tortoise.attention_block import attention_block
 
 SCALE = 1 / 32          # of the residual streams (blocks, principle 7): squares of 8000 fit, and squares of 0.1 too
 
@@ -62,7 +63,7 @@ def _condition(s: Style, latents: Var, voice: Var, inside: Var, mean_weight: Var
     first, *rest = network.latent_conditioner
     x = blocks.same_conv(s, latents, first, "latent_conditioner.0", SCALE)
     for index, block in enumerate(rest, 1):
-        x = blocks.attention_block(s, x, block, frames, SCALE, f"latent_conditioner.{index}")
+        x = attention_block(s, x, block, frames, SCALE, f"latent_conditioner.{index}")
     scale, shift = mb.split(x=voice, num_splits=2, axis=1)
     return {"code": blocks.group_norm(s, x, network.code_norm, frames, SCALE, (scale, shift))}
 
@@ -114,7 +115,7 @@ def _integrated(s: Style, x: Var, code: Var, conv: nn.Conv1d, name: str) -> Var:
 
 def _layer(s: Style, x: Var, layer: DiffusionLayer, time: Modulation, frames: PaddingMask, name: str) -> Var:
     x = _res_block(s, x, layer.resblk, time, frames, f"{name}.resblk")
-    return blocks.attention_block(s, x, layer.attn, frames, SCALE, f"{name}.attn")
+    return attention_block(s, x, layer.attn, frames, SCALE, f"{name}.attn")
 
 
 def _res_block(s: Style, x: Var, block: TimestepResBlock, time: Modulation, frames: PaddingMask, name: str) -> Var:

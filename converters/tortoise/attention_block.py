@@ -1,0 +1,98 @@
+"""The attention block of the diffusion decoder and of both conditioning encoders as operations of a Core ML graph.
+
+References: ``AttentionBlock`` and ``RelativePositionBias`` of ``ane.models.tortoise.networks.layers``.
+"""
+
+import numpy as np
+import torch
+
+from ane.models.tortoise.networks.layers import AttentionBlock, RelativePositionBias
+from converters import blocks
+from converters.blocks import PaddingMask
+from converters.coreml.graph import Style, Var, array, mb
+
+QUERY_BLOCK = 96    # queries computed at once in relative attention, which limits the size of scores and stored bias
+BIAS_REACH = 64     # the bias is constant beyond this distance (ane.models.tortoise.networks.layers: from 50 on)
+MASK_SHARE = 0.2    # of the mask: an M1 multiplies what is sliced by 16, and 160,000 would overflow
+MAX_PRODUCTS = 16   # of queries and keys in a layer: for more, compiling would take longer than their scores are worth
+
+
+def attention_block(s: Style, x: Var, layer: AttentionBlock, padding: PaddingMask | None = None, scale: float = 1.0,
+                    name: str | None = None, columns: int | None = None) -> Var:
+    """Normalise, attend, project, add: x (B, C, 1, S), scaled by ``scale``, → the same (principle 7).
+
+    ``columns``: compute only the first ``columns`` outputs; not available with a relative bias.
+    """
+    B, C, *_ = x.shape
+    heads, bias = layer.heads, layer.relative_pos_embeddings
+    y = blocks.group_norm(s, x, layer.norm, padding, scale)
+    queries = y
+    if columns is not None:
+        x, queries = (mb.slice_by_index(x=whole, begin=(0, 0, 0, 0), end=(B, C, 1, columns)) for whole in (x, y))
+    q, k, v = (blocks.conv(s, source, *part) for source, part in
+               zip((queries, y, y), blocks.queries_keys_values(layer.qkv, heads), strict=True))
+    mask = padding and padding.mask
+    y = blocks.attention(s, q, k, v, heads, mask) if bias is None else relative_attention(s, q, k, v, heads, bias, mask)
+    return mb.add(x=x, y=blocks.linear(s, y, layer.proj_out, scale=scale), **blocks.named(name))
+
+
+def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: RelativePositionBias,
+                       mask: Var | None) -> Var:
+    """Attention with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
+
+    The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
+    and side. Softmax does not change when that of the right side is subtracted everywhere; that of the left side is
+    added by further channels of queries and keys, as the mask is, so that no operation passes over all scores for
+    them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
+
+    Args:
+        q, k, v: (B, C, 1, S); q and k are already multiplied by width^−¼ each. mask: (1, 1, 1, S), added to the scores.
+    """
+    q, k, v = (blocks.split_heads(x, heads) for x in (q, k, v))
+    B, _, _, S = q.shape
+    block = min(QUERY_BLOCK, S)
+    groups = blocks.head_groups(heads, B * block * S * np.dtype(s.dtype).itemsize)
+    groups = groups if groups * -(-S // block) <= MAX_PRODUCTS else 1
+    full = array(bias(block + 2 * BIAS_REACH, torch.float32))[None]     # (1, heads, query, key)
+    full -= full[:, :, :1, -1:]
+    q, k = _with_biases(s, q, k, full[:, :, -1:, :1], range(block, S, block), mask)
+    by_group = list(zip(*(blocks.split(x, groups, 1) for x in (q, k, v)), strict=True))
+    attended: list[list[Var]] = [[] for _ in by_group]
+    bands: dict[tuple[int, ...], list[Var]] = {}
+    for start in range(0, S, block):
+        end = min(start + block, S)
+        left, right, first = max(start - BIAS_REACH, 0), min(end + BIAS_REACH, S), start - BIAS_REACH
+        near = end - start, left - first, right - first
+        if near not in bands:
+            band = full[:, :, BIAS_REACH:BIAS_REACH + near[0], near[1]:near[2]]
+            bands[near] = [mb.const(val=s.const(part)) for part in np.split(band, groups, axis=1)]
+        for group, (queries, keys, values) in enumerate(by_group):
+            shape = (*queries.shape[:3], end)
+            some = queries if block == S else mb.slice_by_index(x=queries, begin=(0, 0, 0, start), end=shape)
+            scores = mb.matmul(x=some, y=keys, transpose_x=True)                            # (B, heads, size, S)
+            sizes = [size for size in (left, right - left, S - right) if size]
+            parts = list(mb.split(x=scores, split_sizes=sizes, axis=3)) if sizes[1:] else [scores]
+            parts[min(left, 1)] = mb.add(x=parts[min(left, 1)], y=bands[near][group])
+            weight = mb.softmax(x=blocks.joined(parts, 3), axis=3)
+            attended[group].append(mb.matmul(x=values, y=weight, transpose_y=True))
+    return blocks.join_heads(blocks.joined([blocks.joined(group, 3) for group in attended], 1))
+
+
+def _with_biases(s: Style, q: Var, k: Var, far_left: np.ndarray, starts: range, mask: Var | None) -> tuple[Var, Var]:
+    """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far_left``
+    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before a block of queries that begins at one of ``starts``."""
+    B, heads, _, S = q.shape
+    ones = np.ones((B, heads, len(starts) + 1, S), np.float32)
+    here = np.arange(S)
+    for row, start in enumerate(starts):
+        ones[:, :, row] = (here >= start) & (here < start + starts[0])
+    if mask is None and not starts:
+        return q, k
+    keys = []
+    if starts:
+        before = np.broadcast_to(here < np.array(starts)[:, None] - BIAS_REACH, ones[:, :, :-1].shape)
+        keys.append(mb.mul(x=s.const(before.astype(np.float32)), y=s.const(far_left)))
+    if mask is not None:
+        keys.append(mb.mul(x=mask, y=s.const(MASK_SHARE * ones[:, :, -1:])))
+    queries = ones[:, :, :-1] if mask is None else ones
+    return mb.concat(values=[q, s.const(queries)], axis=2), mb.concat(values=[k, *keys], axis=2)
