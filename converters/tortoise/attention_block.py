@@ -41,9 +41,8 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     """Attention with a bias by relative position, in blocks of queries and groups of heads (principle 5, by matmul).
 
     The full bias (heads, S, S) would take 150 MB a layer at S = 2176. Beyond ``BIAS_REACH`` it is constant per head
-    and side. Softmax does not change when that of the right side is subtracted everywhere; that of the left side is
-    added by further channels of queries and keys, as the mask is, so that no operation passes over all scores for
-    them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
+    and side, and added by further channels of queries and keys, as the mask is, so that no operation passes over all
+    scores for them. Only the band between is stored, (heads, block, block + 2·BIAS_REACH), which all blocks share.
 
     Args:
         q, k, v: (B, C, 1, S); q and k are already multiplied by width^−¼ each. mask: (1, 1, 1, S), added to the scores.
@@ -54,8 +53,7 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     groups = blocks.head_groups(heads, B * block * S * np.dtype(s.dtype).itemsize)
     groups = groups if groups * -(-S // block) <= MAX_PRODUCTS else 1
     full = array(bias(block + 2 * BIAS_REACH, torch.float32))[None]     # (1, heads, query, key)
-    full -= full[:, :, :1, -1:]
-    q, k = _with_biases(s, q, k, full[:, :, -1:, :1], range(block, S, block), mask)
+    q, k = _with_biases(s, q, k, (full[:, :, -1:, :1], full[:, :, :1, -1:]), block, mask)
     by_group = list(zip(*(blocks.split(x, groups, 1) for x in (q, k, v)), strict=True))
     attended: list[list[Var]] = [[] for _ in by_group]
     bands: dict[tuple[int, ...], list[Var]] = {}
@@ -78,21 +76,26 @@ def relative_attention(s: Style, q: Var, k: Var, v: Var, heads: int, bias: Relat
     return blocks.join_heads(blocks.joined([blocks.joined(group, 3) for group in attended], 1))
 
 
-def _with_biases(s: Style, q: Var, k: Var, far_left: np.ndarray, starts: range, mask: Var | None) -> tuple[Var, Var]:
-    """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far_left``
-    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before a block of queries that begins at one of ``starts``."""
+def _with_biases(s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], block: int,
+                 mask: Var | None) -> tuple[Var, Var]:
+    """q and k (B, heads, width, S) with channels whose products are ``mask``, if there is one, and ``far``
+    (1, heads, 1, 1) for keys more than ``BIAS_REACH`` before and after a block of queries."""
     B, heads, _, S = q.shape
-    ones = np.ones((B, heads, len(starts) + 1, S), np.float32)
-    here = np.arange(S)
-    for row, start in enumerate(starts):
-        ones[:, :, row] = (here >= start) & (here < start + starts[0])
-    if mask is None and not starts:
-        return q, k
-    keys = []
-    if starts:
-        before = np.broadcast_to(here < np.array(starts)[:, None] - BIAS_REACH, ones[:, :, :-1].shape)
-        keys.append(mb.mul(x=s.const(before.astype(np.float32)), y=s.const(far_left)))
+    starts, here = np.arange(0, S, block)[:, None], np.arange(S)
+
+    def rows(values: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(values, (B, heads, len(values), S)).astype(np.float32)
+
+    queries, keys = [], []
+    if len(starts) > 1:
+        sides = rows(here < starts - BIAS_REACH), rows(here >= starts + block + BIAS_REACH)
+        queries.append(rows((here >= starts) & (here < starts + block)))
+        keys.append(mb.add(**{key: mb.mul(x=s.const(side), y=s.const(bias))
+                              for key, side, bias in zip("xy", sides, far, strict=True)}))
     if mask is not None:
-        keys.append(mb.mul(x=mask, y=s.const(MASK_SHARE * ones[:, :, -1:])))
-    queries = ones[:, :, :-1] if mask is None else ones
-    return mb.concat(values=[q, s.const(queries)], axis=2), mb.concat(values=[k, *keys], axis=2)
+        queries.append(rows(np.ones((1, S))))
+        keys.append(mb.mul(x=mask, y=s.const(MASK_SHARE * queries[-1])))
+    if not keys:
+        return q, k
+    return (mb.concat(values=[q, s.const(np.concatenate(queries, axis=2))], axis=2),
+            mb.concat(values=[k, *keys], axis=2))
