@@ -20,7 +20,7 @@ from ane.bundles.bundle import Bundle, write_bundle
 from ane.bundles.entries import assemble
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages, read_section, sections_of
-from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout, shape_text
+from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS
@@ -233,10 +233,6 @@ def test_a_tensor_keeps_its_type_unless_it_has_64_bits():
     types = {kind: assemble(("a",), {"a": torch.zeros(2, dtype=kind)}).dtype
              for kind in (torch.float64, torch.float16, torch.int64)}
     assert types == {torch.float64: torch.float32, torch.float16: torch.float16, torch.int64: torch.int64}
-
-
-def test_a_shape_in_a_message():
-    assert (shape_text((1024, 80, 1)), shape_text(())) == ("1024×80×1", "a single number")
 
 
 def test_a_bundle_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

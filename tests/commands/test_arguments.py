@@ -116,13 +116,6 @@ def test_without_a_terminal_progress_is_a_plain_line_every_few_seconds():
     assert output.getvalue().splitlines() == [f"versions spoken: {done} of 10" for done in (2, 4, 6, 8, 10)]
 
 
-def test_progress_that_is_not_shown_prints_nothing():
-    output = io.StringIO()
-    with ProgressDisplay(Console(file=output), shown=False, clock=lambda: 1e9) as progress:
-        progress.update("decode", 1, 10, "")
-    assert output.getvalue() == ""
-
-
 def findings(capsys) -> dict[str, dict]:
     status = main(["doctor", "--json"])
     report = json.loads(capsys.readouterr().out)

@@ -4,12 +4,10 @@ import json
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import soundfile
 
 import ane
-from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
 from ane.cli import main
@@ -76,25 +74,6 @@ def test_lines_and_json(bundle, files, capsys):
     assert facts[0]["speed"] == 1.0
     assert not {"seed", "voice", "codes", "preset"} & set(facts[0])
     assert (files / "x-2.wav").is_file()
-
-
-def test_lines_share_passes(bundle, files, monkeypatch):
-    """Nine lines take two calls of each side of FastSpeech, of eight lines and of one, and sound as each does alone."""
-    lines = [f"This is line {number}." for number in range(9)]
-    (files / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    calls, run = [], TorchBackend.run
-
-    def counted(self, stage, **inputs):
-        calls.append((stage, len(next(iter(inputs.values())))))
-        return run(self, stage, **inputs)
-
-    monkeypatch.setattr(TorchBackend, "run", counted)
-    assert main(["say", "-f", "text.txt", "--lines", "--bundle", "./bundle", "-o", "x.wav"]) == 0
-    assert [call for call in calls if call[0] != "vocoder"] == [("text", 8), ("text", 1), ("mel", 8), ("mel", 1)]
-    assert main(["say", lines[3], "--bundle", "./bundle", "-o", "alone.wav"]) == 0
-    together, alone = (soundfile.read(files / name)[0] for name in ("x-4.wav", "alone.wav"))
-    assert len(together) == len(alone)
-    assert np.abs(together - alone).max() < 1e-3
 
 
 @pytest.mark.parametrize(("command", "fault"), rows(__file__, "refusals_of_models.tsv", "FastSpeech"))

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from ane.cli import main
 from ane.models.kitten import model_files, synthesizer
 from ane.models.kitten.settings import KittenSettings
 from tests.commands.conftest import Complain
-from tests.models.kitten.kitten_model import VOICES, kitten_speaker, letters, write_kitten_model
+from tests.models.kitten.kitten_model import kitten_speaker, letters, write_kitten_model
 from tests.tables import rows
 
 
@@ -34,12 +33,6 @@ def test_import_states_the_hashes(tmp_path: Path) -> None:
     assert (manifest["model"], manifest["name"]) == ("kitten", "kitty")
     hashes = {record["file"]: record["sha256"] for record in manifest["files"].values()}
     assert manifest["source"]["files"] == hashes
-
-
-def test_say_writes_a_file(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["say", "Hello. Is it you?", "--bundle", bundle, "-v", "Bella", "--speed", "1.2", "-o", "a.wav"]) == 0
-    assert "s of speech → a.wav" in capsys.readouterr().err
-    assert soundfile.info("a.wav").samplerate == 24000
 
 
 def test_the_json_document_is_that_of_every_family(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,12 +83,6 @@ def test_a_streamed_text_is_as_long_as_a_whole_one(bundle: str, monkeypatch: pyt
     assert soundfile.info("a.wav").frames == soundfile.info("b.wav").frames
 
 
-def test_a_question_mark_lists_the_voices(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["say", "-v", "?", "--bundle", bundle]) == 0
-    assert capsys.readouterr().out == f"Bella, {VOICES[0]}, {VOICES[1]}\n"
-
-
 @pytest.mark.parametrize(("command", "message"), rows(__file__, "refusals_of_models.tsv", "KittenTTS"))
 def test_what_cannot_be_done_is_refused(complain: Complain, command: str, message: str) -> None:
     output = ["-o", "a.wav"] if command.startswith("say") and "explain" not in command else []
@@ -107,12 +94,3 @@ def test_pauses_and_the_lexicon_are_heeded(bundle: str) -> None:
     assert main(["say", "Is it me and him?", "--bundle", bundle, "-o", "a.wav"]) == 0
     assert main(["say", "Is it you? [pause:1s]", "--lexicon", "words.tsv", "--bundle", bundle, "-o", "b.wav"]) == 0
     assert soundfile.info("b.wav").frames == soundfile.info("a.wav").frames + 24000
-
-
-def test_a_book_is_narrated(bundle: str, succeed: Callable[..., str], complain: Complain) -> None:
-    Path("book.txt").write_text("One line.\n\nAnother line.\n", encoding="utf-8")
-    command = ["read", "book.txt", "-o", "book.wav", "--bundle", bundle, "-v", "Bella"]
-    assert main(command) == 0
-    assert soundfile.info("book.wav").samplerate == 24000
-    assert "2 of 2 chunks spoken now" in succeed(*command, "--speed", "1.5")
-    assert "--seed has no effect on KittenTTS models" in complain(*command, "--seed", "1")

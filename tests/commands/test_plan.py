@@ -72,11 +72,6 @@ def test_the_plan_begins_with_a_sentence_a_chip_and_fits_100_columns(run, step, 
         assert column in " ".join(" ".join(lines).split()), "each column is explained"
 
 
-def test_json_goes_to_standard_output_alone(run, step):
-    report = json.loads(run(step, "--json", "-"))
-    assert len(report["functions"]) == 1
-
-
 def test_nothing_is_cut_off_in_a_narrow_terminal(run, step, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert "…" not in run(step, "--chip", "M1")

@@ -24,29 +24,15 @@ def test_random_weights_are_reported(random_bundle, succeed):
     assert "random weights" in succeed("say", "hello", *SHORT, "--bundle", random_bundle, "-o", "noise.wav")
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [(".wav", "WAV"), (".flac", "FLAC"), (".mp3", "MP3"), (".ogg", "OGG")])
-def test_the_suffix_chooses_the_format(workplace, suffix, kind):
-    assert main(["say", "hello", *SHORT, "-o", f"out{suffix}"]) == 0
-    info = soundfile.info(workplace / f"out{suffix}")
-    assert info.format == kind or kind in info.format
-    assert info.samplerate == 24000
-
-
 def test_text_comes_from_a_file_or_standard_input(workplace, monkeypatch):
     (workplace / "text.txt").write_text("hello", encoding="utf-8")
     assert main(["say", "-f", "text.txt", *SHORT, "-o", "file.wav"]) == 0
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
     assert main(["say", "-f", "-", *SHORT, "-o", "stdin.wav"]) == 0
     assert main(["say", "hello", *SHORT, "-o", "argument.wav"]) == 0
-    files = [(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument")]
-    assert files[0] == files[1] == files[2]
-
-
-def test_text_is_read_from_a_pipe_without_being_asked_for(workplace, python):
-    command = [python, "-m", "ane", "say", *SHORT, "-o"]
-    subprocess.run([*command, "pipe.wav"], input=b"hello there", cwd=workplace, timeout=300, check=True)
-    assert main(["say", "hello", "there", *SHORT, "-o", "words.wav"]) == 0
-    assert (workplace / "pipe.wav").read_bytes() == (workplace / "words.wav").read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+    assert main(["say", *SHORT, "-o", "pipe.wav"]) == 0, "a pipe is read without being asked for"
+    assert len({(workplace / f"{name}.wav").read_bytes() for name in ("file", "stdin", "argument", "pipe")}) == 1
 
 
 def test_a_question_mark_lists_voices_and_presets(capsys):

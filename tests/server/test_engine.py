@@ -15,7 +15,7 @@ import torch
 
 from ane.server.engine import Engine, calls_at_a_time
 from ane.server.errors import BusyError, ClientGoneError, DeadlineError
-from ane.server.jobs import URGENT, Job, Waits
+from ane.server.jobs import Job, Waits
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
@@ -375,7 +375,3 @@ async def test_the_thread_uses_no_processor_while_there_is_nothing_to_do(engine)
 @engine_of(threads=3)
 async def test_the_thread_of_the_models_has_the_threads_that_it_was_given(engine):
     assert await received(engine.submit(lambda job: job.put(torch.get_num_threads()))) == [3]
-
-
-def test_a_stream_is_urgent_before_its_listener_hears_a_gap():
-    assert 0 < URGENT < 1

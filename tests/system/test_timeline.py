@@ -150,21 +150,6 @@ def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
     assert timeline.seconds_by_phase() == {"decode": 3}        # two items and the end
 
 
-def test_a_recorded_source_is_closed_with_its_reader():
-    closed = []
-
-    def items() -> Iterator[int]:
-        try:
-            yield 1
-        finally:
-            closed.append(True)
-
-    reader = Timeline().record_each("decode", items())
-    next(reader)
-    reader.close()
-    assert closed == [True]
-
-
 def test_the_text_is_ready_at_the_start_unless_it_is_marked_later():
     timeline = Timeline(clock())
     assert timeline.text_ready == 0
@@ -198,8 +183,3 @@ def test_a_source_is_closed_however_the_block_ends():
     with pytest.raises(ValueError, match="half"), closing_source(source):
         raise ValueError("half")
     assert closed == [True, True]
-
-
-def test_a_source_that_cannot_be_closed_is_left_alone():
-    with closing_source([1, 2]) as nothing:
-        assert nothing is None

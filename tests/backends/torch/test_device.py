@@ -13,7 +13,7 @@ import torch
 from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import TorchBackend, choose_precision
-from ane.backends.torch.device import ConvolutionPrecision, choose_device, return_freed_memory, torch_memory_errors
+from ane.backends.torch.device import ConvolutionPrecision, choose_device, torch_memory_errors
 from ane.bundles import open_model
 from ane.cli import main
 from ane.system.errors import UserError
@@ -146,15 +146,6 @@ def test_running_out_of_memory_while_a_graph_is_recorded_is_reported():
 def test_other_errors_are_raised_unchanged():
     with pytest.raises(RuntimeError, match="illegal memory access"), torch_memory_errors():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-
-def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
-    given = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
-    return_freed_memory(torch.device("cpu"))
-    assert given == []
-    return_freed_memory(CUDA)
-    assert given == ["cuda"]
 
 
 PAGE_FAULTS = """

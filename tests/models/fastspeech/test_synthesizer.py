@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
-from ane.models.fastspeech.text import halve, split_into_symbols
 from ane.models.vocoders.streaming import FIRST_LENGTHS
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text.passages import Delivery, Passage
 
 TEXT = "The more you buy, the more you save."
 LONG = "This sentence is one of several. " * 6
@@ -132,21 +130,6 @@ def test_pauses_and_ssml_change_single_chunks(synthesizer):
     assert sum(mel.shape[1] for mel in slow_mels) == pytest.approx(2 * plain.mels[0].shape[1], rel=0.1)
     np.testing.assert_allclose(last, plain.mels[0], atol=1e-4)
     np.testing.assert_allclose(np.concatenate(list(synthesizer.stream(ssml, settings=NO_PAUSE))), slow.audio, atol=1e-4)
-
-
-def test_parts_of_a_chunk_share_its_delivery(synthesizer):
-    [chunk] = split_into_symbols([Passage("one two three four five six", 1.0, speed=1.5)], None, 100)
-    parts = halve(chunk, 100)
-    assert [part.delivery for part in parts] == [Delivery(1.5), *[Delivery(1.5, after=1.0)] * (len(parts) - 1)]
-    assert len(parts) == 2
-
-
-def test_a_text_that_arrives_incrementally_is_spoken_whole(synthesizer):
-    text = "The more you buy, the more you save. It is so."
-    stream = synthesizer.feed(iter(text), settings=NO_PAUSE)
-    audio = np.concatenate(list(stream))
-    assert "".join(stream.chunks).replace(" ", "") == text.replace(" ", "")
-    assert (len(audio), stream.facts["speed"]) == (stream.facts["frames"] * HOP, 1.0)
 
 
 def test_a_word_lasts_as_long_as_its_symbols(synthesizer):

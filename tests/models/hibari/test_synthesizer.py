@@ -120,25 +120,12 @@ def test_pauses_and_respellings(voice):
     assert np.array_equal(respelled.audio, voice.speak("win.").audio)
 
 
-def test_a_text_that_arrives_in_pieces_has_the_words_of_the_whole(voice):
-    pieces = list(voice.feed(["The child", "ren were play", "ing. They ", "went home."]))
-    assert sum(map(len, pieces)) == pytest.approx(len(voice.speak("The children were playing. They went home.").audio),
-                                                  rel=0.2)
-
-
 def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
     assert len(voice.speak("one and two and three and " * 30).chunks) >= 3
     with pytest.raises(UserError, match="allow it to be split"):
         voice.speak("one and two and three and " * 30, settings=HibariSettings(split=None))
     with pytest.raises(UserError):
         voice.speak("…")
-
-
-def test_a_setting_out_of_range_and_an_option_without_effect_are_refused(voice):
-    with pytest.raises(UserError, match="speed must be"):
-        voice.speak("Hello.", speed=5.0)
-    with pytest.raises(UserError, match="voice has no effect"):
-        voice.speak("Hello.", voice="michael")
 
 
 def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):

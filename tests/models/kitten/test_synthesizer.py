@@ -108,15 +108,6 @@ def test_a_stream_joins_to_the_whole(folder: Path) -> None:
     assert set(stream.seconds_by_phase) == set(whole.seconds_by_phase) == {"phonemes", "synthesis"}
 
 
-def test_a_closed_stream_computes_no_further_chunk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, runs = GraphFunction.__call__, []
-    monkeypatch.setattr(GraphFunction, "__call__", lambda self, **inputs: (runs.append(1), run(self, **inputs))[1])
-    stream = kitten_speaker(folder, 2).stream(sentences(15), settings=PUBLISHED)
-    next(stream)
-    stream.close()
-    assert len(runs) <= 4
-
-
 @pytest.mark.parametrize(("text", "message"), [
     ("", "there is nothing to say: the text is empty"), (" \n ", "the text is empty"),
     ("... ?! —", "there is nothing to say in '... \\?! —'"), ("<b></b>", "there is nothing to say"),
@@ -125,9 +116,6 @@ def test_a_closed_stream_computes_no_further_chunk(folder: Path, monkeypatch: py
 def test_text_without_speech_is_one_clear_line(folder: Path, text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         kitten_speaker(folder).speak(text)
-
-
-def test_published_marks_only_are_nothing_to_say(folder: Path) -> None:
     with pytest.raises(UserError, match="nothing to say"):
         kitten_speaker(folder).speak("...!", settings=PUBLISHED)
 
