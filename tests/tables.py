@@ -5,6 +5,7 @@ begins with # and a space begins a section and names it; ## begins a comment.
 """
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
@@ -13,6 +14,11 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 def unescaped(cell: str) -> str:
     return re.sub(r"\\(?:([ntr\\])|u([0-9a-f]{4}))",
                   lambda found: ESCAPES[found[1]] if found[1] else chr(int(found[2], 16)), cell)
+
+
+def differences(read: Callable[..., object], table: Iterable[Sequence[str]]) -> list[tuple[object, ...]]:
+    """The rows, each with what ``read`` makes of its cells but the last, for which that is not the last cell."""
+    return [(*row, found) for row in table if (found := read(*row[:-1])) != row[-1]]
 
 
 def rows(beside: str, name: str, section: str) -> list[tuple[str, ...]]:

@@ -138,22 +138,27 @@ class Disturbed:
 
     Attributes:
         work: does it in a folder, or what is left of it. state: what must be equal after every interruption.
-        prepare: puts there what is there before. lost: what is missing after an interruption, or None.
+        prepare: puts there what is there before. lost: called after an interruption; returns a function of what the
+            next run of ``work`` returns, which says what was lost, or None.
     """
 
     name: str
     work: Callable[[Path], object]
     state: Callable[[Path], dict[str, Any]]
     prepare: Callable[[Path], object] = lambda folder: None
-    lost: Callable[[Path], str | None] = lambda folder: None
+    lost: Callable[[Path], Callable[[Any], str | None]] = lambda folder: lambda returned: None
 
 
 def narrating() -> Disturbed:
-    def lost(folder: Path) -> str | None:
+    def lost(folder: Path) -> Callable[[Any], str | None]:
         """Every chunk that was finished is kept, and no other is spoken again."""
-        kept, spoken = finished(folder), whole_run(folder)
-        chunks = len(sounds(folder / "book.wav.job"))
-        return f"{kept} chunks were finished and {spoken} spoken again" if kept + spoken != chunks else None
+        kept = finished(folder)
+
+        def judge(spoken: int) -> str | None:
+            chunks = len(sounds(folder / "book.wav.job"))
+            return f"{kept} chunks were finished and {spoken} spoken again" if kept + spoken != chunks else None
+
+        return judge
 
     return Disturbed("narration", whole_run, narration_state, lost=lost)
 
@@ -191,14 +196,15 @@ def bundle_state(folder: Path) -> dict[str, Any]:
     return {"names": names_in(folder), "bundle": (folder / "out" / "bundle.json").read_text()}
 
 
-def no_bundle_left(folder: Path) -> str | None:
+def no_bundle_left(folder: Path) -> Callable[[Any], str | None]:
     """The one that was there before, or the new one, is intact somewhere."""
     for path in [folder / "out", *(file.parent for file in folder.rglob("bundle.json"))]:
         try:
-            return Bundle(path).verify()
+            Bundle(path).verify()
+            return lambda returned: None
         except UserError:
             continue
-    return "no intact bundle is left"
+    return lambda returned: "no intact bundle is left"
 
 
 def importing(model: Any) -> Disturbed:
@@ -231,10 +237,10 @@ def interrupt(counter: FaultCounter, scenario: Disturbed, folder: Path, expected
     try:
         if ended == 0 and scenario.state(folder) != expected:
             return "the disturbed run ended with status 0, and its files are wrong"
-        lost = scenario.lost(folder)
+        judge = scenario.lost(folder)
+        lost = judge(scenario.work(folder))
         if lost:
             return lost
-        scenario.work(folder)
         found = scenario.state(folder)
     except (UserError, OSError) as error:
         return f"the next run failed: {error}"
