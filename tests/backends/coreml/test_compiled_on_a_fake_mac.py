@@ -1,7 +1,5 @@
 """Compiled packages and where their operations run, on a stand-in for Core ML."""
 
-# ruff: noqa: F811  fixtures are imported
-
 import multiprocessing
 import os
 import shutil
@@ -20,16 +18,7 @@ from ane.commands.placement import NEURAL_ENGINE, function_placement
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
-from tests.backends.coreml.mac_fixtures import (  # noqa: F401  # noqa: F401
-    M2,
-    RecordingTools,
-    api,
-    mac,
-    package,
-    packages,
-    run,
-    unguarded_mac,
-)
+from tests.backends.coreml.mac_fixtures import RecordingTools, run
 from tests.backends.coreml.native import Order
 from tests.backends.coreml.packages import X, save_two_functions
 

@@ -1,7 +1,5 @@
 """The stand-in of coremltools' native module under coremltools' own Python: what it refuses is what Core ML refuses."""
 
-# ruff: noqa: F811  fixtures are imported
-
 import gc
 import shutil
 from pathlib import Path
@@ -9,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.backends.coreml.mac_fixtures import unguarded_mac  # noqa: F401
 from tests.backends.coreml.packages import X, save_two_functions
 
 

@@ -1,7 +1,5 @@
 """``CoreMLRuntime`` on a fake of Core ML, and the calls that ``CoreMLTools`` makes."""
 
-# ruff: noqa: F811  fixtures are imported
-
 import gc
 import re
 import sys
@@ -20,16 +18,7 @@ from ane.backends.packaged.probes import FILE, FunctionProbe, write_probes
 from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
-from tests.backends.coreml.mac_fixtures import (  # noqa: F401
-    M2,
-    api,
-    forked_trials,
-    mac,
-    package,
-    packages,
-    run,
-    unguarded_mac,
-)
+from tests.backends.coreml.mac_fixtures import M2, run
 from tests.backends.coreml.packages import X, save_two_functions
 
 # --- loaded once
