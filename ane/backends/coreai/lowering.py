@@ -1,7 +1,8 @@
-"""MIL ops as operations of Core AI's dialect: one small function per op, named as the op in coremltools' documentation.
+"""MIL ops as operations of Core AI's dialect: a row or a small function per op, as in ``ane.backends.mil``.
 
-A parameter annotated ``Value`` takes a value of the graph, every other one a constant. Core AI has no layer norm, no
-padding or bias in convolutions and no transposing matmul, so those become several operations.
+A parameter annotated ``Value`` takes a value of the graph, as one of a row does that is not among ``KINDS``; others take
+a constant. Core AI has no layer norm, no padding or bias in convolutions and no transposing matmul, so those become
+several operations.
 """
 
 import math
@@ -12,7 +13,7 @@ import numpy as np
 from coreai.authoring import Value
 from coreai.authoring.constant import constant
 
-from ane.backends.mil.registry import Bools, Ints, Kernel
+from ane.backends.mil.registry import Bools, Ints, Kernel, rows
 
 Values = tuple[Value, ...]
 
@@ -56,35 +57,30 @@ BINARY = {
 }
 
 
-def _unary(operation: Callable) -> Callable:
-    def lower(x: Value) -> Value:
-        return operation(x)
-    return lower
+LOWERINGS |= rows(UNARY, lambda operation: lambda x: operation(x))
+LOWERINGS |= rows(BINARY, lambda operation: lambda x, y: operation(x, y))
+LOWERINGS |= rows({
+    "square": lambda x: ca.mul(x, x),
+    "rsqrt": lambda x, epsilon=1e-12: ca.rsqrt(ca.broadcasting_add(x, number(x, epsilon))),
+    "clip": lambda x, alpha, beta: ca.broadcasting_minimum(ca.broadcasting_maximum(x, number(x, alpha)),
+                                                           number(x, beta)),
+    "select": lambda cond, a, b: ca.broadcasting_where(cond, a, b),
+    "cast": lambda x, dtype: x,         # every result is brought to its declared dtype, here ``dtype``
+    "identity": lambda x: x,
+    "softmax": lambda x, axis=-1: ca.softmax(x, axis % x.type.rank),
+    "matmul": lambda x, y, transpose_x=False, transpose_y=False: ca.broadcasting_batch_matmul(
+        swapped(x) if transpose_x else x, swapped(y) if transpose_y else y),
+    "transpose": lambda x, perm: ca.transpose(x, counts([axis % x.type.rank for axis in perm])),
+    "expand_dims": lambda x, axes: ca.expand_dims(x, sorted(axis % (x.type.rank + len(axes)) for axis in axes)),
+    "squeeze": lambda x, axes: ca.shrink_dims(x, sorted(axis % x.type.rank for axis in axes)),
+    "tile": lambda x, reps: ca.tile(x, counts(reps)),
+})
 
 
-def _binary(operation: Callable) -> Callable:
-    def lower(x: Value, y: Value) -> Value:
-        return operation(x, y)
-    return lower
-
-
-LOWERINGS |= {name: Kernel(_unary(operation)) for name, operation in UNARY.items()}
-LOWERINGS |= {name: Kernel(_binary(operation)) for name, operation in BINARY.items()}
-
-
-@lowering
-def square(x: Value) -> Value:
-    return ca.mul(x, x)
-
-
-@lowering
-def rsqrt(x: Value, epsilon: float = 1e-12) -> Value:
-    return ca.rsqrt(ca.broadcasting_add(x, number(x, epsilon)))
-
-
-@lowering
-def clip(x: Value, alpha: float, beta: float) -> Value:
-    return ca.broadcasting_minimum(ca.broadcasting_maximum(x, number(x, alpha)), number(x, beta))
+def swapped(x: Value) -> Value:
+    """``x`` with its last two axes exchanged."""
+    *rest, rows, columns = range(x.type.rank)
+    return ca.transpose(x, counts([*rest, columns, rows]))
 
 
 @lowering
@@ -101,51 +97,29 @@ def gelu(x: Value, mode: str = "EXACT") -> Value:
     return ca.gelu(x, approximate="tanh" if mode == "TANH_APPROXIMATION" else "none")
 
 
-@lowering
-def select(cond: Value, a: Value, b: Value) -> Value:
-    return ca.broadcasting_where(cond, a, b)
-
-
-@lowering
-def cast(x: Value, dtype: str) -> Value:
-    """Nothing to do: every result is brought to its declared dtype, here ``dtype``."""
-    return x
-
-
-@lowering
-def identity(x: Value) -> Value:
-    return x
-
-
-# Norms, softmax and reductions
+# Norms and reductions
 
 @lowering
 def layer_norm(x: Value, axes: Ints, gamma: Value | None = None, beta: Value | None = None,
                epsilon: float = 1e-5) -> Value:
     centred = ca.broadcasting_sub(x, ca.reduce_mean(x, list(axes)))
     variance = ca.reduce_mean(ca.mul(centred, centred), list(axes))
-    x = ca.broadcasting_mul(centred, rsqrt(variance, epsilon))
+    x = ca.broadcasting_mul(centred, ca.rsqrt(ca.broadcasting_add(variance, number(variance, epsilon))))
     shape = [size if axis in axes or axis - x.type.rank in axes else 1 for axis, size in enumerate(shape_of(x))]
     if gamma is not None:
         x = ca.broadcasting_mul(x, ca.reshape(gamma, shape))
     return x if beta is None else ca.broadcasting_add(x, ca.reshape(beta, shape))
 
 
-@lowering
-def softmax(x: Value, axis: int = -1) -> Value:
-    return ca.softmax(x, axis % x.type.rank)
+def reduced(operation: Callable, x: Value, axes: Ints | None, keep_dims: bool) -> Value:
+    axes = tuple(axis % x.type.rank for axis in (range(x.type.rank) if axes is None else axes))
+    result = operation(x, list(axes))
+    return result if keep_dims else ca.shrink_dims(result, list(axes))
 
 
-def _reduction(operation: Callable) -> Callable:
-    def lower(x: Value, axes: Ints | None = None, keep_dims: bool = False) -> Value:
-        axes = tuple(axis % x.type.rank for axis in (range(x.type.rank) if axes is None else axes))
-        result = operation(x, list(axes))
-        return result if keep_dims else ca.shrink_dims(result, list(axes))
-    return lower
-
-
-LOWERINGS |= {f"reduce_{name}": Kernel(_reduction(operation)) for name, operation in {
-    "max": ca.reduce_max, "mean": ca.reduce_mean, "min": ca.reduce_min, "sum": ca.reduce_sum}.items()}
+LOWERINGS |= rows({"reduce_max": ca.reduce_max, "reduce_mean": ca.reduce_mean, "reduce_min": ca.reduce_min,
+                   "reduce_sum": ca.reduce_sum},
+                  lambda operation: lambda x, axes=None, keep_dims=False: reduced(operation, x, axes, keep_dims))
 
 
 # Convolutions and products
@@ -183,19 +157,8 @@ def _biased(x: Value, bias: Value | None) -> Value:
 
 @lowering
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
-    product = ca.broadcasting_batch_matmul(x, _swapped(weight))
+    product = ca.broadcasting_batch_matmul(x, swapped(weight))
     return product if bias is None else ca.broadcasting_add(product, bias)
-
-
-@lowering
-def matmul(x: Value, y: Value, transpose_x: bool = False, transpose_y: bool = False) -> Value:
-    return ca.broadcasting_batch_matmul(_swapped(x) if transpose_x else x, _swapped(y) if transpose_y else y)
-
-
-def _swapped(x: Value) -> Value:
-    """``x`` with its last two axes exchanged."""
-    *rest, rows, columns = range(x.type.rank)
-    return ca.transpose(x, counts([*rest, columns, rows]))
 
 
 @lowering
@@ -231,33 +194,12 @@ def split(x: Value, axis: int, num_splits: int | None = None, split_sizes: Ints 
 
 
 @lowering
-def transpose(x: Value, perm: Ints) -> Value:
-    return ca.transpose(x, counts([axis % x.type.rank for axis in perm]))
-
-
-@lowering
 def reshape(x: Value, shape: Ints) -> Value:
     """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
     sizes = [shape_of(x)[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)]
     if -1 in sizes:
         sizes[sizes.index(-1)] = -math.prod(shape_of(x)) // math.prod(sizes)
     return ca.reshape(x, sizes)
-
-
-@lowering
-def expand_dims(x: Value, axes: Ints) -> Value:
-    rank = x.type.rank + len(axes)
-    return ca.expand_dims(x, sorted(axis % rank for axis in axes))
-
-
-@lowering
-def squeeze(x: Value, axes: Ints) -> Value:
-    return ca.shrink_dims(x, sorted(axis % x.type.rank for axis in axes))
-
-
-@lowering
-def tile(x: Value, reps: Ints) -> Value:
-    return ca.tile(x, counts(reps))
 
 
 @lowering

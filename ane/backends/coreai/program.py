@@ -9,10 +9,11 @@ from coreai._compiler.ir import ArrayAttr, DictAttr, StringAttr
 from coreai.authoring import Value
 from coreai.authoring.constant import constant
 from coreai.authoring.graph_builder import GraphOp
+from torch import Tensor
 
 from ane.backends.coreai.lowering import LOWERINGS, Values, dtype_of, shape_of
 from ane.backends.mil.package import Package, ProgramFunction, ProgramOp
-from ane.backends.mil.registry import CONVERTERS
+from ane.backends.mil.registry import CONVERTERS, Tensors
 from ane.backends.mil.values import DTYPES, Constant, TensorType
 from ane.system.errors import UserError
 
@@ -95,9 +96,9 @@ class GraphWriter:
         for key, parts in op.arguments.items():
             if key not in kinds:
                 raise TypeError(f"its argument {key}")
-            if kinds[key] is Values:
+            if kinds[key] in (Values, Tensors):
                 arguments[key] = tuple(map(self._value, parts))
-            elif kinds[key] is Value:
+            elif kinds[key] in (Value, Tensor):
                 arguments[key] = self._value(parts[0])
             else:
                 part = self.function.constants.get(parts[0]) if isinstance(parts[0], str) else parts[0]

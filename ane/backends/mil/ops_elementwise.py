@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.mil.registry import Ints, Rounding, op
+from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
 
 BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "real_div": torch.true_divide, "pow": torch.pow,
@@ -26,7 +26,6 @@ UNARY = {
     "tan": torch.tan, "tanh": torch.tanh,
 }
 
-
 REDUCTIONS = {
     "reduce_sum": torch.sum, "reduce_mean": lambda x, *how: x.float().mean(*how), "reduce_max": torch.amax,
     "reduce_min": torch.amin, "reduce_sum_square": lambda x, *how: x.square().sum(*how),
@@ -34,78 +33,32 @@ REDUCTIONS = {
     "reduce_log_sum": lambda x, *how: x.sum(*how).log(), "reduce_log_sum_exp": torch.logsumexp,
 }
 
-
-def _binary(function):
-    def compute(x: Tensor, y: Tensor) -> Tensor:
-        return function(x, y)
-    return compute
-
-
-def _unary(function):
-    def compute(x: Tensor) -> Tensor:
-        return function(x)
-    return compute
-
-
-def _reduction(function):
-    def compute(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) -> Tensor:
-        return function(x, tuple(range(x.ndim)) if axes is None else axes, keep_dims)
-    return compute
-
-
-for _table, _kernel in ((BINARY, _binary), (UNARY, _unary), (REDUCTIONS, _reduction)):
-    for _name, _function in _table.items():
-        op(_kernel(_function), name=_name)
-
-
-@op
-def inverse(x: Tensor, epsilon: float = 1e-4) -> Tensor:
-    return (x + epsilon).reciprocal()
-
-
-@op
-def log(x: Tensor, epsilon: float = 1e-45) -> Tensor:
-    return (x + epsilon).log()
-
-
-@op
-def rsqrt(x: Tensor, epsilon: float = 1e-12) -> Tensor:
-    return (x + epsilon).rsqrt()
-
-
-@op
-def clip(x: Tensor, alpha: float, beta: float) -> Tensor:
-    return x.clamp(alpha, beta)
-
-
-@op
-def threshold(x: Tensor, alpha: float) -> Tensor:
-    return x.clamp(min=alpha)
-
-
-@op
-def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
-    return torch.where(x < alpha, 0, x)
-
-
-@op
-def leaky_relu(x: Tensor, alpha: float) -> Tensor:
-    return F.leaky_relu(x, alpha)
+KERNELS.update(rows(BINARY, lambda function: lambda x, y: function(x, y)))
+KERNELS.update(rows(UNARY, lambda function: lambda x: function(x)))
+KERNELS.update(rows(REDUCTIONS, lambda function: lambda x, axes=None, keep_dims=False: function(
+    x, tuple(range(x.ndim)) if axes is None else axes, keep_dims)))
+KERNELS.update(rows({"identity": lambda x: x}, exact=True))
+KERNELS.update(rows({
+    "inverse": lambda x, epsilon=1e-4: (x + epsilon).reciprocal(),
+    "log": lambda x, epsilon=1e-45: (x + epsilon).log(),
+    "rsqrt": lambda x, epsilon=1e-12: (x + epsilon).rsqrt(),
+    "clip": lambda x, alpha, beta: x.clamp(alpha, beta),
+    "threshold": lambda x, alpha: x.clamp(min=alpha),
+    "thresholded_relu": lambda x, alpha: torch.where(x < alpha, 0, x),
+    "leaky_relu": lambda x, alpha: F.leaky_relu(x, alpha),
+    "elu": lambda x, alpha: F.elu(x, alpha),
+    "sigmoid_hard": lambda x, alpha, beta: (x * alpha + beta).clamp(0, 1),
+    "select": lambda cond, a, b: torch.where(cond.bool(), a, b),
+    "cast": lambda x, dtype: x,         # every result is converted to its declared dtype, here ``dtype``
+    "range_1d": lambda start, end, step: torch.arange(start.item(), end.item(), step.item()),
+    "reduce_argmax": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmax(x, axis, keep_dims),
+    "reduce_argmin": lambda x, axis=-1, keep_dims=False, output_dtype="int32": torch.argmin(x, axis, keep_dims),
+}))
 
 
 @op
 def prelu(x: Tensor, alpha: Tensor) -> Tensor:
     return F.prelu(x, alpha)
-
-
-@op
-def elu(x: Tensor, alpha: float) -> Tensor:
-    return F.elu(x, alpha)
-
-
-@op
-def sigmoid_hard(x: Tensor, alpha: float, beta: float) -> Tensor:
-    return (x * alpha + beta).clamp(0, 1)
 
 
 @op
@@ -116,29 +69,8 @@ def gelu(x: Tensor, mode: str = "EXACT") -> Tensor:
 
 
 @op
-def select(cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(cond.bool(), a, b)
-
-
-@op
-def cast(x: Tensor, dtype: str) -> Tensor:
-    """Nothing to do: every result is converted to its declared dtype, here ``dtype``."""
-    return x
-
-
-@op(exact=True)
-def identity(x: Tensor) -> Tensor:
-    return x
-
-
-@op
 def fill(shape: Ints, value: Tensor | None = None) -> Tensor:
     return torch.zeros(shape) if value is None else value.expand(shape).clone()
-
-
-@op
-def range_1d(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
-    return torch.arange(start.item(), end.item(), step.item())
 
 
 @op
@@ -219,13 +151,3 @@ def reduce_prod(x: Tensor, axes: Ints | None = None, keep_dims: bool = False) ->
     for axis in sorted((axis % x.ndim for axis in axes or range(x.ndim)), reverse=True):
         x = x.prod(axis, keepdim=keep_dims)
     return x
-
-
-@op
-def reduce_argmax(x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Tensor:
-    return torch.argmax(x, axis, keep_dims)
-
-
-@op
-def reduce_argmin(x: Tensor, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32") -> Tensor:
-    return torch.argmin(x, axis, keep_dims)

@@ -8,10 +8,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ane.backends.mil.ops_elementwise import softmax
-from ane.backends.mil.registry import Ints, Rounding, Tensors, op
+from ane.backends.mil.registry import KERNELS, Ints, Rounding, op, rows
 
 CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+KERNELS.update(rows({
+    "linear": lambda x, weight, bias=None: F.linear(x, weight, bias),
+    "matmul": lambda x, y, transpose_x=False, transpose_y=False: torch.matmul(x.mT if transpose_x else x,
+                                                                              y.mT if transpose_y else y),
+    "einsum": lambda values, equation: torch.einsum(equation, *values),
+}))
+KERNELS.update(rows({
+    "pixel_shuffle": lambda x, upscale_factor: F.pixel_shuffle(x, upscale_factor),
+    "pixel_unshuffle": lambda x, downscale_factor: F.pixel_unshuffle(x, downscale_factor),
+}, exact=True))
 
 
 @op
@@ -73,21 +84,6 @@ def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None = None, pad: I
             filler = full.new_zeros(rest) if bias is None else bias.reshape(shape).expand(rest)
             full = torch.cat((full, filler), dim=axis + 2)
     return full
-
-
-@op
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return F.linear(x, weight, bias)
-
-
-@op
-def matmul(x: Tensor, y: Tensor, transpose_x: bool = False, transpose_y: bool = False) -> Tensor:
-    return torch.matmul(x.mT if transpose_x else x, y.mT if transpose_y else y)
-
-
-@op
-def einsum(values: Tensors, equation: str) -> Tensor:
-    return torch.einsum(equation, *values)
 
 
 @op
@@ -218,16 +214,6 @@ def _resized(x: Tensor, height: float, width: float, **how) -> Tensor:
     size = (math.floor(x.shape[-2] * height), math.floor(x.shape[-1] * width))
     image = x.reshape(1, -1, *x.shape[-2:])
     return F.interpolate(image, size, **how).reshape(*x.shape[:-2], *size)
-
-
-@op(exact=True)
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    return F.pixel_shuffle(x, upscale_factor)
-
-
-@op(exact=True)
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
-    return F.pixel_unshuffle(x, downscale_factor)
 
 
 @op

@@ -6,7 +6,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.backends.mil.registry import Bools, Ints, Tensors, op
+from ane.backends.mil.registry import KERNELS, Bools, Ints, Tensors, op, rows
+
+KERNELS.update(rows({
+    "split": lambda x, axis, num_splits=None, split_sizes=None: torch.split(
+        x, split_sizes or x.shape[axis] // num_splits, axis),
+    "stack": lambda values, axis: torch.stack(values, axis),
+    "transpose": lambda x, perm: x.permute(perm),
+    # a size of 0 keeps the dimension, counted from the last one; −1 is inferred
+    "reshape": lambda x, shape: x.reshape([x.shape[axis - len(shape)] if size == 0 else size
+                                           for axis, size in enumerate(shape)]),
+    "squeeze": lambda x, axes=None: x.squeeze() if axes is None else x.squeeze(axes),
+    "reverse": lambda x, axes=None: x.flip(tuple(range(x.ndim)) if axes is None else axes),
+    "tile": lambda x, reps: x.repeat(reps),
+    "crop": lambda x, crop_height, crop_width: x[..., crop_height[0]:x.shape[-2] - crop_height[1],
+                                                 crop_width[0]:x.shape[-1] - crop_width[1]],
+    "shape": lambda x: torch.tensor(x.shape),
+    "gather_along_axis": lambda x, indices, axis=0, validate_indices=False: torch.take_along_dim(
+        x, _positive(indices, x.shape[axis]), axis),
+    "argsort": lambda x, axis=-1, ascending=False: torch.argsort(x, dim=axis, descending=not ascending,
+                                                                       stable=True),
+    "non_zero": lambda x: x.nonzero(),
+}, exact=True))
 
 
 @op(exact=True)
@@ -18,47 +39,11 @@ def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
 
 
 @op(exact=True)
-def split(x: Tensor, axis: int, num_splits: int | None = None, split_sizes: Ints | None = None) -> tuple[Tensor, ...]:
-    return torch.split(x, split_sizes or x.shape[axis] // num_splits, axis)
-
-
-@op(exact=True)
-def stack(values: Tensors, axis: int) -> Tensor:
-    return torch.stack(values, axis)
-
-
-@op(exact=True)
-def transpose(x: Tensor, perm: Ints) -> Tensor:
-    return x.permute(perm)
-
-
-@op(exact=True)
-def reshape(x: Tensor, shape: Ints) -> Tensor:
-    """A size of 0 keeps the dimension, counted from the last one; −1 is inferred."""
-    return x.reshape([x.shape[axis - len(shape)] if size == 0 else size for axis, size in enumerate(shape)])
-
-
-@op(exact=True)
-def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
-    return x.squeeze() if axes is None else x.squeeze(axes)
-
-
-@op(exact=True)
 def expand_dims(x: Tensor, axes: Ints) -> Tensor:
     rank = x.ndim + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         x = x.unsqueeze(axis)
     return x
-
-
-@op(exact=True)
-def reverse(x: Tensor, axes: Ints | None = None) -> Tensor:
-    return x.flip(tuple(range(x.ndim)) if axes is None else axes)
-
-
-@op(exact=True)
-def tile(x: Tensor, reps: Ints) -> Tensor:
-    return x.repeat(reps)
 
 
 @op(exact=True)
@@ -75,12 +60,6 @@ def pad(x: Tensor, pad: Ints, mode: str = "constant", constant_val: float = 0.0)
             index = index.clamp(0, last) if mode == "replicate" else last - (last - index.abs()).abs()
             x = x.index_select(axis, index)
     return x
-
-
-@op(exact=True)
-def crop(x: Tensor, crop_height: Ints, crop_width: Ints) -> Tensor:
-    (top, bottom), (left, right) = crop_height, crop_width
-    return x[..., top:x.shape[-2] - bottom, left:x.shape[-1] - right]
 
 
 @op(exact=True)
@@ -131,11 +110,6 @@ def slice_by_size(x: Tensor, begin: Ints, size: Ints) -> Tensor:
     return x
 
 
-@op(exact=True)
-def shape(x: Tensor) -> Tensor:
-    return torch.tensor(x.shape)
-
-
 def _positive(indices: Tensor, size: int) -> Tensor:
     """Replace negative indices, which count from the end."""
     return torch.where(indices < 0, indices + size, indices)
@@ -150,11 +124,6 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, batch_dims: int = 0, valid
         return taken.reshape(*x.shape[:batch_dims], *taken.shape[1:])
     taken = x.index_select(axis, _positive(indices, x.shape[axis]).reshape(-1))
     return taken.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])
-
-
-@op(exact=True)
-def gather_along_axis(x: Tensor, indices: Tensor, axis: int = 0, validate_indices: bool = False) -> Tensor:
-    return torch.take_along_dim(x, _positive(indices, x.shape[axis]), axis)
 
 
 @op(exact=True)
@@ -219,11 +188,6 @@ def topk(x: Tensor, k: int = 1, axis: int = -1, ascending: bool = False, sort: b
     return (values, indices) if return_indices else (values,)
 
 
-@op(exact=True)
-def argsort(x: Tensor, axis: int = -1, ascending: bool = False) -> Tensor:
-    return torch.argsort(x, dim=axis, descending=not ascending, stable=True)
-
-
 @op
 def one_hot(indices: Tensor, one_hot_vector_size: int, axis: int = -1, on_value: Tensor | None = None,
             off_value: Tensor | None = None) -> Tensor:
@@ -237,8 +201,3 @@ def band_part(x: Tensor, lower: int = -1, upper: int = -1) -> Tensor:
     """Keeps ``lower`` diagonals below the main one and ``upper`` above; −1 keeps all."""
     x = x if upper < 0 else x.tril(upper)
     return x if lower < 0 else x.triu(-lower)
-
-
-@op(exact=True)
-def non_zero(x: Tensor) -> Tensor:
-    return x.nonzero()

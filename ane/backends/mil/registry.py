@@ -1,12 +1,13 @@
 """The table of MIL ops, and the conversion of an op's arguments to those of a Python function.
 
-``KERNELS`` is filled by the decorator ``op`` when the modules ops_* are imported, and not changed after that.
+``KERNELS`` is filled by ``rows`` and the decorator ``op`` when the modules ops_* are imported, and not changed after
+that.
 """
 
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,15 @@ CONVERTERS: dict[object, Callable] = {
     bool: lambda value: bool(value),
     Ints: lambda value: tuple(value.reshape(-1).tolist()),
     Bools: lambda value: tuple(value.reshape(-1).tolist()),
+}
+# what a parameter without annotation takes, by its name in coremltools' documentation of the ops; others take a tensor
+KINDS: dict[str, object] = {
+    **dict.fromkeys(("axis", "downscale_factor", "num_splits", "upscale_factor"), int),
+    **dict.fromkeys(("alpha", "beta", "epsilon"), float),
+    **dict.fromkeys(("ascending", "keep_dims", "transpose_x", "transpose_y", "validate_indices"), bool),
+    **dict.fromkeys(("dtype", "equation", "output_dtype"), str),
+    **dict.fromkeys(("axes", "crop_height", "crop_width", "perm", "reps", "shape", "split_sizes"), Ints),
+    "values": Tensors,
 }
 
 
@@ -63,10 +73,11 @@ class Kernel:
 
     @cached_property
     def kinds(self) -> dict[str, object]:
-        """Parameter → its annotation without None."""
+        """Parameter → its annotation without None, or what ``KINDS`` states for its name."""
         kinds = {}
         for name, parameter in inspect.signature(self.function).parameters.items():
-            kind = parameter.annotation
+            bare = parameter.annotation is inspect.Parameter.empty
+            kind = KINDS.get(name, Tensor) if bare else parameter.annotation
             if isinstance(kind, types.UnionType):
                 kind = next(part for part in typing.get_args(kind) if part is not types.NoneType)
             kinds[name] = kind
@@ -76,9 +87,15 @@ class Kernel:
 KERNELS: dict[str, Kernel] = {}
 
 
-def op(function: Callable | None = None, *, name: str | None = None, exact: bool = False) -> Callable:
-    """Register a function as the kernel of the op ``name`` (default: its own name without a trailing underscore)."""
+def rows(functions: Mapping[str, Callable], wrap: Callable[[Callable], Callable] = lambda function: function,
+         exact: bool = False) -> dict[str, Kernel]:
+    """Kernels of ops by name; ``wrap`` gives a function the parameters of its op."""
+    return {name: Kernel(wrap(function), exact) for name, function in functions.items()}
+
+
+def op(function: Callable | None = None, *, exact: bool = False) -> Callable:
+    """Register a function as the kernel of the op with its name."""
     def register(function: Callable) -> Callable:
-        KERNELS[name or function.__name__.rstrip("_")] = Kernel(function, exact)
+        KERNELS[function.__name__] = Kernel(function, exact)
         return function
     return register if function is None else register(function)
