@@ -16,13 +16,14 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 
 from ane.bundles import Model
-from ane.bundles.bundle import Bundle, check_destination, write_bundle
+from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.weights import layout
+from ane.bundles.writing import check_destination, write_bundle
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
-from converters.coreml.target import CoreMLTarget
+from converters.coreml.package import CoreMLTarget
 from converters.functions import chosen_networks, models
 
 Progress = Callable[[str, str], None]       # network, activity

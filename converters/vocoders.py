@@ -4,9 +4,9 @@ References: ``ane.models.vocoders.hifigan``, ``ane.models.tortoise.networks.hifi
 and ``ane.models.vocoders.bigvgan``.
 
 A call computes ``frames`` frames of sound. Each level of a vocoder, from frames up to samples, also computes a margin
-on either side, as wide as the receptive field of the levels after it needs (``ane.models.vocoders.layers``). The margin
-shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the border of a
-segment affects samples of the margin only.
+on either side, as wide as the receptive field of the levels after it needs (``ane.models.vocoders.hifigan``). The
+margin shrinks as the rate grows, so the costly last levels carry little of it. The padding of convolutions at the
+border of a segment affects samples of the margin only.
 
 At the two ends of the audio, the reference pads every convolution with zeros, where a segment has a margin. So the
 input of every convolution is multiplied by a mask that is 0 outside the audio. One graph serves first, middle and last

@@ -47,7 +47,7 @@ TORTOISE_PATH = {
     "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.tokenizer"],
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
-                                    "ane.models.tortoise.sampling", "ane.models.tortoise.ranking",
+                                    "ane.models.tortoise.sampling",
                                     "ane.backends.decoding", "ane.backends.torch.decoder", "ane.backends.torch.linear"],
     "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
@@ -57,7 +57,7 @@ TORTOISE_PATH = {
                      "ane.models.tortoise.networks.clvp", "ane.models.tortoise.networks.conditioning",
                      "ane.models.tortoise.networks.frames", "ane.models.tortoise.networks.diffusion_decoder",
                      "ane.models.vocoders.source_filter", "ane.models.vocoders.convnext",
-                     "ane.models.vocoders.layers", "ane.models.vocoders.hifigan",
+                     "ane.models.vocoders.hifigan",
                      "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
 }
 PATHS = {"reading path": READING_PATH, "reading path of Tortoise": TORTOISE_PATH}

@@ -11,8 +11,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ane.bundles import Model, open_model
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord, read_section, section
+from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
 from converters.conversion import provenance_of
 from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget

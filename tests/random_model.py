@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 from torch import Tensor, nn
 
 from ane.bundles import Model
-from ane.bundles.bundle import write_bundle
 from ane.bundles.family import Config
 from ane.bundles.weights import skeleton
+from ane.bundles.writing import write_bundle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVPConfig

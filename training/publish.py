@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles import Model
-from ane.bundles.bundle import write_bundle
 from ane.bundles.family import Config
+from ane.bundles.writing import write_bundle
 from ane.system.files import replacing
 from ane.system.version import version
 from ane.voices import Voice, save_voice

@@ -202,7 +202,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
     """The functions of the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
-    from ane.bench.calls import package_functions
+    from ane.bench.measure import package_functions
 
     tuning = request.tuning
     runtime: Any

@@ -80,7 +80,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def import_command(args: argparse.Namespace) -> int:
     """Download or find the checkpoints, check them, write the bundle, print its content."""
-    from ane.bundles.bundle import check_destination
+    from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
     family = _family(args, path)
@@ -131,7 +131,7 @@ def _paths(args: argparse.Namespace) -> dict[str, Any]:
 
 def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
     """Write the bundle of a family with PyTorch networks, and show which is being written."""
-    from ane.bundles.bundle import write_bundle
+    from ane.bundles.writing import write_bundle
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=len(model.networks))

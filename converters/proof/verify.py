@@ -28,8 +28,7 @@ from converters.proof.activations import (
     first_drift,
     interpreted,
 )
-from converters.proof.core_ml_values import core_ml_activations, first_loss
-from converters.proof.fresh_conversion import first_difference
+from converters.proof.differences import core_ml_activations, first_difference, first_loss
 from converters.proof.parity import (
     ARITHMETICS,
     FLUSHED,

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from ane.bench import sessions
-from ane.bench.calls import functions_of_a_sentence
+from ane.bench.measure import functions_of_a_sentence
 from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import Tuning
 from ane.bundles.packages import FunctionRecord, PackageRecord

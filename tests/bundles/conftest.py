@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
-from ane.bundles.bundle import write_bundle
+from ane.bundles.writing import write_bundle
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 
 

@@ -16,11 +16,12 @@ from safetensors.torch import load_file, save_file
 
 from ane.backends.packaged.pools import pack_columns
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
 from ane.bundles.entries import assemble
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
+from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.networks import NETWORKS

@@ -11,8 +11,8 @@ import torch
 import ane
 from ane import cli
 from ane.bundles import open_model
-from ane.bundles.bundle import write_bundle
 from ane.bundles.opening import family_of_checkpoints
+from ane.bundles.writing import write_bundle
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
 from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.system.errors import UserError

@@ -21,9 +21,10 @@ from pydantic import ValidationError
 from ane.audio.media import CoverImage, cover_size
 from ane.audio.reader import read_audio
 from ane.books.reading import read_document
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
 from ane.bundles.model import read_tokenizer
 from ane.bundles.opening import demo_bundle
+from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.server.errors import RefusedError
 from ane.server.schemas import SpeechBody, StreamStart, StreamText

@@ -34,9 +34,10 @@ from ane.books.checking.retries import BookChecker, check_book
 from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.store import JobStore
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError
 from ane.system.files import replacing

@@ -12,7 +12,7 @@ import ane
 from ane.bundles.hashes import sha256_of
 from ane.bundles.hub import Snapshot
 from ane.cli import main
-from ane.models.kitten import model_files, synthesizer
+from ane.models.kitten import family, synthesizer
 from ane.models.kitten.settings import KittenSettings
 from tests.commands.conftest import Complain
 from tests.models.kitten.kitten_model import kitten_speaker, letters, write_kitten_model
@@ -66,7 +66,7 @@ def test_a_commit_that_was_imported_before_must_have_the_same_files(
         folder = tmp_path / "published"
         return Snapshot("1" * 40, folder, {name: sha256_of(folder / name) for name in required})
 
-    monkeypatch.setattr(model_files, "download_files", download)
+    monkeypatch.setattr(family, "download_files", download)
     command = ["import", "KittenML/tiny", "-o", "hub", "--force"]
     assert main(command) == 0
     (tmp_path / "published" / "config.json").write_text(

@@ -27,7 +27,6 @@ from ane.system.errors import UserError
 from ane.system.staging import StagingFolder
 from converters import conversion
 from converters.conversion import convert
-from converters.coreml import target
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import THRESHOLDS, functions_of
 from converters.proof.lint import STRICT, BrokenRule, lint
@@ -173,7 +172,7 @@ def test_every_function_is_exact_enough_where_small_numbers_are_flushed(fp16_bun
 def test_each_package_is_linted_once_and_not_published_if_the_engine_refuses_it(source, tmp_path, monkeypatch):
     linted = []
     gather = next(rule for rule in RULES if rule.id == "gather")
-    monkeypatch.setattr(target, "lint", lambda package: linted.append(package.path.name) or [
+    monkeypatch.setattr("converters.coreml.package.lint", lambda made: linted.append(made.path.name) or [
         BrokenRule(gather, Violation("gather", "x", "y"))])
     with pytest.raises(UserError, match="what the Neural Engine refuses, gather: gather x: y"):
         convert(source, tmp_path / "out", [SMALL], ["autoregressive"])

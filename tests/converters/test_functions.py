@@ -22,8 +22,7 @@ from ane.system.errors import UserError
 from converters import functions
 from converters.conversion import ROOT, graph_fingerprint, graph_sources
 from converters.coreml.graph import CoreMLGraph, Style, mb
-from converters.coreml.package import CoreMLOptions
-from converters.coreml.target import check_options
+from converters.coreml.package import CoreMLOptions, check_options
 from converters.functions import all_functions, convertible_networks, family_of, functions_of
 from tests.conversions import converted
 from tests.random_model import RandomModel

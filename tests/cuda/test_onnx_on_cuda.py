@@ -9,7 +9,8 @@ from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer

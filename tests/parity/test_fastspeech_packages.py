@@ -12,7 +12,8 @@ from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError

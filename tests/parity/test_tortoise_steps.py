@@ -10,6 +10,7 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import open_model
+from ane.models.tortoise.decoding import best_candidates, score_candidates
 from ane.models.tortoise.diffusion import (
     Diffusion,
     Schedule,
@@ -18,7 +19,6 @@ from ane.models.tortoise.diffusion import (
     sample,
     spectrograms,
 )
-from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import (
     Sampling,
     distribution,

@@ -38,7 +38,7 @@ CONSENT = "I agree that this recording of mine is used to make speech."
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a Whisper bundle of random weights."""
-    from ane.bundles.bundle import write_bundle
+    from ane.bundles.writing import write_bundle
     from ane.models.whisper.checkpoints import WhisperCheckpoint
 
     folder = tmp_path_factory.mktemp("home")

@@ -8,7 +8,7 @@ import pytest
 
 import ane
 from ane.backends.onnx.graph_file import GraphEngine
-from ane.models.kokoro.model_files import find_model
+from ane.models.kokoro.family import find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
 from ane.system.errors import UserError
 from ane.text.cast import Cast, read_cast

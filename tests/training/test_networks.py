@@ -10,8 +10,7 @@ import torch
 from ane.audio.mel import HOP
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import pad_codes
-from ane.models.tortoise.ranking import score_candidates
+from ane.models.tortoise.decoding import pad_codes, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
 from ane.text import Tokenizer
 from tests.decoding import ChunkPrompt, decode

@@ -1,8 +1,8 @@
 """MIL ops as operations of Core AI's dialect: a row or a small function per op, as in ``ane.backends.mil``.
 
-A parameter annotated ``Value`` takes a value of the graph, as one of a row does that is not among ``KINDS``; others take
-a constant. Core AI has no layer norm, no padding or bias in convolutions and no transposing matmul, so those become
-several operations.
+A parameter annotated ``Value`` takes a value of the graph, as one of a row does that is not among ``KINDS``; others
+take a constant. Core AI has no layer norm, no padding or bias in convolutions and no transposing matmul, so those
+become several operations.
 """
 
 import math

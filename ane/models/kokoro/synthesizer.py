@@ -5,7 +5,6 @@ from itertools import groupby
 
 import numpy as np
 
-from ane.models.kokoro.model_files import KokoroModel
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.phoneme_chunks import split_into_phonemes
 from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
@@ -21,11 +20,10 @@ SILENCE = 1e-6                              # of the loudest frame's power, −6
 class KokoroSynthesizer(StyleSpeaker):
     """A Kokoro model: English, American or British as the voice is. The same text and voice give the same sound.
 
-    Args: ``StyleSpeaker``.
+    Args: ``StyleSpeaker``, of a ``KokoroModel``.
     """
 
     settings = KokoroSettings
-    model: KokoroModel
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased

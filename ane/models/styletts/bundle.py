@@ -126,7 +126,7 @@ class StyleModel(Model):
         Raises:
             UserError: the destination is taken or not writable.
         """
-        from ane.bundles.bundle import check_destination  # imports torch
+        from ane.bundles.writing import check_destination  # imports torch
 
         destination = Path(destination)
         check_destination(destination, overwrite, self.folder)

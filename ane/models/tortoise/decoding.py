@@ -1,4 +1,4 @@
-"""Sampling the candidates of chunks on the lanes of a decoder.
+"""Sampling the candidates of chunks on the lanes of a decoder, and ranking them.
 
 Each candidate has its own random generator, so its codes do not depend on the number of lanes or on the other
 candidates. On torch on the CPU neither does any bit of its hidden states, in every precision; other backends compute
@@ -9,7 +9,7 @@ code i is latent i of that pass, because the network is causal. Upstream also ov
 before that pass; only the few latents that this changes need another call, with the lane's cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,3 +235,36 @@ def check_codes(max_codes: int, limit: int) -> None:
 def candidates_of(job: LaneJob) -> list[Candidate]:
     """All candidates of a chunk, which the job does not keep."""
     return [job.results.pop(index) for index in range(job.prompt.count)]
+
+
+CANDIDATES_PER_CALL = 8     # enough to keep the hardware busy; more would only take more memory
+
+
+def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
+                     progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+    """Scores (n,) float32 of candidates, higher is better.
+
+    Args:
+        tokens: the text's ids with a stop token at the end, without a start token.
+        codes: (n, S) int64, padded to one length by ``ane.models.tortoise.decoding.pad_codes``.
+        progress: called with the number of candidates scored so far.
+
+    Raises:
+        UserError: scores that are NaN or infinite.
+    """
+    text = backend.run("clvp_text", tokens=np.array([tokens], dtype=np.int64))
+    scores = []
+    for start in range(0, len(codes), CANDIDATES_PER_CALL):
+        speech = backend.run("clvp_speech", codes=codes[start:start + CANDIDATES_PER_CALL])
+        scores.append((speech @ text.T)[:, 0])
+        progress(min(start + CANDIDATES_PER_CALL, len(codes)))
+    total = np.concatenate(scores)
+    if not np.isfinite(total).all():
+        raise UserError("the ranking network returned NaN or infinite scores: the weights are damaged, or the "
+                        "precision is too low for them (use precision=fp32)")
+    return total
+
+
+def best_candidates(scores: np.ndarray, count: int) -> list[int]:
+    """Indices of the ``count`` best scores, best first; of equal scores the earlier candidate comes first."""
+    return [int(index) for index in np.argsort(-scores, kind="stable")[:count]]

@@ -20,13 +20,14 @@ from ane.models.tortoise.decoding import (
     Candidate,
     Embeddings,
     Prompt,
+    best_candidates,
     candidates_of,
     check_codes,
     longest_loop,
     make_lanes,
+    score_candidates,
 )
 from ane.models.tortoise.diffusion import spectrograms
-from ane.models.tortoise.ranking import best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.vocoding import (

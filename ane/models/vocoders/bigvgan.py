@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.vocoders.hifigan import BORDER, level_margins
-from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.hifigan import BORDER, ImageConv, ImageConvTranspose, level_margins
 from ane.system.errors import UserError
 
 TAPS = 12           # of the low-pass filters, at twice the rate

@@ -20,8 +20,8 @@ from ane.text.phonemes.dictionary import (
     Dictionary,
     Following,
     stressed,
+    table,
 )
-from ane.text.phonemes.tables import table
 from ane.text.phonemes.unknown_words import spoken_letters
 
 PIECE = re.compile(r"[A-Za-z](?:\.[A-Za-z])+|n't\b|'(?:s|ll|re|ve|d|m)\b|[A-Za-z]+?(?=n't\b|'(?:s|ll|re|ve|d|m)\b)"

@@ -2,13 +2,43 @@
 
 Phonemes are Kokoro's: IPA with ``A I O W Y`` for the diphthongs of "day, my, go, now, boy", ``ᵊ`` and ``ᵻ`` for weak
 vowels, ``T`` for a flapped t, and the marks ``ˈ ˌ`` before a stressed vowel; in British English ``Q`` for the diphthong
-of "go".
+of "go". The dictionaries are sorted tables in compressed text files, read in a few milliseconds: entries are searched,
+not parsed.
 """
 
+import gzip
 import re
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from ane.text.phonemes.tables import table
+DATA = Path(__file__).parent / "data"
+
+
+class SortedTable:
+    """A gzip file of lines "KEY, tab, VALUE", sorted by the bytes of the keys. Values may have tabs."""
+
+    def __init__(self, path: Path):
+        self.lines = gzip.decompress(path.read_bytes())
+
+    def get(self, key: str) -> str | None:
+        wanted = key.encode()
+        low, high = 0, len(self.lines)              # both at the beginning of a line
+        while low < high:
+            start = self.lines.rfind(b"\n", low, (low + high) // 2) + 1 or low
+            tab, end = self.lines.index(b"\t", start), self.lines.index(b"\n", start)
+            found = self.lines[start:tab]
+            if found == wanted:
+                return self.lines[tab + 1:end].decode()
+            low, high = (end + 1, high) if found < wanted else (low, start)
+        return None
+
+
+@cache
+def table(name: str) -> SortedTable:
+    """The table in ``data``, kept once read."""
+    return SortedTable(DATA / f"{name}.tsv.gz")
+
 
 PRIMARY, SECONDARY = "ˈ", "ˌ"
 VOWELS = frozenset("AIOQWYaiuæɑɒɔəɛɜɪʊʌᵻ")

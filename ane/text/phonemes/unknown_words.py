@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from safetensors.numpy import load_file
 
-from ane.text.phonemes.tables import DATA
+from ane.text.phonemes.dictionary import DATA
 
 HEADS, LAYERS, LONGEST = 4, 4, 24       # letters beyond the longest word that it learned are not read
 

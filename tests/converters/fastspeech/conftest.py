@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget

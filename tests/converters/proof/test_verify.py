@@ -31,7 +31,7 @@ from converters.proof.activations import (
     first_drift,
     interpreted,
 )
-from converters.proof.core_ml_values import CoreMLInspector, core_ml_activations
+from converters.proof.differences import CoreMLInspector, core_ml_activations
 from converters.proof.verify import (
     FunctionCheck,
     PackageRunner,
@@ -252,7 +252,7 @@ class Wrong(Inspecting):
 
 
 def test_where_core_ml_goes_wrong_is_found_in_few_compilations(small, core_ml, monkeypatch):
-    monkeypatch.setattr("converters.proof.core_ml_values.BATCH", 8)
+    monkeypatch.setattr("converters.proof.differences.BATCH", 8)
     model = UnverifiedBundle(small)
     monkeypatch.setattr(FunctionCheck, "passed", property(lambda check: False))
     one, = verify(model, choose_packages(model, function="step_2_64"), core_ml(Wrong), layers=True)

@@ -18,8 +18,7 @@ from ane.models.whisper.networks import WhisperDecoder, WhisperDecoderConfig, Wh
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
-from converters.coreml.package import CoreMLOptions
-from converters.coreml.target import check_options
+from converters.coreml.package import CoreMLOptions, check_options
 from converters.functions import GraphRequest, coreml_graphs
 from converters.neural_engine import MAX_AXIS
 from converters.whisper.functions import prefill_columns

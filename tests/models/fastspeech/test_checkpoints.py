@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError
 from tests.fastspeech_files import SMALL, V1, fastspeech_entries, write_fastspeech, write_hifigan

@@ -12,9 +12,8 @@ from onnx import TensorProto, helper
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import Snapshot
 from ane.bundles.manifest import bundle_family
-from ane.models.kitten import model_files
-from ane.models.kitten.family import FAMILY
-from ane.models.kitten.model_files import is_kitten_folder, read_model_files
+from ane.models.kitten import family
+from ane.models.kitten.family import FAMILY, is_kitten_folder, read_model_files
 from ane.models.styletts import voices
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import kitten_graph, kitten_speaker
@@ -132,7 +131,7 @@ def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, mo
         requests.append((repository, required, revision))
         return Snapshot("1" * 40, folder, dict.fromkeys(required, "0" * 64))
 
-    monkeypatch.setattr(model_files, "download_files", download)
+    monkeypatch.setattr(family, "download_files", download)
     repository = "KittenML/kitten-tts-nano-0.8-fp32"
     FAMILY.download(repository, None, lambda file: None)
     assert requests == [(repository, ("config.json",), None),

@@ -15,11 +15,10 @@ from ane.backends import load_backend
 from ane.backends.onnx.graph_file import GraphEngine
 from ane.bundles import open_model
 from ane.cli import main
-from ane.models.kokoro import model_files
-from ane.models.kokoro.family import FAMILY
-from ane.models.kokoro.model_files import VOCABULARY, find_model
+from ane.models.kokoro.family import FAMILY, VOCABULARY, find_model
 from ane.models.kokoro.settings import KokoroSettings
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
+from ane.models.styletts.voices import KITTEN_DEFAULT
 from ane.speech.request import Run
 from ane.system.errors import UserError
 from ane.text.phonemes import phonemise
@@ -206,7 +205,7 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
     (kitten / "config.json").unlink()
     with pytest.raises(UserError, match="has the voices of KittenTTS"):
         open_model(checkpoints=kitten)
-    assert model_files.KITTEN_DEFAULT in VOICES
+    assert KITTEN_DEFAULT in VOICES
 
 
 @pytest.mark.skipif(not REAL, reason="set ANE_KOKORO to a folder with a published .onnx and its voices, and run "

@@ -5,9 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.models.tortoise.decoding import pad_codes, trimmed_length
+from ane.models.tortoise.decoding import (
+    CANDIDATES_PER_CALL,
+    best_candidates,
+    pad_codes,
+    score_candidates,
+    trimmed_length,
+)
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.ranking import CANDIDATES_PER_CALL, best_candidates, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling, top_p, typical
 from ane.system.errors import UserError
 

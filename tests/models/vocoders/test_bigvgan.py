@@ -16,8 +16,8 @@ from safetensors import safe_open
 import ane
 from ane.backends import load_backend
 from ane.bundles import open_model
-from ane.bundles.bundle import write_bundle
 from ane.bundles.entries import assemble, sources
+from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.models.tortoise.checkpoints import CheckpointDirectory
 from ane.models.tortoise.vocoding import bigvgan_sound, sound_of

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights, is_whisper
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import (

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ane.bundles.bundle import Bundle, write_bundle
+from ane.bundles.bundle import Bundle
+from ane.bundles.writing import write_bundle
 from ane.models.whisper.alignment_heads import PUBLISHED, alignment_heads, find_alignment_heads
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import DecodedWindow

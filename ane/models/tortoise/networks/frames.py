@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.tortoise.networks.layers import AttentionBlock, GroupNorm, relative_attention
-from ane.models.vocoders.layers import ImageConv
+from ane.models.vocoders.hifigan import ImageConv
 
 
 @dataclass(frozen=True)

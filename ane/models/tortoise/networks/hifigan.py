@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.vocoders.hifigan import BORDER, HifiganResBlock, level_margins, upsampled
-from ane.models.vocoders.layers import ImageConv, ImageConvTranspose
+from ane.models.vocoders.hifigan import BORDER, HifiganResBlock, ImageConv, ImageConvTranspose, level_margins, upsampled
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class HifiganConfig(Config):
 
     @property
     def level_margins(self) -> list[int]:
-        """Margin in frames that the input of each level needs (``ane.models.vocoders.layers``)."""
+        """Margin in frames that the input of each level needs (``ane.models.vocoders.hifigan``)."""
         blocks = max(sum((size - 1) * dilation // 2 + (size - 1) // 2 for dilation in dilations)
                      for size, dilations in zip(self.resblock_kernel_sizes, self.resblock_dilation_sizes, strict=True))
         return level_margins(self.upsample_factors, self.upsample_kernel_sizes, blocks)

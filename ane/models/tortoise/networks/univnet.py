@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
-from ane.models.vocoders.layers import affected_samples, margins
+from ane.models.vocoders.hifigan import affected_samples, margins
 
 SILENCE = -11.5129      # ln(1e-5), the mel's minimum: upstream appends such frames to avoid artefacts at the end
 SILENT_FRAMES = 10
