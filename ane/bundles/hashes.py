@@ -2,9 +2,8 @@
 
 import contextlib
 import hashlib
-import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.files import replacing
+from ane.system.files import read_json, replacing, write_json
 
 
 def _inside(file: str) -> str:
@@ -68,16 +67,10 @@ def check_hash(directory: Path, expected: FileRecord, recompute: bool = False) -
     """
     check_size(directory, expected)
     path = directory / expected.file
-    stamp = paths.cache_dir() / "verified" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
-    state = _state(path, expected.sha256)
-    if not recompute and _remembered(stamp) == state:
-        return
-    actual = sha256_of(path)
+    actual = remembered_hash(path, [path], lambda: sha256_of(path), recompute)
     if actual != expected.sha256:
         raise UserError(f"{path} has SHA-256 {actual[:12]}…, bundle.json states {expected.sha256[:12]}…: the file was "
                         "damaged or replaced; import or copy the bundle again")
-    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache files are read each time
-        temporary.write_text(json.dumps(state), encoding="utf-8")
 
 
 def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
@@ -85,13 +78,16 @@ def check_hashes(directory: Path, files: Iterable[FileRecord]) -> None:
         check_hash(directory, file)
 
 
-def _state(path: Path, sha256: str) -> list:
-    stat = path.stat()
-    return [sha256, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-
-
-def _remembered(stamp: Path) -> list | None:
-    try:
-        return json.loads(stamp.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+def remembered_hash(path: Path, files: Iterable[Path], compute: Callable[[], str], recompute: bool = False) -> str:
+    """What ``compute`` returns of ``path``, kept in the cache while size and times of these ``files`` stay."""
+    stats = {file.relative_to(path).as_posix(): [(stat := file.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+             for file in files}
+    stamp = paths.cache_dir() / "verified" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()}.json"
+    with contextlib.suppress(UserError, KeyError, TypeError):
+        cached = read_json(stamp)
+        if not recompute and cached["files"] == stats and isinstance(cached["content"], str):
+            return cached["content"]
+    content = compute()
+    with contextlib.suppress(UserError), replacing(stamp) as temporary:     # without a cache it is computed each time
+        write_json(temporary, {"content": content, "files": stats})
+    return content

@@ -19,9 +19,6 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
     from ane.voices import FoundVoice, Voice
 
 
-SUFFIXES = (".safetensors", ".pth")
-
-
 def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("voices", help="list, add and mix voices")
     commands = parser.add_subparsers(metavar="list|add|mix", required=True)
@@ -175,12 +172,14 @@ def voice_destination(output: str, model: Model, force: bool) -> Path:
         UserError: a name that no voice can have, a file that exists (without ``force``) or that cannot be written.
     """
     from ane.voices import check_voice_name, list_voices
+    from ane.voices.voice import LATENT_SUFFIXES
 
     file = Path(os.path.expanduser(output))
-    if file.suffix.lower() not in SUFFIXES:
+    if file.suffix.lower() not in LATENT_SUFFIXES:
         if is_path(output):
-            raise UserError(f"{output!r} cannot name a voice file: choose one that ends in {' or '.join(SUFFIXES)}, or "
-                            "a name without a path")
+            suffixes = " or ".join(LATENT_SUFFIXES)
+            raise UserError(f"{output!r} cannot name a voice file: choose one that ends in {suffixes}, or a name "
+                            "without a path")
         check_voice_name(output)
         if model.voices and output in list_voices([model.voices]):
             raise UserError(f"{model.name} has a voice {output} already, which would hide yours; choose another name")

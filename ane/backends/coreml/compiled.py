@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from ane.backends.coreml.tools import MacMachine, error_summary
 from ane.backends.coreml.trial import UnansweredError
 from ane.backends.packaged.functions import EngineRefusalError
-from ane.bundles.hashes import sha256_of
+from ane.bundles.hashes import remembered_hash, sha256_of
 from ane.system import paths
 from ane.system.checked import stored_record
 from ane.system.errors import UserError
@@ -182,20 +182,9 @@ def package_hash(package: Path) -> str:
     if not package.is_dir():
         raise UserError(f"there is no Core ML package at {package}")
     files = sorted(path for path in package.rglob("*") if path.is_file() and not path.name.startswith("."))
-    stats = {path.relative_to(package).as_posix(): [(stat := path.stat()).st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-             for path in files}
-    name = hashlib.sha256(os.fsencode(package.resolve())).hexdigest()
-    cached_file = paths.cache_dir() / "verified" / f"{name}.json"
-    with contextlib.suppress(UserError, KeyError, TypeError):
-        cached = read_json(cached_file)
-        if cached["files"] == stats and isinstance(cached["content"], str):
-            return cached["content"]
-    total = hashlib.sha256(f"package {VERSION}\n".encode())
-    for path, file in zip(files, stats, strict=True):
-        total.update(f"{sha256_of(path)} {file}\n".encode())
-    with contextlib.suppress(UserError), replacing(cached_file) as temporary:     # else it is hashed each time
-        write_json(temporary, {"content": total.hexdigest(), "files": stats})
-    return total.hexdigest()
+    return remembered_hash(package, files, lambda: hashlib.sha256("".join((
+        f"package {VERSION}\n", *(f"{sha256_of(file)} {file.relative_to(package).as_posix()}\n" for file in files)
+    )).encode()).hexdigest())
 
 
 def size_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class KokoroSynthesizer(StyleSpeaker):
     """
 
     settings = KokoroSettings
+    model: Any
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ane.bundles.entries import SHOWN, Entries, summarise_keys
+from ane.bundles.hub import CHECKPOINTS
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
@@ -28,8 +29,7 @@ from ane.system.files import no_such_file, read_json
 from ane.text.other_languages import LANGUAGES
 from ane.text.tokenizer import Tokenizer
 
-SUFFIXES = (".pth", ".pt", ".ckpt", ".safetensors")
-PATTERNS = (*(f"*{suffix}" for suffix in SUFFIXES), "pytorch_model.bin")
+PATTERNS = (*(f"*{suffix}" for suffix in CHECKPOINTS), "pytorch_model.bin")
 WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
 PARALLEL = "module."        # what torch's DataParallel adds to every key
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
 from ane.bundles.family import ModelFamily
-from ane.bundles.hub import Snapshot, download_files
+from ane.bundles.hub import CHECKPOINTS, Snapshot, download_files
 from ane.bundles.model import Model
 from ane.bundles.opening import open_model
-from ane.models.tortoise.checkpoint_files import REQUIRED, SUFFIXES, has_networks
+from ane.models.tortoise.checkpoint_files import REQUIRED, has_networks
 from ane.models.tortoise.checkpoints import FILES, CheckpointDirectory, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.packaged import (
@@ -92,7 +92,7 @@ class TortoiseFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         if path.is_dir():
             return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
-        return path.suffix in SUFFIXES and has_networks(path)
+        return path.suffix in CHECKPOINTS and has_networks(path)
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
                          base: str | None = None, vocoder: Path | None = None) -> Model:
