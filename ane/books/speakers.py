@@ -1,5 +1,6 @@
 """One interface to the synthesizers of all models: a text and a seed in, sound out."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ import numpy as np
 from ane.books.plan import digest_of
 from ane.speech.request import Run
 from ane.speech.words import SpokenWord, matched_words
+from ane.system.errors import UserError
 from ane.text import Lexicon
 from ane.text.cast import Cast
-from ane.text.passages import last_voice, without_commands, without_faulty_commands
+from ane.text.passages import COMMAND, is_voice, last_voice, pause_seconds, without_commands
 
 if TYPE_CHECKING:
     from ane.models.tortoise.pipeline import DecodingSignals
@@ -110,3 +112,19 @@ def voice_digest(voice: Any) -> str:
 def settings_of(settings: Any) -> dict[str, Any]:
     """The settings that change the sound of a chunk."""
     return {name: value for name, value in asdict(settings).items() if name not in WITHOUT_EFFECT}
+
+
+def without_faulty_commands(text: str) -> tuple[str, list[str]]:
+    """A text without what ``read_pauses`` refuses, and this: of an author who knew nothing of such commands."""
+    removed: list[str] = []
+
+    def kept(match: re.Match[str]) -> str:
+        try:
+            if not is_voice(match):
+                pause_seconds(match, "")
+        except UserError:
+            removed.append(match[0])
+            return " "
+        return match[0]
+
+    return COMMAND.sub(kept, text), removed

@@ -16,8 +16,7 @@ from ane.commands.messages import LOGGER
 from ane.commands.packages import with_packages
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.hibari.settings import HibariSettings
-from ane.models.kitten.settings import KittenSettings
-from ane.models.kokoro.settings import KokoroSettings
+from ane.models.styletts.settings import KittenSettings, KokoroSettings
 from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
 from ane.speech.settings import Option, check_option
 from ane.system.errors import UserError

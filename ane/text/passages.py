@@ -1,7 +1,7 @@
 """A text with pauses and other markup as passages, each spoken at one speed and volume."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -101,22 +101,6 @@ def without_voices(text: str) -> str:
 def with_voice_mark(text: str, voice: str) -> str:
     """A text that ``voice`` speaks, if it is not ""."""
     return f"[voice:{voice}]{text}[voice]" if voice else text
-
-
-def without_faulty_commands(text: str) -> tuple[str, list[str]]:
-    """A text without what ``read_pauses`` refuses, and this: of an author who knew nothing of such commands."""
-    removed: list[str] = []
-
-    def kept(match: re.Match[str]) -> str:
-        try:
-            if not is_voice(match):
-                pause_seconds(match, "")
-        except UserError:
-            removed.append(match[0])
-            return " "
-        return match[0]
-
-    return COMMAND.sub(kept, text), removed
 
 
 def without_commands(text: str) -> str:
@@ -220,21 +204,3 @@ def spread(delivery: Delivery, parts: int) -> list[Delivery]:
     """The delivery of each part of a chunk: silence stays at both ends."""
     return [replace(delivery, before=delivery.before if index == 0 else 0.0,
                     after=delivery.after if index == parts - 1 else 0.0) for index in range(parts)]
-
-
-def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """Neighbours that sound alike and have no silence between them as one passage; empty ones are left out."""
-    held: Passage | None = None
-    for passage in passages:
-        alike = held and not held.silence and replace(held, text="", silence=0.0) == replace(passage, text="",
-                                                                                             silence=0.0)
-        if held and alike:
-            held = replace(passage, text=held.text + passage.text)
-        elif held and not passage.text.strip():
-            held = replace(held, silence=held.silence + passage.silence)
-        else:
-            if held:
-                yield held
-            held = passage
-    if held:
-        yield held

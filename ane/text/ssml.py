@@ -5,7 +5,7 @@ What they cannot do is refused, with its line: it is neither spoken nor left out
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from xml.parsers import expat
 
@@ -14,7 +14,7 @@ from ane.text import number_words
 from ane.text.date_time_rules import MONTHS, RULES, TIME_RULES, month_day_words
 from ane.text.english import SIGN_WORDS
 from ane.text.markup_rules import ADDRESS_SIGNS
-from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds, merged
+from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds
 from ane.text.rule import TextRule
 
 SIGN_NAMES = {sign: words.strip() for sign, words in ADDRESS_SIGNS.items()} | SIGN_WORDS | {
@@ -303,3 +303,21 @@ class SsmlReader:
         if not limits[0] <= value <= limits[1]:
             raise self.error(f"{name} of <prosody> is {value:g} times the normal one, with those around it: it must be "
                              f"from {limits[0]:g} to {limits[1]:g}")
+
+
+def merged(passages: Iterable[Passage]) -> Iterator[Passage]:
+    """Neighbours that sound alike and have no silence between them as one passage; empty ones are left out."""
+    held: Passage | None = None
+    for passage in passages:
+        alike = held and not held.silence and replace(held, text="", silence=0.0) == replace(passage, text="",
+                                                                                             silence=0.0)
+        if held and alike:
+            held = replace(passage, text=held.text + passage.text)
+        elif held and not passage.text.strip():
+            held = replace(held, silence=held.silence + passage.silence)
+        else:
+            if held:
+                yield held
+            held = passage
+    if held:
+        yield held

@@ -41,8 +41,7 @@ from converters.functions import (
     weights_sha256,
 )
 from converters.neural_engine import MAX_AXIS
-from converters.proof.lint import STRICT, lint
-from converters.proof.lint_rules import REFUSED
+from converters.proof.lint import REFUSED, STRICT, lint
 from converters.proof.parity import measure_parity
 
 ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow on the Neural Engine

@@ -13,7 +13,7 @@ from ane.bundles.hashes import sha256_of
 from ane.bundles.hub import Snapshot
 from ane.cli import main
 from ane.models.kitten import family, synthesizer
-from ane.models.kitten.settings import KittenSettings
+from ane.models.styletts.settings import KittenSettings
 from tests.commands.conftest import Complain
 from tests.models.kitten.kitten_model import kitten_speaker, letters, write_kitten_model
 from tests.tables import rows

@@ -29,8 +29,7 @@ from converters import conversion
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions, write_package
 from converters.functions import THRESHOLDS, functions_of
-from converters.proof.lint import STRICT, BrokenRule, lint
-from converters.proof.lint_rules import REFUSED, RULES, LintRule, Violation
+from converters.proof.lint import REFUSED, RULES, STRICT, BrokenRule, LintRule, Violation, lint
 from converters.proof.parity import MATHS, ROUNDING
 from tests.tables import rows
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ane.models.alignment import warping_path
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
-from ane.speech.words import warping_path
 
 
 def test_durations_are_never_negative():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ane.models.kitten.published_text import preprocess, split_published
-from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import PUBLISHED_CUT, VOCABULARY, KittenSynthesizer, word_ids
+from ane.models.styletts.settings import KittenSettings
 from ane.speech.request import Run
 from tests.models.kitten.kitten_model import kitten_speaker
 from tests.parity.conftest import golden_facts

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ane.models.alignment import joined_pieces
 from ane.speech.request import Chunk
-from ane.speech.words import joined_pieces
 from ane.text import normalise_upstream
 from ane.text.passages import Passage, halves, split_to_fit, spread
 

@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ane.bundles.hub import Snapshot, download_files
-from ane.models.kitten.settings import KittenSettings
 from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel
+from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json

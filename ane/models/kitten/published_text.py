@@ -3,9 +3,9 @@
 The result equals that of TextPreprocessor(remove_punctuation=False) of KittenTTS 0.8.1 (kittentts/preprocess.py), where
 that returns one; where it raises ValueError, as on "$,", the text in question stays as it is.
 
-Functions of a form (money, times, units, …) take the match of their rule; its groups are the parts of the form in their
-order. ValueError: a part is no number. Numbers are spelled exactly as there, with its peculiarities: 1200 is "twelve
-hundred"; 20th is "twentyth"; groups above the trillions are dropped.
+Functions of a form (money, times, decades, …) take the match of their rule; its groups are the parts of the form in
+their order. ValueError: a part is no number. Numbers are spelled exactly as there, with its peculiarities: 1200 is
+"twelve hundred"; 20th is "twentyth"; groups above the trillions are dropped.
 """
 
 import re
@@ -36,16 +36,6 @@ DECADES = ("hundreds", "tens", "twenties", "thirties", "forties", "fifties", "si
            "nineties")
 
 
-def ip_address_words(match: re.Match[str]) -> str:
-    """"10.0.0.1" → "one zero dot zero dot zero dot one"."""
-    return " dot ".join(map(digit_words, match.groups()))
-
-
-def digits_of_groups(match: re.Match[str]) -> str:
-    """A telephone number, digit by digit: "555-1234" → "five five five one two three four"."""
-    return " ".join(map(digit_words, match.groups()))
-
-
 def currency_words(match: re.Match[str]) -> str:
     """"$4.99" → "four dollars and ninety-nine cents"; "$2.5M" → "two point five million dollars"."""
     unit, amount, scale = CURRENCIES[match[1]], match[2].replace(",", ""), match[3]
@@ -60,24 +50,9 @@ def currency_words(match: re.Match[str]) -> str:
     return f"{cardinal_words(value)} {unit}s{coins}"
 
 
-def percent_words(match: re.Match[str]) -> str:
-    """"-2.50%" → "negative two point five percent"."""
-    return f"{_measure_words(match[1].replace(',', ''))} percent"
-
-
-def unit_words(match: re.Match[str]) -> str:
-    """"25°C" → "twenty-five degrees Celsius"."""
-    return f"{_measure_words(match[1])} {UNIT_NAMES.get(match[2].lower(), match[2])}"
-
-
-def _measure_words(text: str) -> str:
+def measure_words(text: str) -> str:
     """A number in words, its decimals those of Python's float: "2.50" is "two point five"."""
     return decimal_words(str(float(text))) if "." in text else cardinal_words(int(text))
-
-
-def scientific_words(match: re.Match[str]) -> str:
-    """"1e-4" → "one times ten to the negative four"."""
-    return f"{number_words(match[1])} times ten to the {cardinal_words(int(match[2]))}"
 
 
 def time_words(match: re.Match[str]) -> str:
@@ -87,16 +62,6 @@ def time_words(match: re.Match[str]) -> str:
     if minutes == 0:
         return hour + (half or " hundred")
     return f"{hour} {'oh ' if minutes < 10 else ''}{cardinal_words(minutes)}{half}"
-
-
-def ordinal_number_words(match: re.Match[str]) -> str:
-    """"21st" → "twenty-first"."""
-    return ordinal_words(int(match[1]))
-
-
-def scale_words(match: re.Match[str]) -> str:
-    """"1.5K" → "one point five thousand"."""
-    return f"{number_words(match[1])} {SCALES[match[2]]}"
 
 
 def fraction_words(match: re.Match[str]) -> str:
@@ -117,11 +82,6 @@ def decade_words(match: re.Match[str]) -> str:
     if int(match[1]) < 10:
         return DECADES[decade]
     return f"{cardinal_words(century)} {DECADES[decade]}"
-
-
-def range_words(match: re.Match[str]) -> str:
-    """"10-20" → "ten to twenty"."""
-    return f"{cardinal_words(int(match[1]))} to {cardinal_words(int(match[2]))}"
 
 
 def grouped_number_words(match: re.Match[str]) -> str:
@@ -240,22 +200,27 @@ CONTRACTIONS = tuple(contraction(pattern, words) for pattern, words in (
 
 # In this order: a form must be replaced before the rule for a part of it sees it.
 NUMBER_RULES = tuple(SpokenRule(re.compile(pattern), words) for pattern, words in (
-    (r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b", ip_address_words),
+    (r"\b(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b", lambda match: " dot ".join(map(digit_words, match.groups()))),
     (r"(?<!\d)-\.(\d)", lambda match: f"-0.{match[1]}"),
     (r"(?<!\d)\.(\d)", lambda match: f"0.{match[1]}"),
     (rf"([$€£¥₹₩₿])\s*({GROUPED})\s*([KMBT])?(?![a-zA-Z\d])", currency_words),
-    (rf"(-?{GROUPED})\s*%", percent_words),
-    (rf"(?<![a-zA-Z\d])(-?{NUMBER})[eE]([+-]?\d+)(?![a-zA-Z\d])", scientific_words),
+    (rf"(-?{GROUPED})\s*%", lambda match: f"{measure_words(match[1].replace(',', ''))} percent"),   # "-2.50%"
+    (rf"(?<![a-zA-Z\d])(-?{NUMBER})[eE]([+-]?\d+)(?![a-zA-Z\d])",        # "1e-4"
+     lambda match: f"{number_words(match[1])} times ten to the {cardinal_words(int(match[2]))}"),
     (r"(?i)\b(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?\b", time_words),
-    (r"(?i)\b(\d+)(?:st|nd|rd|th)\b", ordinal_number_words),
-    (rf"(?i)({NUMBER})\s*({UNITS})\b", unit_words),
-    (rf"(?<![a-zA-Z])({NUMBER})\s*([KMBT])(?![a-zA-Z\d])", scale_words),
+    (r"(?i)\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal_words(int(match[1]))),
+    (rf"(?i)({NUMBER})\s*({UNITS})\b",      # "25°C"
+     lambda match: f"{measure_words(match[1])} {UNIT_NAMES.get(match[2].lower(), match[2])}"),
+    (rf"(?<![a-zA-Z])({NUMBER})\s*([KMBT])(?![a-zA-Z\d])",
+     lambda match: f"{number_words(match[1])} {SCALES[match[2]]}"),
     (r"\b(\d+)\s*/\s*(\d+)\b", fraction_words),
     (r"\b(\d{1,3})0s\b", decade_words),
-    (rf"{NO_DIGIT_BEFORE}(\d{{1,2}})-(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}", digits_of_groups),
-    (rf"{NO_DIGIT_BEFORE}(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}", digits_of_groups),
-    (rf"(?<!\d-)\b(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}", digits_of_groups),
-    (r"(?<!\w)(\d+)-(\d+)(?!\w)", range_words),
+    # telephone numbers, digit by digit
+    *((pattern, lambda match: " ".join(map(digit_words, match.groups()))) for pattern in (
+        rf"{NO_DIGIT_BEFORE}(\d{{1,2}})-(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
+        rf"{NO_DIGIT_BEFORE}(\d{{3}})-(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}",
+        rf"(?<!\d-)\b(\d{{3}})-(\d{{4}}){NO_DIGIT_AFTER}")),
+    (r"(?<!\w)(\d+)-(\d+)(?!\w)", lambda match: f"{cardinal_words(int(match[1]))} to {cardinal_words(int(match[2]))}"),
     (r"\b([a-zA-Z][a-zA-Z0-9]*)-(\d[\d.]*)(?=[^\d.]|$)", lambda match: f"{match[1]} {match[2]}"),
     (rf"(?<![a-zA-Z])-?{GROUPED}", grouped_number_words)))
 

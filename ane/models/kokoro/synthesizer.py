@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ane.models.kokoro.settings import KokoroSettings
 from ane.models.phoneme_chunks import split_into_phonemes
+from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
 from ane.speech.request import Run, SpeechRequest
 from ane.text.english import normalise_cased

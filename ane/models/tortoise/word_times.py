@@ -12,9 +12,10 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Model
+from ane.models.alignment import joined_pieces, warping_path
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import Candidate, Embeddings
-from ane.speech.words import SpokenWord, joined_pieces, shared_time, timed_words, warping_path
+from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.text import Tokenizer
 
 SECONDS_PER_CODE = 1024 / 22050

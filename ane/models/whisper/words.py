@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ane.backends.base import Backend
+from ane.models.alignment import warping_path
 from ane.models.whisper.alignment_heads import alignment_heads
 from ane.models.whisper.networks import WhisperDecoderConfig
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, WhisperTokenizer
 from ane.models.whisper.transcript import TranscriptSegment, TranscriptWord
-from ane.speech.words import warping_path
 from ane.system.errors import UserError
 
 MEDIAN_WIDTH = 7        # positions of the median filter along time

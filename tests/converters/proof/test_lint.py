@@ -12,8 +12,7 @@ from ane.backends.mil.package import Package
 from ane.backends.mil.values import TensorType
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import load_reference
-from converters.proof import lint_rules
-from converters.proof.lint import BrokenRule, lint
+from converters.proof.lint import RULES, WARNING, BrokenRule, lint
 from converters.tortoise import autoregressive as gpt2
 from tests.random_model import RandomModel
 
@@ -149,8 +148,8 @@ def test_channels_may_be_more_than_columns(tmp_path, shape, reported):
 
 
 def test_rules_have_unique_ids_and_a_source():
-    assert len({rule.id for rule in lint_rules.RULES}) == len(lint_rules.RULES)
-    assert all(re.fullmatch(r"\w.*: https://\S+", rule.source) for rule in lint_rules.RULES)
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(re.fullmatch(r"\w.*: https://\S+", rule.source) for rule in RULES)
 
 
 def test_an_open_dimension_is_refused(tmp_path):
@@ -170,7 +169,7 @@ def test_integers_and_booleans_are_refused_as_inputs(tmp_path):
 
 
 def test_an_fp32_package_is_reported_and_an_fp16_one_is_not(tmp_path):
-    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].rule.severity == lint_rules.WARNING
+    assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].rule.severity == WARNING
     assert broken(saved(tmp_path, conv, style=Style("fp32")))["fp32"].ops["input"] == 1
     assert "fp32" not in broken(saved(tmp_path, conv))
 
@@ -229,7 +228,7 @@ def test_a_rule_begins_at_its_limit(tmp_path, rule):
 def test_bytes_of_weights_have_a_limit(tmp_path, monkeypatch):
     package = saved(tmp_path, conv)
     for difference, expected in ((-1, True), (0, False)):
-        monkeypatch.setattr(lint_rules, "MAX_BYTES", KERNEL.nbytes + difference)
+        monkeypatch.setattr("converters.proof.lint.MAX_BYTES", KERNEL.nbytes + difference)
         assert ("too-heavy" in broken(package)) is expected, difference
 
 

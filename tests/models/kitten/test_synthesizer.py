@@ -9,8 +9,8 @@ import pytest
 
 import ane
 from ane.backends.onnx.graph_file import GraphFunction
-from ane.models.kitten.settings import KittenSettings
 from ane.models.kitten.synthesizer import KittenSynthesizer, cut_as_published, spoken_form, trim_end
+from ane.models.styletts.settings import KittenSettings
 from ane.speech.request import Run
 from ane.speech.stream import Speech
 from ane.system.errors import UserError

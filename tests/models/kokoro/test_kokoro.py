@@ -16,8 +16,8 @@ from ane.backends.onnx.graph_file import GraphEngine
 from ane.bundles import open_model
 from ane.cli import main
 from ane.models.kokoro.family import FAMILY, VOCABULARY, find_model
-from ane.models.kokoro.settings import KokoroSettings
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
+from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT
 from ane.speech.request import Run
 from ane.system.errors import UserError

@@ -1,4 +1,4 @@
-"""The settings of a request, apart from its text and voice."""
+"""The settings of a request, apart from its text and voice: of each of the two kinds."""
 
 from pydantic import Field
 
@@ -26,3 +26,20 @@ class KittenSettings(SpeechSettings):
     published: bool = setting(False, "for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1",
                               group="text")
     split: tuple[int, int] | None = split_setting(200, 400)
+
+
+@checked
+class KokoroSettings(SpeechSettings):
+    """Settings of a request.
+
+    Attributes:
+        speed: speed of speech, 1 as trained, 2 twice as fast.
+        split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk of more phonemes than one
+            pass takes is split further, or with None an error.
+
+    Raises:
+        UserError: a value is out of range.
+    """
+
+    speed: float = Field(default=1.0, ge=0.5, le=2)
+    split: tuple[int, int] | None = split_setting(100, 250)
