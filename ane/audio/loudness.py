@@ -64,7 +64,7 @@ class LoudnessMeter:
         if len(powers) < 4:
             return -math.inf
         blocks = np.convolve(powers, np.full(4, 0.25), "valid")         # 400 ms, one every 100 ms
-        blocks = blocks[blocks > _power(ABSOLUTE_GATE)]
+        blocks = blocks[blocks > 10 ** ((ABSOLUTE_GATE - OFFSET) / 10)]
         if not len(blocks):
             return -math.inf
         blocks = blocks[blocks > blocks.mean() * 10 ** (RELATIVE_GATE / 10)]
@@ -158,7 +158,3 @@ def sliding_minimum(values: np.ndarray, width: int) -> np.ndarray:
     backward = np.minimum.accumulate(blocks[:, ::-1], axis=1)[:, ::-1].ravel()
     count = len(values) - width + 1
     return np.minimum(backward[:count], forward[width - 1:width - 1 + count])
-
-
-def _power(loudness: float) -> float:
-    return float(10 ** ((loudness - OFFSET) / 10))

@@ -200,7 +200,8 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         options = with_former_companions(options, titles, numbers, before, hashes)
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks], options.content(),
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
-        if written.get("digest") == wanted and all(_is_unchanged(*file) for file in written["files"]):
+        if written.get("digest") == wanted and all(
+                os.path.isfile(file) and os.path.getsize(file) == size for file, size in written["files"]):
             return WrittenBook(**written["book"])
         outputs = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
         store.set_fact("outputs", [os.path.abspath(path) for path in outputs])
@@ -254,10 +255,6 @@ def completed(store: JobStore, path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {path}: {cause.strerror or cause}; what was spoken is kept") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_unchanged(file: str, size: int) -> bool:
-    return os.path.isfile(file) and os.path.getsize(file) == size
 
 
 def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> WrittenBook:

@@ -124,8 +124,7 @@ def say(args: argparse.Namespace) -> int:
         text = "" if args.follow else read_text(args)
     if not args.follow:
         request["ssml"] = args.ssml or None
-    speak = (speak_arriving if args.follow else speak_lines if args.lines else speak_stream if args.stream
-             else speak_whole)
+    speak = speak_lines if args.lines else speak_pieces if args.follow or args.stream else speak_whole
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
         for speech, outputs in speak(args, synthesizer, text, request, progress):
@@ -203,9 +202,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
     if piecewise:
-        stream = synthesizer.speak_in_chunks(text, **request, progress=progress.update)
-        send_pieces(args, stream)
-        yield stream, [args.output]
+        yield from speak_pieces(args, synthesizer, text, request, progress)
         return
     speech = synthesizer.speak(text, **request, progress=progress.update)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
@@ -216,16 +213,10 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
     yield speech, outputs
 
 
-def speak_stream(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
+def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
                  progress: ProgressDisplay) -> SpeechOutputs:
-    stream = synthesizer.stream(text, **request, progress=progress.update)
-    send_pieces(args, stream)
-    yield stream, output_paths(args.output, 1)
-
-
-def speak_arriving(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
-                   progress: ProgressDisplay) -> SpeechOutputs:
-    stream = synthesizer.feed(arriving_text(), **request, progress=progress.update)
+    speak = synthesizer.feed if args.follow else synthesizer.stream if args.stream else synthesizer.speak_in_chunks
+    stream = speak(arriving_text() if args.follow else text, **request, progress=progress.update)
     send_pieces(args, stream)
     yield stream, output_paths(args.output, 1)
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,11 +129,6 @@ class Catalogue:
         raise RefusedError(f"{why}; the voices are {names}", 400, "voice", "voice_not_found")
 
 
-def voice_meant(catalogue: Catalogue, served: ServedModel, name: str) -> Any:
-    """What ``speak`` takes for a voice that a text or its cast names. Raises RefusedError for a name of none."""
-    return served.voice(catalogue.voice(served.name, name))
-
-
 def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
     """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
     entries = [LexiconEntry(word, respelling) for word, respelling in (body.lexicon or {}).items()]
@@ -156,7 +150,7 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
             speaker = served.speaker
             run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority,
                       spending=Spending(models.settings.limits),
-                      named_voice=partial(voice_meant, catalogue, served))
+                      named_voice=lambda name: served.voice(catalogue.voice(served.name, name)))
             if request.text:
                 job.text_at = time.monotonic()
                 stream = speaker.stream_of(speaker.request(request.text, **arguments(served, request)), run)

@@ -78,11 +78,8 @@ class ClauseReader:
         limit = (WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN)
         if length < SHORTEST or cost > limit:
             return False
-        piece = self._text[start:word.end()]
-        return not is_open(piece) and self._reads_alike(piece, self._text[word.end():words[-1].end()])
-
-    def _reads_alike(self, piece: str, rest: str) -> bool:
-        return self._words(piece) + self._words(rest) == self._words(piece + rest)
+        piece, rest = self._text[start:word.end()], self._text[word.end():words[-1].end()]
+        return not is_open(piece) and self._words(piece) + self._words(rest) == self._words(piece + rest)
 
     def _words(self, text: str) -> list[str]:
         return re.findall(r"[\w']+", self._normalise(text))

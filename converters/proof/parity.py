@@ -237,13 +237,9 @@ def _calls(recorder: CallRecorder, package: Package, name: str) -> list[tuple[st
     for calls in reversed(recorder.on_state.values()):
         names = [called for called, _ in calls]
         if name in names:
-            writes = [_writes(package, called) for called in names]
+            writes = [any(op.written_state for op in package.function(called).ops) for called in names]
             last = len(names) - 1 - names[::-1].index(name)
             if writes[last]:
                 last = next((index for index in range(last, len(names)) if not writes[index]), last)
             return [call for index, call in enumerate(calls) if index == last or (writes[index] and index < last)]
     return []
-
-
-def _writes(package: Package, function: str) -> bool:
-    return any(op.written_state for op in package.function(function).ops)

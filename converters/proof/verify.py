@@ -205,11 +205,6 @@ class OnnxRunner(Runner):
         check.compare(*(run_probe(backend, model, package, check.function) for backend in (reference, candidate)))
 
 
-def onnx_runner(device: OnnxDevice) -> OnnxRunner:
-    """Only the parity of the CPU is recorded."""
-    return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
-
-
 def runner_named(name: str, compute_units: str | None = None) -> Runner:
     """The runner that --against of `ane verify` names.
 
@@ -219,7 +214,9 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
     if compute_units and name != "coreml":
         raise UserError(f"compute_units has no effect on against={name}: it is for coreml", "compute_units")
     if name.startswith("onnx"):
-        return onnx_runner(choose_onnx_device(name.removeprefix("onnx").removeprefix(":")))
+        device = choose_onnx_device(name.removeprefix("onnx").removeprefix(":"))
+        # only the parity of the CPU is recorded
+        return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
     if name == "coreml":
         if sys.platform != "darwin":
             raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "

@@ -48,7 +48,7 @@ class GraphWriter:
 
     def write(self, values: bool) -> None:
         function = self.function
-        types = {name: self._type(type) for name, type in function.inputs.items()}
+        types = {name: ca.TensorType(type.shape, self._dtype(type).type) for name, type in function.inputs.items()}
         types |= {name: ca.TensorType(type.shape, DTYPES[type.dtype]) for name, type in function.states.items()}
         graph = GraphOp(function.name, input_types=[type._to_mlir() for type in types.values()], result_types=[],
                         input_names=list(types))
@@ -121,9 +121,6 @@ class GraphWriter:
     def _as(self, value: Value, type: TensorType) -> Value:
         dtype = self._dtype(type)
         return value if dtype_of(value) == dtype else ca.cast(value, dtype.type)
-
-    def _type(self, type: TensorType) -> ca.TensorType:
-        return ca.TensorType(type.shape, self._dtype(type).type)
 
     def _dtype(self, type: TensorType) -> np.dtype:
         """The dtype that values of this type have in the graph."""

@@ -75,7 +75,8 @@ class CoreAIFunction:
             outputs = self._loop.wait(self._function(inputs=arrays, state=states))
         except RuntimeError as error:
             raise UserError(f"Core AI cannot run {self.name}: {error_summary(error)}") from error
-        return {key: _widened(array.numpy()) for key, array in outputs.items()}
+        found = {key: array.numpy() for key, array in outputs.items()}
+        return {key: array.astype(np.float32 if array.dtype.kind == "f" else np.int32) for key, array in found.items()}
 
     def activations(self, inputs: Mapping[str, np.ndarray],
                     state: InterpreterState | None = None) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -97,10 +98,6 @@ class CoreAIFunction:
 
 def _converted(array: np.ndarray, type: TensorType) -> np.ndarray:
     return np.ascontiguousarray(array, np.float32 if type.dtype in ("fp16", "fp32") else DTYPES[type.dtype])
-
-
-def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
 
 
 class CoreAIRuntime(Runtime):

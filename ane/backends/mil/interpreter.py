@@ -240,7 +240,7 @@ class PreparedOp:
                        for key, argument in op.arguments.items()}
         self._computed = tuple(key for key, parts in self._parts.items()
                                if any(isinstance(part, str) for part in parts))
-        self._extra = {"inner": inner} if kernel is not None and kernel.has_inner else {}
+        self._extra = {"inner": inner} if kernel is not None and "inner" in kernel.kinds else {}
         self._constants: dict | None = None
 
     def call(self, values: dict[str, Tensor]) -> tuple[Tensor, ...]:

@@ -67,11 +67,6 @@ class Kernel:
         return frozenset(name for name, kind in self.kinds.items() if kind is float)
 
     @cached_property
-    def has_inner(self) -> bool:
-        """Whether it takes ``inner``, which rounds its intermediate results."""
-        return "inner" in self.kinds
-
-    @cached_property
     def kinds(self) -> dict[str, object]:
         """Parameter → its annotation without None, or what ``KINDS`` states for its name."""
         kinds = {}

@@ -229,7 +229,9 @@ class TorchBackend(Backend):
 
     def _loaded(self, name: str) -> nn.Module:
         network = skeleton(self.model.family.networks[name], self.model.config(name)).eval().requires_grad_(False)
-        unused = self._unused_tables() if self.stages.decodes(name) else ()
+        decoder = self.stages.decoder if self.stages.decodes(name) else None
+        # tables of the decoder that are only looked up in NumPy
+        unused = {key for table, key in decoder.tables.items() if table not in decoder.tied} if decoder else ()
         network.load_state_dict({key: tensor for key, tensor in self.model.tensors(name).items()
                                  if key not in unused}, strict=False, assign=True)
         if self._packs(name):
@@ -247,10 +249,6 @@ class TorchBackend(Backend):
             if hasattr(module, "two_pass"):
                 module.two_pass = True
         return network.requires_grad_(False)
-
-    def _unused_tables(self) -> set[str]:
-        """Keys of the decoder's tables that are only looked up in NumPy."""
-        return {key for table, key in self.stages.decoder.tables.items() if table not in self.stages.decoder.tied}
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None

@@ -38,11 +38,6 @@ def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
     return found * np.array([PITCH_SCALE, 1], np.float32)
 
 
-def run_spectra(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of spectra."""
-    return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")
-
-
 STAGES = {
     # channels: the states for the prosody, those for the sound, and the log durations
     "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
@@ -51,7 +46,8 @@ STAGES = {
     "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
                      TensorSpec(("B", "2S", 2)), "prosody", run_prosody),
     "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
-                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra", run_spectra),
+                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra",
+                     lambda package, stage, given: run_rows(package, stage, given["frames"], given["mask"], "frames")),
 }
 HIBARI_STAGES = ModelStages(STAGES)
 

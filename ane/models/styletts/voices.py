@@ -66,7 +66,8 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         if path.is_dir():
-            tables = {file.stem: raw_table(file) for file in sorted(path.glob("*.bin"))}
+            tables = {file.stem: np.frombuffer(file.read_bytes(), np.float32).reshape(-1, STYLE_WIDTH)
+                      for file in sorted(path.glob("*.bin"))}
         else:
             with np.load(path, allow_pickle=False) as archive:
                 if sum(part.file_size for part in archive.zip.infolist()) > MAX_TABLES:
@@ -82,11 +83,6 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
     if not tables:
         raise UserError(f"{path} has no voices: download the model again")
     return {name: checked_table(table, f"{path}: voice {name}") for name, table in tables.items()}
-
-
-def raw_table(file: Path) -> np.ndarray:
-    """A file of float32 alone. Raises ValueError when it is not whole rows."""
-    return np.frombuffer(file.read_bytes(), np.float32).reshape(-1, STYLE_WIDTH)
 
 
 def checked_table(table: np.ndarray, where: str) -> np.ndarray:

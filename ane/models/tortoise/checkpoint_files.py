@@ -63,11 +63,6 @@ def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
     return {str(key): value for key, value in loaded.items()}, beside
 
 
-def official_names(path: Path) -> tuple[str, ...]:
-    """The official files whose networks a file has; () for none. Raises UserError for a damaged file."""
-    return _names(read_entries(path)[0])
-
-
 def has_networks(path: Path) -> bool:
     """Whether a file has networks of Tortoise. Raises UserError for a damaged file, or one that lacks keys of one."""
     entries, _ = read_entries(path)
@@ -95,9 +90,10 @@ def find_files(path: Path) -> dict[str, Path]:
     if not os.path.isdir(path):
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
-    found = next((files for folder in folders if (files := _official_files(folder))), {})
+    found = next(filter(None, ({name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)}
+                               for folder in folders)), {})
     if not set(REQUIRED) <= set(found):      # reading the keys of every file takes seconds
-        others = {file: official_names(file) for file in
+        others = {file: _names(read_entries(file)[0]) for file in
                   sorted(file for folder in folders for pattern in PATTERNS for file in folder.glob(pattern))
                   if file not in found.values() and file.name != MEL_NORMS}
         for name in (name for name in REQUIRED if name not in found):
@@ -108,10 +104,6 @@ def find_files(path: Path) -> dict[str, Path]:
         for file, names in others.items():
             found = dict.fromkeys(names, file) | found
     return {name: found[name] for name in OFFICIAL if name in found}
-
-
-def _official_files(folder: Path) -> dict[str, Path]:
-    return {name: folder / name for name in OFFICIAL if os.path.isfile(folder / name)}
 
 
 def _named(path: Path) -> tuple[str, ...]:

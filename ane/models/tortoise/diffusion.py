@@ -169,8 +169,9 @@ def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs
     Each draws from its own ``rng`` float32 normals (1, 100, L): x_T, then for sampler ``p`` one per step, the last
     unused.
     """
-    initial = [initial_sample(length, diffusion, rng) for length, rng in zip(frames, rngs, strict=True)]
-    xs, previous_x0s = map(list, zip(*initial, strict=True))
+    xs = [rng.standard_normal((1, MELS, length), dtype=np.float32) * np.float32(diffusion.temperature)
+          for length, rng in zip(frames, rngs, strict=True)]
+    previous_x0s = [np.zeros_like(x) for x in xs]
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     for done, step in enumerate(steps, 1):
         noise = [step_noise(diffusion, x.shape, rng) for x, rng in zip(xs, rngs, strict=True)]
@@ -181,12 +182,6 @@ def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs
             check_finite_sample(output, x)
         progress(done, len(steps))
     return xs
-
-
-def initial_sample(frames: int, diffusion: Diffusion, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """x_T, and zeros as the previous x0; (1, 100, frames) float32 each."""
-    x = rng.standard_normal((1, MELS, frames), dtype=np.float32) * np.float32(diffusion.temperature)
-    return x, np.zeros_like(x)
 
 
 def step_noise(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,7 @@ with positions added, looked up outside the network.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -73,11 +74,6 @@ def feed_forward(width: int) -> nn.Sequential:
 def attend_to_all(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Every position attends to all. Silence is not masked."""
     return F.scaled_dot_product_attention(q, k, v)
-
-
-def attend_causally(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Each position attends to itself and to those before it, without a cache."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @dataclass(frozen=True)
@@ -194,8 +190,9 @@ class WhisperDecoder(nn.Module):
     def forward(self, x: Tensor, attend: Sequence[SelfAttend] | None, cross_attend: Sequence[CrossAttend]) -> Tensor:
         """Columns → hidden, (B, T, D) each; ``attend`` and ``cross_attend`` have a function for each layer (None:
         causal, no cache)."""
+        causal = partial(F.scaled_dot_product_attention, is_causal=True)
         for index, block in enumerate(self.blocks):
-            x = block(x, attend[index] if attend else attend_causally, cross_attend[index])
+            x = block(x, attend[index] if attend else causal, cross_attend[index])
         return self.ln(x)
 
     def memory(self, states: Tensor) -> list[tuple[Tensor, Tensor]]:

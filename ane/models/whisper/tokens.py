@@ -82,11 +82,6 @@ class SpecialTokens:
             sequence += [self.language(language), {"transcribe": self.transcribe, "translate": self.translate}[task]]
         return (*sequence, *(() if timestamps else (self.no_timestamps,)))
 
-    @property
-    def never_sampled(self) -> tuple[int, ...]:
-        """Special tokens that are suppressed together with the symbols."""
-        return (self.transcribe, self.translate, self.start, self.previous, self.language_model, self.no_speech)
-
 
 class WhisperTokenizer:
     """Text to ids and back, without special tokens: ids from ``end`` on are skipped in decoding.
@@ -135,7 +130,8 @@ class WhisperTokenizer:
 
 def suppressed_tokens(special: SpecialTokens, tokens: Sequence[int]) -> tuple[int, ...]:
     """``tokens`` and the special ones that are never sampled, sorted."""
-    return tuple(sorted({*tokens, *special.never_sampled}))
+    return tuple(sorted({*tokens, special.transcribe, special.translate, special.start, special.previous,
+                         special.language_model, special.no_speech}))
 
 
 @dataclass(frozen=True)
