@@ -31,7 +31,7 @@ READING_PATH = {
     "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.model", "ane.bundles.manifest",
                 "ane.bundles.bundle", "ane.bundles.weights"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
-                  "ane.speech.delivery", "ane.speech.words"],
+                  "ane.speech.words"],
     "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
                          "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
     "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.settings", "ane.models.hibari.synthesizer",

@@ -1,5 +1,5 @@
 """Speech on a Ray cluster: ``speak_many`` for texts, ``ane.cluster.narration`` for the jobs of `ane read`."""
 
-from ane.cluster.speaking import speak_many
+from ane.cluster.narration import speak_many
 
 __all__ = ["speak_many"]

@@ -1,8 +1,12 @@
-"""A job of `ane read` on a Ray cluster: its workers speak and check, this process alone reads and writes the job."""
+"""Many texts, a data set of Ray Data, or a job of `ane read` on a Ray cluster.
+
+Of a job, workers speak and check chunks, and this process alone reads and writes it.
+"""
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
 
 from ane.books.checking.judging import BookNorms
 from ane.books.checking.retries import (
@@ -18,7 +22,12 @@ from ane.books.narration import Narration, NarrationProgress, leases_renewed, so
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import CheckedChunk, ClaimedChunk, JobStore
-from ane.cluster.workers import connected, map_on_workers
+from ane.cluster.workers import connected, map_on_workers, ray_module, worker_count
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
 
 SPEAK, CHECK = "speak", "check"
 
@@ -77,3 +86,94 @@ def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: Bo
     norms = norms_of(store)
     for claimed in chunks_to_check(store, plan, checker, progress):
         yield claimed and (CHECK, claimed, sound_to_check(store, claimed), norms, count)
+
+
+AHEAD = 64              # results that wait for an earlier one
+
+
+@overload
+def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | None = None,
+               workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
+               column: str = "text", **request: Any) -> Iterator[Any]: ...
+
+
+@overload
+def speak_many(texts: "Dataset", bundle: str | None = None, address: str | None = None,
+               workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
+               column: str = "text", **request: Any) -> "Dataset": ...
+
+
+def speak_many(texts: Any, bundle: str | None = None, address: str | None = None, workers: int | None = None,
+               threads: int = 1, backend: str = "auto", precision: str = "auto", column: str = "text",
+               **request: Any) -> Any:
+    """Speak many texts, each as ``ane.load(bundle).speak(text, **request)`` does.
+
+    Args:
+        texts: an iterable of any number, read as workers become free, at most ``AHEAD`` beyond the first that is not
+            done; or a ``ray.data.Dataset`` with the texts in ``column``.
+        bundle, backend, precision: as of ``ane.load``; the bundle must be on every machine of the cluster.
+        address: of the cluster (``connected``); a data set has one. workers: processes that hold the model; None: one a
+            GPU, else one for each ``threads`` processors of the cluster. threads: CPU threads of each.
+        request: further arguments of ``speak``; with ``seed=`` the speech is that of one machine.
+
+    Returns:
+        For an iterable, an iterator of the speeches in order. For a data set, a data set with the further columns
+        ``audio`` (samples, float32), ``sample_rate`` and ``seconds``, computed when it is read, its rows in any order.
+
+    Raises:
+        UserError: a text cannot be spoken, there is no such model or cluster, or Ray is not installed; for a data set,
+            what is wrong with a text is raised by Ray when it is read.
+    """
+    make = partial(make_speaker, bundle, backend, precision, threads, request)
+    if hasattr(texts, "map_batches"):
+        if address is not None:
+            raise UserError("address has no effect on a data set, which is on a cluster already", "address")
+        return speak_dataset(texts, make, column, workers, threads)
+    return speak_texts(texts, make, address, workers, threads)
+
+
+def speak_texts(texts: Iterable[str], make: Callable[[], Callable[[int, str], Any]], address: str | None,
+                workers: int | None, threads: int) -> Iterator[Any]:
+    with connected(address) as ray:
+        waiting: dict[int, Any] = {}
+        due = 0
+
+        def calls() -> Iterator[tuple[int, str] | None]:
+            for call in enumerate(texts):
+                while len(waiting) >= AHEAD:
+                    yield None
+                yield call
+
+        for (number, _), speech in map_on_workers(ray, make, calls(), workers, threads):
+            waiting[number] = speech
+            while due in waiting:
+                yield waiting.pop(due)
+                due += 1
+
+
+class RowSpeaker:
+    """A worker of Ray Data: a row → the row with its speech."""
+
+    def __init__(self, make: Callable[[], Callable[[int, str], Any]], column: str):
+        self.speak, self.column = make(), column
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        speech = self.speak(0, row[self.column])
+        return {**row, "audio": speech.audio, "sample_rate": speech.sample_rate, "seconds": speech.seconds}
+
+
+def speak_dataset(dataset: "Dataset", make: Callable[[], Callable[[int, str], Any]], column: str, workers: int | None,
+                  threads: int) -> "Dataset":
+    """Ray Data starts the workers when the data set is read, and others where they are lost."""
+    workers, gpus = worker_count(ray_module(), workers, threads)
+    return dataset.map(RowSpeaker, fn_constructor_args=(make, column), concurrency=workers, num_cpus=threads,
+                       num_gpus=gpus)
+
+
+def make_speaker(bundle: str | None, backend: str, precision: str, threads: int,
+                 request: dict[str, Any]) -> Callable[[int, str], Any]:
+    """What a worker calls: (number, text) → speech."""
+    import ane
+
+    synthesizer = ane.load(bundle, backend, precision, threads, keep=True)
+    return lambda number, text: synthesizer.speak(text, **request)

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ane.speech.delivery import silent_blocks
 from ane.speech.lanes import Lanes
-from ane.speech.stream import SoundStream, stepped
+from ane.speech.stream import SoundStream, silent_blocks, stepped
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source

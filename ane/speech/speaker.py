@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from ane.bundles import Model
-from ane.speech.delivery import delivered
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, checked_voice, report_nothing
 from ane.speech.settings import SpeechSettings, check_option, chosen_settings
-from ane.speech.stream import Speech, Stream
+from ane.speech.stream import Speech, Stream, delivered
 from ane.system.errors import UserError
 from ane.system.iterators import closing_source
 from ane.system.timeline import Timeline

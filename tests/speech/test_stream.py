@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import ane
 from ane.audio import read_audio
 from ane.models.tortoise.settings import Settings
-from ane.speech.delivery import BLOCK_SECONDS, delivered
 from ane.speech.request import Budget, Chunk, Piece, Run, Spending
-from ane.speech.stream import Speech
+from ane.speech.stream import BLOCK_SECONDS, Speech, delivered
 from ane.speech.words import SpokenWord, delivered_words, matched_words, shared_time
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages

@@ -14,9 +14,9 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.models.kitten.published_text import preprocess, split_published
+from ane.models.styletts.bundle import VOCABULARY
 from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.speaker import MOST_IDS, SAMPLE_RATE, StyleChunk, StyleSpeaker
-from ane.models.styletts.stages import VOCABULARY
 from ane.speech.request import Run, SpeechRequest
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error

@@ -18,10 +18,9 @@ import numpy as np
 
 from ane.backends.choosing import load_backend
 from ane.bundles.hub import Snapshot, download_files
-from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel
+from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel, with_durations
+from ane.models.styletts.bundle import VOCABULARY as KITTEN_VOCABULARY
 from ane.models.styletts.settings import KokoroSettings
-from ane.models.styletts.stages import VOCABULARY as KITTEN_VOCABULARY
-from ane.models.styletts.stages import with_durations
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json

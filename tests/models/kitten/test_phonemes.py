@@ -3,7 +3,7 @@
 import pytest
 
 from ane.models.kitten.synthesizer import word_ids
-from ane.models.styletts.stages import SYMBOLS, VOCABULARY
+from ane.models.styletts.bundle import SYMBOLS, VOCABULARY
 
 
 def test_vocabulary() -> None:

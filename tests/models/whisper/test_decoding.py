@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ane.models.whisper.beams import BeamSearch, likeliest
-from ane.models.whisper.decoding import DecodingOptions, WindowDecoder, WindowText, sample_token
+from ane.models.whisper.decoding import BeamSearch, DecodingOptions, WindowDecoder, WindowText, likeliest, sample_token
 from ane.models.whisper.tokens import log_sum_exp
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.system.errors import UserError
