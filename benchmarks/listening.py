@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ane.audio import resample
-from ane.books.checking.judging import clicks
+from ane.books.judging import clicks
 from training.pitch import RATE, pitch_of
 
 FRAME = 240                 # samples of a loudness frame: 10 ms at 24 kHz

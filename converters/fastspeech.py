@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.base import Backend
-from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
+from ane.backends.onnx.sessions import LENGTHS, bucket_range
 from ane.bundles import Model
 from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks import (

@@ -49,7 +49,7 @@ TORTOISE_PATH = {
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
                                     "ane.models.tortoise.sampling",
                                     "ane.backends.decoding", "ane.backends.torch.decoder", "ane.backends.torch.linear"],
-    "Latents to a spectrogram": ["ane.models.tortoise.diffusion", "ane.models.tortoise.windows",
+    "Latents to a spectrogram": ["ane.models.tortoise.diffusion",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
     "The networks": ["ane.models.tortoise.family", "ane.models.tortoise.networks",

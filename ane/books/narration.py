@@ -10,7 +10,7 @@ import numpy as np
 
 from ane.audio.trimming import RATE as TRIMMING_RATE
 from ane.audio.trimming import removed_before, trimmed
-from ane.books.checking.judging import ChunkSignals
+from ane.books.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import LEASE, ClaimedChunk, JobStore

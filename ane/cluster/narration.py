@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from ane.books.checking.judging import BookNorms
-from ane.books.checking.retries import (
+from ane.books.judging import BookNorms
+from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
+from ane.books.plan import BookPlan
+from ane.books.retries import (
     BookChecker,
     CheckProgress,
     SoundToCheck,
@@ -18,8 +20,6 @@ from ane.books.checking.retries import (
     norms_of,
     sound_to_check,
 )
-from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
-from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import CheckedChunk, ClaimedChunk, JobStore
 from ane.cluster.workers import connected, map_on_workers, ray_module, worker_count
@@ -48,7 +48,7 @@ class BookWorker:
         return spoken, time.perf_counter() - started
 
     def check(self, claimed: ClaimedChunk, sound: SoundToCheck, norms: BookNorms, count: int) -> CheckedChunk:
-        """``ane.books.checking.retries.judged``: what is wrong with a sound, and a better one."""
+        """``ane.books.retries.judged``: what is wrong with a sound, and a better one."""
         return judged(claimed, sound, self.speaker, self.checker, norms, count)
 
 

@@ -26,10 +26,10 @@ ENGLISH_OR_UNKNOWN = ("en", "eng", "und", "mul", "zxx")      # the first part of
 
 if TYPE_CHECKING:
     from ane.audio.media import CoverImage
-    from ane.books.checking.retries import BookChecker
     from ane.books.document import Document
     from ane.books.output import OutputOptions
     from ane.books.plan import BookPlan, Silences
+    from ane.books.retries import BookChecker
     from ane.books.speakers import BookSpeaker
     from ane.books.store import JobStore
     from ane.cluster.narration import BookWorker
@@ -168,11 +168,11 @@ def read(args: argparse.Namespace) -> int:
 def run(args: argparse.Namespace, store: "JobStore", document: "Document", speaker: "BookSpeaker", seed: int,
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
-    from ane.books.checking.retries import check_book
     from ane.books.narration import narrate
     from ane.books.omissions import can_be_kept, omitted_text
     from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
+    from ane.books.retries import check_book
 
     checker, model = open_checker(args), speaker.synthesizer.model
     if args.redo and not model.is_random:
@@ -233,8 +233,8 @@ def warn_of_languages(plan: "BookPlan") -> None:
 
 def open_checker(args: argparse.Namespace) -> "BookChecker":
     """Raises UserError when the recogniser of --check is not installed, or no Whisper model has that name."""
-    from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
-    from ane.books.checking.retries import BookChecker
+    from ane.books.recognisers import TextAligner, TranscribingRecogniser
+    from ane.books.retries import BookChecker
 
     if not args.check or args.recogniser in (None, POCKETSPHINX):
         return BookChecker(TextAligner() if args.check else None, args.retries)

@@ -10,8 +10,7 @@ from ane.speech.lanes import Lanes
 from ane.speech.stream import SoundStream, silent_blocks, stepped
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
-from ane.system.iterators import closing_source
-from ane.system.timeline import Timeline
+from ane.system.timeline import Timeline, closing_source
 from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import ClauseReader
 from ane.text.passages import read_pauses

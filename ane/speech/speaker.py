@@ -20,8 +20,7 @@ from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, check
 from ane.speech.settings import SpeechSettings, check_option, chosen_settings
 from ane.speech.stream import Speech, Stream, delivered
 from ane.system.errors import UserError
-from ane.system.iterators import closing_source
-from ane.system.timeline import Timeline
+from ane.system.timeline import Timeline, closing_source
 from ane.text import ANY_SCRIPT, Lexicon, NothingToSayError
 from ane.text.cast import Cast, cast_of
 from ane.text.other_languages import foreign_language
@@ -173,7 +172,7 @@ class Speaker(ABC):
         """Speak ``text`` and return its sound incrementally. Arguments and errors: ``speak``; ``best`` must be 1.
 
         Without diffusion the pieces join to what ``speak`` returns, up to rounding. With it, a long chunk is diffused
-        in windows (``ane.models.tortoise.windows``), so its sound differs slightly.
+        in windows (``ane.models.tortoise.diffusion``), so its sound differs slightly.
         """
         return self.stream_of(*self._asked(text, voice, preset, **arguments))
 

@@ -16,8 +16,7 @@ from ane.audio.time_stretch import TimeStretcher
 from ane.speech.lanes import Lanes
 from ane.speech.request import Chunk, Piece, Run
 from ane.speech.words import SpokenWord, delivered_words
-from ane.system.iterators import closing_source
-from ane.system.timeline import Timeline
+from ane.system.timeline import Timeline, closing_source
 from ane.text.passages import PLAIN, Delivery
 
 

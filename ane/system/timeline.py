@@ -1,12 +1,25 @@
-"""When each phase of a request ran, as `ane say --json` reports it."""
+"""When each phase of a request ran, as `ane say --json` reports it, and closing of the generators that do the work."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ane.system.iterators import closing_source
+
+@contextmanager
+def closing_source(source: Iterable) -> Iterator[None]:
+    """Close ``source`` when the block is left, if it can be closed.
+
+    A generator that reads from another one closes it this way when it is itself closed.
+    """
+    try:
+        yield
+    finally:
+        close = getattr(source, "close", None)
+        if close is not None:
+            close()
+
 
 T = TypeVar("T")
 

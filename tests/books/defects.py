@@ -22,12 +22,12 @@ import numpy as np
 
 import ane
 from ane.backends import load_backend
-from ane.books.checking.judging import BookNorms, ChunkSignals, left_over, worst_word
-from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
-from ane.books.checking.retries import BookChecker
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.judging import BookNorms, ChunkSignals, left_over, worst_word
 from ane.books.narration import narrate
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
+from ane.books.recognisers import TextAligner, TranscribingRecogniser
+from ane.books.retries import BookChecker
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore
 from ane.models.tortoise.settings import Settings

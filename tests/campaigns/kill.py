@@ -30,9 +30,9 @@ from typing import Any
 
 from ane.audio.reader import read_recording
 from ane.books import narration, store
-from ane.books.checking.retries import BookChecker, check_book
 from ane.books.job_database import FILE
 from ane.books.output import OutputOptions, write_book_files
+from ane.books.retries import BookChecker, check_book
 from ane.books.store import JobStore
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record

@@ -34,7 +34,7 @@ def test_the_workers_check_and_this_process_does_not(tmp_path: Path, monkeypatch
         raise AssertionError("this process judged a chunk")
 
     monkeypatch.setattr("ane.cluster.narration.judged", judged)
-    monkeypatch.setattr("ane.books.checking.retries.judged", judged)
+    monkeypatch.setattr("ane.books.retries.judged", judged)
     assert main([*command, "cluster.wav", "--ray", "--workers", "1"]) == 0
     found = [sqlite3.connect(f"{name}.job/job.sqlite").execute(
         "SELECT key, checker, problems, replaced FROM sounds ORDER BY key").fetchall()

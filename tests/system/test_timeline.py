@@ -14,8 +14,7 @@ import torch
 
 from ane.system import machine, version
 from ane.system.decibels import snr_db
-from ane.system.iterators import closing_source
-from ane.system.timeline import Timeline
+from ane.system.timeline import Timeline, closing_source
 
 
 def test_cores_are_those_this_process_may_run_on(monkeypatch):

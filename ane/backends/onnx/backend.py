@@ -13,8 +13,16 @@ from ane.backends.base import Backend, Stage
 from ane.backends.denoising import Denoiser
 from ane.backends.onnx.decoder import OnnxDecoder
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
-from ane.backends.onnx.sessions import BoundCall, SessionCache, SessionKey, session_loader, zeros
-from ane.backends.onnx.tensorrt import engine_options, input_axes, this_machine
+from ane.backends.onnx.sessions import (
+    BoundCall,
+    SessionCache,
+    SessionKey,
+    engine_options,
+    input_axes,
+    session_loader,
+    this_machine,
+    zeros,
+)
 from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_onnx_packages
 

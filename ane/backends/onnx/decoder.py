@@ -15,8 +15,7 @@ from torch import Tensor
 
 from ane.backends.base import MASKED
 from ane.backends.decoding import Decoder, DecoderShape, check_step
-from ane.backends.onnx.sessions import BoundCall, zeros
-from ane.backends.onnx.tensorrt import LENGTHS, bucket_range
+from ane.backends.onnx.sessions import LENGTHS, BoundCall, bucket_range, zeros
 
 if TYPE_CHECKING:
     from ane.backends.onnx.backend import OnnxBackend

@@ -14,7 +14,7 @@ from ane.speech.request import Chunk, Piece, Run, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.system.errors import UserError
-from ane.system.iterators import closing_source
+from ane.system.timeline import closing_source
 from ane.text import shorten
 from ane.text.passages import Delivery
 

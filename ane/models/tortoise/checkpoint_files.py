@@ -21,8 +21,7 @@ from ane.bundles.hub import CHECKPOINTS
 from ane.bundles.model import Model
 from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.transformers_layout import held_files
-from ane.models.tortoise.upstream_keys import configs, lacking_keys, looks_like, networks_of
+from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
 from ane.system.errors import UserError
 from ane.system.files import no_such_file, read_json

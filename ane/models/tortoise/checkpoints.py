@@ -33,8 +33,7 @@ from ane.models.tortoise.checkpoint_files import (
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.transformers_layout import held_files, official_entries
-from ane.models.tortoise.upstream_keys import check_surplus, configs, match, networks_of
+from ane.models.tortoise.upstream_keys import check_surplus, configs, held_files, match, networks_of, official_entries
 from ane.system.errors import UserError
 
 FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)

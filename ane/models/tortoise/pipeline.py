@@ -27,7 +27,7 @@ from ane.models.tortoise.decoding import (
     make_lanes,
     score_candidates,
 )
-from ane.models.tortoise.diffusion import spectrograms
+from ane.models.tortoise.diffusion import WindowedDiffusion, spectrograms
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import SAMPLE_RATE
 from ane.models.tortoise.vocoding import (
@@ -39,7 +39,6 @@ from ane.models.tortoise.vocoding import (
     vocoder_of,
 )
 from ane.models.tortoise.voices import cloning_notes
-from ane.models.tortoise.windows import WindowedDiffusion
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.speech.lanes import LaneJob, Lanes

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
-from ane.backends.onnx.sessions import SessionKey
-from ane.backends.onnx.tensorrt import (
+from ane.backends.onnx.sessions import (
     BATCHES,
     LENGTHS,
+    SessionKey,
     bucket_range,
     engine_options,
     input_axes,

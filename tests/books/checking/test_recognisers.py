@@ -7,8 +7,8 @@ import torch
 import ane
 from ane.audio.trimming import trimmed
 from ane.backends import load_backend
-from ane.books.checking.judging import misfits, signals_of
-from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser, differences
+from ane.books.judging import misfits, signals_of
+from ane.books.recognisers import TextAligner, TranscribingRecogniser, differences
 from ane.cli import main
 from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions

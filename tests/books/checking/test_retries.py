@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ane.books.checking.judging import skipped_words
-from ane.books.checking.retries import BookChecker, check_book, spoken_text
+from ane.books.judging import skipped_words
 from ane.books.narration import narrate
 from ane.books.plan import seed_of
+from ane.books.retries import BookChecker, check_book, spoken_text
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.speech.words import SpokenWord

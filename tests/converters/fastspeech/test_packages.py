@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx.tensorrt import input_axes, shape_profile
+from ane.backends.onnx.sessions import input_axes, shape_profile
 from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.models.fastspeech.settings import FastSpeechSettings

@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends.denoising import Denoiser
-from ane.models.tortoise.diffusion import MELS, SOLVERS, Diffusion, frame_count, spectrograms
-from ane.models.tortoise.windows import WindowedDiffusion, Windows
+from ane.models.tortoise.diffusion import (
+    MELS,
+    SOLVERS,
+    Diffusion,
+    WindowedDiffusion,
+    Windows,
+    frame_count,
+    spectrograms,
+)
 from ane.system.errors import UserError
 from tests.models.tortoise.test_vocoding import pieces_of
 

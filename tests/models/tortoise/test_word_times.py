@@ -8,7 +8,7 @@ import torch
 
 import ane
 from ane.backends.decoding import Decoder
-from ane.books.checking.recognisers import TextAligner
+from ane.books.recognisers import TextAligner
 from ane.models.tortoise.chunks import split_into_chunks
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ane.books.checking.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of, skipped_words
-from ane.books.checking.recognisers import TextAligner, TranscribingRecogniser
+from ane.books.judging import BookNorms, ChunkProblem, ChunkSignals, problems_of, skipped_words
 from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
+from ane.books.recognisers import TextAligner, TranscribingRecogniser
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
 from ane.speech.words import SpokenWord

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ane.audio import resample
-from ane.books.checking.judging import FRAMES, ChunkProblem, TextFit, WordFit, misfits
+from ane.books.judging import FRAMES, ChunkProblem, TextFit, WordFit, misfits
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from ane.system.errors import UserError
 from ane.text import NORMALISERS

@@ -1,1 +1,0 @@
-"""Finding chunks of a book that were spoken badly: by the decoder, by the sound, and by a recogniser."""
