@@ -111,7 +111,7 @@ def family_of_checkpoints(path: Path) -> ModelFamily:
     """
     found = recognised_family(path)
     if found is None and path.is_file():
-        from ane.bundles.pickles import unknown_checkpoint
+        from ane.bundles.entries import unknown_checkpoint
 
         raise unknown_checkpoint(path)
     return found or find_family()

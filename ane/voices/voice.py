@@ -19,7 +19,7 @@ import torch
 
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
-from ane.bundles.pickles import load_pickle
+from ane.bundles.entries import load_pickle
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import replacing

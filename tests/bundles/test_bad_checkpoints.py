@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.bundles import open_model
+from ane.bundles.entries import load_pickle
 from ane.bundles.opening import read_constructor_arguments
-from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
 from ane.models.tortoise.networks import NETWORKS
@@ -297,7 +297,7 @@ def test_a_small_file_that_claims_much_memory_is_refused(tmp_path, change, messa
 
 
 def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("ane.bundles.pickles.SMALL", 0)
+    monkeypatch.setattr("ane.bundles.entries.SMALL", 0)
     weight, loop = torch.zeros(1000), []
     loop.append(loop)
     torch.save({"a": weight, "b": weight, "loop": loop}, tmp_path / "model.pth")

@@ -256,10 +256,10 @@ def kinds(folder: Path) -> dict[str, InputKind]:
                                 ("ane/text/tokenizer.py",)),
         "checkpoints": InputKind(files("model.pt", "old.pth"),
                                  from_file(lambda path: FastSpeechCheckpoint(path).check()),
-                                 ("ane/bundles/pickles.py", "ane/bundles/entries.py")),
+                                 ("ane/bundles/entries.py", "ane/bundles/entries.py")),
         "voices": InputKind(files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
                             from_file(lambda path: read_voice(open_voice("ann", (path,)))),
-                            ("ane/voices/voice.py", "ane/bundles/pickles.py")),
+                            ("ane/voices/voice.py", "ane/bundles/entries.py")),
         "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py",)),
         "covers": InputKind([("a.png", image[0]), ("a.jpg", image[1])], lambda name, data: cover_size(CoverImage(
             data, "image/png" if name == "a.png" else "image/jpeg")), ("ane/audio/media.py",)),

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from ane.bundles.entries import Entries, assemble, match_entries
+from ane.bundles.entries import Entries, assemble, load_pickle, match_entries
 from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
-from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan

@@ -16,10 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ane.bundles.entries import SHOWN, Entries, summarise_keys
+from ane.bundles.entries import SHOWN, Entries, load_pickle, summarise_keys
 from ane.bundles.hub import CHECKPOINTS
 from ane.bundles.model import Model
-from ane.bundles.pickles import load_pickle
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan

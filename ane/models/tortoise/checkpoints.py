@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from ane.bundles.entries import assemble
+from ane.bundles.entries import assemble, load_pickle
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
-from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS
 from ane.models.tortoise.checkpoint_files import (
     BIGVGAN,

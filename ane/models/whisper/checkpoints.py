@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ane.bundles.entries import match_entries
+from ane.bundles.entries import load_pickle, match_entries
 from ane.bundles.family import ModelFamily, find_family
 from ane.bundles.model import Model
-from ane.bundles.pickles import load_pickle
 from ane.bundles.weights import PRECISIONS, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS
