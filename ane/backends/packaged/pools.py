@@ -325,10 +325,12 @@ class StatePool(SlotPool):
 
     def _compact(self) -> None:
         """Move what the slots hold to the first ones."""
-        arrays = state_arrays(self.state, ("key_cache", "value_cache"))
         live = np.flatnonzero(self.owner[:self.slots] != FREE)
+        # of one cache at a time: Core ML copies it as float32, 1 GB at the official size
+        arrays = [state_arrays(self.state, (name,))[0][..., live].astype(np.float16)
+                  for name in ("key_cache", "value_cache")]
         owners, positions = self.owner[live], self.position[live]
         self.owner[:self.slots] = FREE
         for start in range(0, len(live), self.block):
             part = slice(start, start + self.block)
-            self._write(start, *(array[..., live[part]] for array in arrays), owners[part], positions[part])
+            self._write(start, *(array[..., part] for array in arrays), owners[part], positions[part])

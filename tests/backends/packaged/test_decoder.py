@@ -1,5 +1,6 @@
 """A decoder in packages: lanes, slots, and the probes that say whether its functions compute what they should."""
 
+import weakref
 from functools import cache
 from pathlib import Path
 
@@ -131,7 +132,14 @@ def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_de
 def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder, monkeypatch):
     """One lane of five stays, in every fifth slot, when the others begin again."""
     read = []
-    monkeypatch.setattr(pools, "state_arrays", lambda *arguments: read.append(1) or state_arrays(*arguments))
+
+    def read_one(state, names):
+        assert [array for array in read if array() is not None] == [], "one cache at a time: it is large"
+        array, = state_arrays(state, names)
+        read.append(weakref.ref(array))
+        return [array]
+
+    monkeypatch.setattr(pools, "state_arrays", read_one)
     packaged, reference = make_decoder(kind="state", lanes=5, capacity=24), reference_decoder(network, 5, 24)
     for decoder in (packaged, reference):
         decoder.prefill(random_columns(0, 20))
