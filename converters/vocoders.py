@@ -234,12 +234,14 @@ def leaky(s: Style, x: Var, slope: float) -> Var:
 
 
 def upsampled(s: Style, x: Var, conv: nn.ConvTranspose1d, scale: float = 1.0) -> Var:
-    """A transposed convolution of ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride). Raises UserError when its
-    kernel does not multiply the length by the stride."""
+    """A transposed convolution of ``scale`` times x: (1, C, 1, n) → (1, O, 1, n·stride), which states the shape of its
+    output, as coremltools' passes would add it. Raises UserError when its kernel does not multiply the length by the
+    stride."""
     (size,), (stride,), (pad,), (extra,) = conv.kernel_size, conv.stride, conv.padding, conv.output_padding
     if size - 2 * pad + extra != stride:
         raise UserError(f"a transposed convolution of size {size}, stride {stride} and padding {pad} does not multiply "
                         "the length by its stride: this vocoder cannot be converted")
     weight, bias = blocks.kernel(conv)
     return mb.conv_transpose(x=x, weight=s.const(weight * scale), bias=s.const(bias), strides=[1, stride],
-                             pad_type="custom", pad=[0, 0, pad, pad - extra])
+                             pad_type="custom", pad=[0, 0, pad, pad - extra],
+                             output_shape=[1, weight.shape[1], 1, x.shape[3] * stride])

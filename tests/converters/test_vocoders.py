@@ -154,6 +154,7 @@ def test_no_value_exceeds_rank_4_or_the_widest_axis(cases, name):
         assert_fits_the_engine(path, rank=None, but={"transpose"})
         ops = Package(path).function("main").ops
         assert max(max(type.shape) for op in ops for type in op.outputs.values()) <= MAX_AXIS
+        assert all("output_shape" in op.arguments for op in ops if op.type == "conv_transpose")
 
 
 @pytest.mark.parametrize(("network", "build", "name"), [

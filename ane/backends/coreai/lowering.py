@@ -138,7 +138,7 @@ def conv(x: Value, weight: Value, bias: Value | None = None, strides: Ints = (1,
 @lowering
 def conv_transpose(x: Value, weight: Value, bias: Value | None = None, pad: Ints = (0, 0, 0, 0),
                    pad_type: str = "valid", strides: Ints = (1, 1), dilations: Ints = (1, 1),
-                   groups: int = 1) -> Value:
+                   groups: int = 1, output_shape: Ints | None = None) -> Value:
     """x (B, in, H, W), weight (in, out / groups, h, w): the unpadded result, cropped by ``pad``."""
     if pad_type not in ("valid", "custom"):
         raise NotImplementedError(f"pad_type {pad_type}")
@@ -148,6 +148,8 @@ def conv_transpose(x: Value, weight: Value, bias: Value | None = None, pad: Ints
         batch, channels, height, width = shape_of(full)
         top, bottom, left, right = pad
         full = ca.slice_(full, [0, 0, top, left], [batch, channels, height - bottom, width - right], [1, 1, 1, 1])
+    if output_shape is not None and tuple(output_shape) != tuple(shape_of(full)):
+        raise NotImplementedError(f"output_shape {output_shape}")
     return _biased(full, bias)
 
 
