@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 from ane.system.errors import UserError
 
 OLDEST_MACOS = 15               # the first with multifunction packages and states
-CRASHING_MACOS = "26.4", "26.5"  # its libBNNS is reported to end processes, on any compute units
+# macOS whose Core ML is reported to end processes → where, and what helps: libBNNS; MPSGraph, within an hour of speech
+CRASHING_MACOS = {"26.4": "on any compute units: update macOS, or use backend=torch",
+                  "26.5": "on any compute units: update macOS, or use backend=torch",
+                  "27": "that speak for long on the GPU: use compute_units=CPU_AND_NE"}
 BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
 
 NO_MEMORY = "there is not enough memory"
@@ -67,9 +70,9 @@ class CoreMLTools:
         if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
             raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
                             "update it, or use backend=torch")
-        if version.startswith(CRASHING_MACOS):
-            LOGGER.info("Core ML of macOS %s is reported to end processes: if this one ends without a message, update "
-                        "macOS, or use backend=torch", version)
+        for known, advice in CRASHING_MACOS.items():
+            if version == known or version.startswith(f"{known}."):
+                LOGGER.info("Core ML of macOS %s is reported to end processes %s", version, advice)
 
     def machine(self) -> MacMachine:
         return this_machine()

@@ -172,7 +172,8 @@ def test_a_macos_without_multifunction_packages_is_refused(mac):
         CoreMLTools()
 
 
-@pytest.mark.parametrize(("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True)])
+@pytest.mark.parametrize(("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True),
+                                                ("27.0.1", True)])
 def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, version, warns):
     native.machine_folder(mac.folder / "other", version)
     (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
