@@ -33,9 +33,10 @@ MATHS, ROUNDING, FLUSHED = "fp32 maths", "fp16 rounding", "fp16 flushed"
 ARITHMETICS = {MATHS: Arithmetic(), ROUNDING: Arithmetic(fp16=True), FLUSHED: Arithmetic(fp16=True, flush=True)}
 FLUSHED_THRESHOLD = 45.0    # dB, or that for rounding if it is lower
 ON_CPU, ERROR = "cpu", "error"
-# dB that a golden probe demands: at most what any machine reaches in fp32 that computes a function right, and less than
-# fp16 reaches in the interpreter, subnormals kept or flushed
-MOST_OF_A_PROBE, PROBE_SLACK = 60.0, 6.0
+# A machine must reach what the interpreter does in fp16, less what one that computes right may lose: Apple's Core AI in
+# fp16 loses up to 11 dB (benchmarks/results/witnesses-demo.json). Never less than the floor: values 5 % too large are
+# at 26 dB. The most is what any machine reaches in fp32.
+MACHINE_SLACK, MACHINE_FLOOR, MOST_OF_A_PROBE = 12.0, 36.0, 60.0
 
 
 def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
@@ -90,8 +91,7 @@ def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend,
                     for arithmetic, engine in engines.items()}
         parity = {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
                   for arithmetic, backend in backends.items()}
-        probe = golden_probe(recorder, model.path / package.path, name, threshold_of(package, name, FLUSHED),
-                             package.precision != "fp32")
+        probe = golden_probe(recorder, model.path / package.path, name, package.precision != "fp32")
         if probe is not None:
             probes[name] = probe
         return parity
@@ -185,11 +185,11 @@ def largest_error(references: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 
 # Golden probes
 
-def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float, fp16: bool) -> FunctionProbe | None:
+def golden_probe(recorder: CallRecorder, path: Path, name: str, fp16: bool) -> FunctionProbe | None:
     """The probe of a function of the package at ``path`` from calls that were recorded; None when it was not called.
 
-    Args:
-        threshold: dB that `ane verify` demands. fp16: whether it computes in fp16.
+    ``fp16``: whether it computes in fp16. What it returns is that of its own weights, however they were compressed, and
+    so is what a machine must reach.
     """
     package = Package(path)
     calls = _calls(recorder, package, name)
@@ -213,8 +213,8 @@ def golden_probe(recorder: CallRecorder, path: Path, name: str, threshold: float
 
     probe = FunctionProbe(rounded, {key: samples(array) for key, array in last(Arithmetic()).items()}, 0.0)
     reached = [probe.decibels(last(ARITHMETICS[name])) for name in ((ROUNDING, FLUSHED) if fp16 else ())]
-    demanded = min(MOST_OF_A_PROBE, threshold, *(dB - PROBE_SLACK for dB in reached))
-    return FunctionProbe(rounded, probe.expected, round(demanded, 1))
+    demanded = min([MOST_OF_A_PROBE, *(dB - MACHINE_SLACK for dB in reached)])
+    return FunctionProbe(rounded, probe.expected, round(max(MACHINE_FLOOR, demanded), 1))
 
 
 def used_columns(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
-from ane.bundles.packages import PackageRecord, missing_packages
+from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages
 from ane.system.errors import UserError
 from converters.proof.activations import (
     ActivationSource,
@@ -32,6 +32,8 @@ from converters.proof.differences import core_ml_activations, first_difference, 
 from converters.proof.parity import (
     ARITHMETICS,
     FLUSHED,
+    MACHINE_FLOOR,
+    MACHINE_SLACK,
     MATHS,
     ON_CPU,
     ROUNDING,
@@ -127,7 +129,7 @@ class Runner(ABC):
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(package.network, folder, name, min(threshold_of(package, name, self.arithmetic),
                                                                  self.limit),
-                              self.slack, record.parity.get(self.arithmetic or ""))
+                              self.slack, self.recorded(record))
         single = UnpublishedModel(model, model.path, [package], reference)
         try:
             check_hashes(model.path, package.files)
@@ -135,6 +137,10 @@ class Runner(ABC):
         except UserError as error:
             check.problem = str(error)
         return check
+
+    def recorded(self, function: FunctionRecord) -> float | None:
+        """dB that the function reached at conversion; an fp32 function in fp32, whatever the arithmetic."""
+        return function.parity.get(self.arithmetic, function.parity.get(MATHS)) if self.arithmetic else None
 
     @abstractmethod
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
@@ -225,7 +231,8 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
         from ane.backends.coreml.trial import CoreMLTrial
 
         return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
-                             shows_all=False, compute_units=compute_units)
+                             shows_all=False, compute_units=compute_units, arithmetic=FLUSHED, slack=MACHINE_SLACK,
+                             limit=MACHINE_FLOOR)
     if name == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from ane.backends import load_backend
 from ane.backends.mil import Package
+from ane.backends.packaged.probes import FILE as PROBES
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.packages import PackageRecord
@@ -109,6 +111,8 @@ def test_compressed_weights_are_smaller_and_measured(source, tmp_path):
         assert size(bundle, package) < 0.8 * size(bundle, full)
         assert set(package.functions) == {"prefill_32", "step_2_128"}
         assert all(threshold <= function.parity[MATHS] < 60 for function in package.functions.values())
+        with safe_open(bundle.path / package.path / PROBES, "np") as file:
+            assert min(map(float, file.metadata().values())) >= 36, "however little the weights keep"
 
 
 # Speech

@@ -32,6 +32,7 @@ from converters.proof.activations import (
     interpreted,
 )
 from converters.proof.differences import CoreMLInspector, core_ml_activations
+from converters.proof.parity import FLUSHED
 from converters.proof.verify import (
     FunctionCheck,
     PackageRunner,
@@ -177,6 +178,17 @@ def test_the_requirement_is_the_threshold_or_nearly_the_recorded_parity(inside):
     assert dataclasses.replace(one, recorded=48.0).required == 46
     assert dataclasses.replace(one, threshold=80.0, recorded=120.0).required == 87
     assert not dataclasses.replace(one, snr=float("nan")).passed
+
+
+def test_a_mac_must_reach_what_was_recorded_less_what_a_right_engine_loses(small, mac):  # noqa: F811
+    model = UnverifiedBundle(small)
+    chosen = choose_packages(model, ["rlg_auto"])
+    flushed = chosen[0][0].functions["ar_random"].parity[FLUSHED]
+    one, = verify(model, chosen, runner_named("coreml"))
+    assert one.passed
+    assert one.required == pytest.approx(max(36, flushed - 12))
+    assert dataclasses.replace(one, recorded=None).required == 36, "a package of an earlier version"
+    assert dataclasses.replace(one, recorded=120.0).required == 78
 
 
 def value(snr: float) -> ComparedValue:
