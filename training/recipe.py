@@ -57,7 +57,7 @@ CONFIGS: dict[str, Config] = {
 # settings that differ from upstream's: the embedded voice repeats codes often, so a repetition penalty would exclude
 # correct codes; it was trained on clips of a few sentences at most; codes close to silence often follow the last word;
 # ranking makes no audible difference, and the path without diffusion sounds better
-SETTINGS = {"sampling": {"temperature": 0.6, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
+SETTINGS = {"sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
             "silence": [0.1, 0.25], "preset": "fastest"}
 
 CONFIG = Path(__file__).parent / "config"           # of the voices in ane/demo: a file a part, and speech.toml
