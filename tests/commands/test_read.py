@@ -177,6 +177,7 @@ def test_what_only_looks_like_a_command_is_left_out_with_a_note(workplace, capsy
 
 
 def test_an_interruption_states_what_is_kept(workplace, capsys, monkeypatch):
+    signal.signal(signal.SIGINT, signal.default_int_handler)        # a shell's background jobs ignore it
     monkeypatch.setattr("ane.books.narration.narrate", lambda *_: signal.raise_signal(signal.SIGINT))
     assert main(["read", "book.md", "-o", "book.wav", *FAST]) == 130
     assert "interrupted; 0 of 4 chunks are kept, and the same command goes on; no file" in capsys.readouterr().err
