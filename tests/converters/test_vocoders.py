@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ane.backends.fixed_shapes import hifigan_sounds
 from ane.backends.mil import Arithmetic, Package
 from ane.bundles.family import Config
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
@@ -21,6 +20,7 @@ from ane.models.tortoise.networks.univnet import SILENT_FRAMES, UnivNet, UnivNet
 from ane.models.tortoise.packaged import univnet_sounds
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.models.vocoders.hifigan import MelHifigan, MelHifiganConfig
+from ane.models.vocoders.segments import hifigan_sounds
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style

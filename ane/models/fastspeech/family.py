@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
-from ane.backends.fixed_shapes import (
-    hifigan_sounds,
-    pad_last_axis,
-    row_lengths,
-    run_rows,
-    sequence_masks,
-    smallest_fitting,
-)
+from ane.backends.fixed_shapes import pad_last_axis, row_lengths, run_rows, sequence_masks, smallest_fitting
 from ane.bundles.family import ModelFamily
 from ane.bundles.model import Model
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint, is_fastspeech, source_files
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import FastSpeechSettings
+from ane.models.vocoders.segments import hifigan_sounds
 
 if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
     from ane.backends.base import Backend

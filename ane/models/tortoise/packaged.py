@@ -7,18 +7,10 @@ import torch
 
 from ane.backends.base import FunctionSet
 from ane.backends.denoising import Denoiser
-from ane.backends.fixed_shapes import (
-    FixedFunction,
-    hifigan_sounds,
-    pad_last_axis,
-    run_rows,
-    sequence_masks,
-    smallest_fitting,
-    sound_of_windows,
-    zero_padded,
-)
+from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, run_rows, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
+from ane.models.vocoders.segments import hifigan_sounds, sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
 INPUT = "the text"      # what is too long when no bucket fits

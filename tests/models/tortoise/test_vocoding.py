@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ane.backends.base import check_inputs
-from ane.backends.fixed_shapes import hifigan_sounds
 from ane.bundles.family import Config
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.hifigan import Hifigan, HifiganConfig
@@ -27,6 +26,7 @@ from ane.models.tortoise.vocoding import (
     hifigan_sound,
     interpolate_latents,
 )
+from ane.models.vocoders.segments import hifigan_sounds
 from ane.models.vocoders.streaming import WHOLE, VocodingWindow
 from converters.tortoise.univnet import univnet
 from converters.vocoders import hifigan
