@@ -114,8 +114,8 @@ def data_section(source: Mapping[str, Any]) -> str:
 
 - Teachers: {", ".join(source["teachers"])}.
 {"".join(f"- {LICENCES[kind]}" + chr(10) for kind in kinds)}\
-- {source["clips"]} clips, {hours}; {source["held_back"]:.0%} of them held back from the autoregressive
-  decoder; the diffusion decoder, the vocoders and both encoders are trained on those only.
+- {source["clips"]} clips, {hours}. The autoregressive decoder was trained without {source["held_back"]:.0%} of them,
+  so that the diffusion decoder, the vocoders and both encoders learn from speech that is new to it.
 - Texts, by share of the draws: {plain:.0%} sentences of a small grammar of everyday English, {examples:.0%} example
   sentences and {definitions:.0%} definitions of WordNet 3.0 (copyright 2006 Princeton University), {strings:.0%}
   strings of frequent words (the first 40,000 of wordfreq by Robyn Speer, https://github.com/rspeer/wordfreq, data CC

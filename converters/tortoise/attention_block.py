@@ -90,8 +90,8 @@ def _with_biases(s: Style, q: Var, k: Var, far: tuple[np.ndarray, np.ndarray], b
     if len(starts) > 1:
         sides = rows(here < starts - BIAS_REACH), rows(here >= starts + block + BIAS_REACH)
         queries.append(rows((here >= starts) & (here < starts + block)))
-        keys.append(mb.add(**{key: mb.mul(x=s.const(side), y=s.const(bias))
-                              for key, side, bias in zip("xy", sides, far, strict=True)}))
+        before, after = (mb.mul(x=s.const(side), y=s.const(bias)) for side, bias in zip(sides, far, strict=True))
+        keys.append(mb.add(x=before, y=after))
     if mask is not None:
         queries.append(rows(np.ones((1, S))))
         keys.append(mb.mul(x=mask, y=s.const(MASK_SHARE * queries[-1])))
