@@ -141,8 +141,8 @@ def test_attention_does_not_depend_on_how_long_the_neighbours_are(head_width):
                 np.testing.assert_array_equal(hidden, alone[index])
 
 
-@pytest.mark.skipif(INTEL, reason="on Intel's CPUs MKL's kernels for AVX2 sum in other orders, on one of two: "
-                                  "docs/presets-and-samplers.md")
+@pytest.mark.xfail(INTEL, strict=False,         # one Intel CPU of two passes
+                   reason="MKL's kernels for AVX2 sum in other orders on Intel's CPUs: docs/presets-and-samplers.md")
 def test_attention_is_exact_with_mkls_kernels_for_avx2():
     """MKL chooses its kernels once, when it is loaded; on AMD's CPUs the variable may have no effect."""
     chosen = "width_of_heads or how_long or (depend_on_its_neighbours and fp32)"
