@@ -4,10 +4,12 @@ import json
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import soundfile
 
 import ane
+from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import sha256_of
 from ane.cli import main
@@ -88,3 +90,22 @@ def test_a_book_is_narrated(bundle, files, succeed, complain):
     assert soundfile.info("book.wav").samplerate == 22050
     assert "0 of 2 chunks spoken now" in succeed(*command)
     assert "--voice has no effect on FastSpeech models" in complain(*command, "--voice", "michael")
+
+
+def test_lines_share_passes(bundle, files, monkeypatch):
+    """Nine lines take two calls of each side of FastSpeech, of eight lines and of one, and sound as each does alone."""
+    lines = [f"This is line {number}." for number in range(9)]
+    (files / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    calls, run = [], TorchBackend.run
+
+    def counted(self, stage, **inputs):
+        calls.append((stage, len(next(iter(inputs.values())))))
+        return run(self, stage, **inputs)
+
+    monkeypatch.setattr(TorchBackend, "run", counted)
+    assert main(["say", "-f", "text.txt", "--lines", "--bundle", "./bundle", "-o", "x.wav"]) == 0
+    assert [call for call in calls if call[0] != "vocoder"] == [("text", 8), ("text", 1), ("mel", 8), ("mel", 1)]
+    assert main(["say", lines[3], "--bundle", "./bundle", "-o", "alone.wav"]) == 0
+    together, alone = (soundfile.read(files / name)[0] for name in ("x-4.wav", "alone.wav"))
+    assert len(together) == len(alone)
+    assert np.abs(together - alone).max() < 1e-3

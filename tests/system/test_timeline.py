@@ -182,3 +182,18 @@ def test_a_source_is_closed_however_the_block_ends():
     with pytest.raises(ValueError, match="half"), closing_source(source):
         raise ValueError("half")
     assert closed == [True, True]
+
+
+def test_a_recorded_source_is_closed_with_its_reader():
+    closed = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    reader = Timeline().record_each("decode", items())
+    next(reader)
+    reader.close()
+    assert closed == [True]

@@ -13,7 +13,7 @@ import torch
 from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import TorchBackend, choose_precision
-from ane.backends.torch.device import ConvolutionPrecision, choose_device, torch_memory_errors
+from ane.backends.torch.device import ConvolutionPrecision, choose_device, return_freed_memory, torch_memory_errors
 from ane.bundles import open_model
 from ane.cli import main
 from ane.system.errors import UserError
@@ -299,3 +299,12 @@ def test_torch_before_2_9_has_one_setting(monkeypatch, before):
     with ConvolutionPrecision().full():
         assert older.allow_tf32 is False
     assert older.allow_tf32 is before
+
+
+def test_freed_memory_of_a_gpu_is_returned(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("cuda"))
+    return_freed_memory(torch.device("cpu"))
+    assert given == []
+    return_freed_memory(CUDA)
+    assert given == ["cuda"]

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
+from ane.models.fastspeech.text import halve, split_into_symbols
 from ane.models.vocoders.streaming import FIRST_LENGTHS
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
+from ane.text.passages import Delivery, Passage
 
 TEXT = "The more you buy, the more you save."
 LONG = "This sentence is one of several. " * 6
@@ -153,3 +155,10 @@ def test_a_stream_states_the_words_of_a_chunk_with_its_first_piece(synthesizer):
     assert [word.word for word in stream.words] == [word.word for word in words]
     np.testing.assert_allclose([(word.start, word.end) for word in stream.words],
                                [(word.start, word.end) for word in words])
+
+
+def test_parts_of_a_chunk_share_its_delivery(synthesizer):
+    [chunk] = split_into_symbols([Passage("one two three four five six", 1.0, speed=1.5)], None, 100)
+    parts = halve(chunk, 100)
+    assert [part.delivery for part in parts] == [Delivery(1.5), *[Delivery(1.5, after=1.0)] * (len(parts) - 1)]
+    assert len(parts) == 2
