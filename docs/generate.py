@@ -6,6 +6,7 @@
 A generated table stands between two comments. The first says what it is made from; the second is `<!-- end -->`:
 
     <!-- reading path -->
+    <!-- every file -->
     <!-- table: decode-1-thread.json 0 | decoder = decoder; step ms = ms a step | lanes = 1|8|16 -->
 
 A benchmark's table names a file of `benchmarks/results/`, the index of the table in it, the columns to show with the
@@ -22,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|table: [^\n]*?) -->\n.*?^<!-- end -->$")
+BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|table: [^\n]*?) -->\n.*?^<!-- end -->$")
 
 # From `ane say` to sound by the default voice, hibari, on torch, in the order in which to read them; a test compares
 # them with the files whose functions are called.
@@ -68,9 +69,25 @@ def module_file(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def first_sentence(source: str) -> str:
-    """The first line of a module's docstring."""
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].rstrip(".:").replace("``", "`")
+def first_sentence(file: Path) -> str:
+    """The first sentence of a module's docstring."""
+    paragraph = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+    return re.split(r"(?<!et al)\.\s", " ".join(paragraph.split()))[0].rstrip(".:").replace("``", "`")
+
+
+def every_file() -> list[str]:
+    """The files of the program by folder, but those that are empty or hold a docstring alone."""
+    lines = ["| file | what it does |", "|---|---|"]
+    folder = None
+    for file in sorted((each for top in ("ane", "converters", "training") for each in (ROOT / top).rglob("*.py")),
+                       key=lambda file: (file.parent, file.name)):
+        if len(file.read_text(encoding="utf-8").splitlines()) < 5:
+            continue
+        if file.parent != folder:
+            folder = file.parent
+            lines.append(f"| **`{folder.relative_to(ROOT).as_posix()}/`** | |")
+        lines.append(f"| `{file.name}` | {first_sentence(file)} |")
+    return lines
 
 
 def reading_path(path: dict[str, list[str]]) -> list[str]:
@@ -79,10 +96,9 @@ def reading_path(path: dict[str, list[str]]) -> list[str]:
         lines.append(f"| **{part}** | | |")
         for module in modules:
             file = module_file(module)
-            source = file.read_text(encoding="utf-8")
-            count = len(source.splitlines())
+            count = len(file.read_text(encoding="utf-8").splitlines())
             total += count
-            lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {count} | {first_sentence(source)} |")
+            lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {count} | {first_sentence(file)} |")
     return [*lines, f"| **in all** | **{total}** | |"]
 
 
@@ -107,7 +123,7 @@ def generated(page: str) -> str:
 
     def make(block: re.Match[str]) -> str:
         directive = block[1]
-        table = (reading_path(PATHS[directive]) if directive in PATHS
+        table = (every_file() if directive == "every file" else reading_path(PATHS[directive]) if directive in PATHS
                  else results_table(directive.removeprefix("table: ")))
         return "\n".join([f"<!-- {directive} -->", "", *table, "", "<!-- end -->"])
 

@@ -1,5 +1,5 @@
-"""Official checkpoints: their names, weight norm and checks of single tensors; and reading .pth files without running
-code in them, in memory that grows with the file alone.
+"""Official checkpoints: the names of their tensors, weight norm and checks of single tensors; and reading .pth files
+without running code in them, in memory that grows with the file alone.
 """
 
 import mmap
