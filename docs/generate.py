@@ -76,17 +76,12 @@ def first_sentence(file: Path) -> str:
 
 
 def every_file() -> list[str]:
-    """The files of the program by folder, but those that are empty or hold a docstring alone."""
+    """The files of the program, but those that are empty or hold a docstring alone."""
     lines = ["| file | what it does |", "|---|---|"]
-    folder = None
     for file in sorted((each for top in ("ane", "converters", "training") for each in (ROOT / top).rglob("*.py")),
                        key=lambda file: (file.parent, file.name)):
-        if len(file.read_text(encoding="utf-8").splitlines()) < 5:
-            continue
-        if file.parent != folder:
-            folder = file.parent
-            lines.append(f"| **`{folder.relative_to(ROOT).as_posix()}/`** | |")
-        lines.append(f"| `{file.name}` | {first_sentence(file)} |")
+        if len(file.read_text(encoding="utf-8").splitlines()) >= 5:
+            lines.append(f"| `{file.relative_to(ROOT).as_posix()}` | {first_sentence(file)} |")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The record of a measurement, which `ane bench` and ``benchmarks`` write: a row, its table, the document."""
+"""The record of a measurement, which `ane bench` and `benchmarks` write: a row, its table, the document, the machine."""
 
 import importlib.metadata
 import os

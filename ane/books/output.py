@@ -1,4 +1,4 @@
-"""From a finished job to the files that people keep: one for the book, or one a chapter, with subtitles and times."""
+"""From a finished job to the files that people keep: for the book, or one a chapter, with tags, subtitles and times."""
 
 import math
 import os
