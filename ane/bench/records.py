@@ -1,4 +1,4 @@
-"""The record of a measurement, which `ane bench` and `benchmarks` write: a row, its table, the document, the machine."""
+"""The record of a measurement, which `ane bench` and `benchmarks` write: row, table, document, machine."""
 
 import importlib.metadata
 import os

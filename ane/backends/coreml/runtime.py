@@ -1,4 +1,5 @@
-"""Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, and calls them.
+"""Core ML on a Mac: loads functions of packages, each from a compiled model in the cache, calls them, and
+words what failed for the user.
 
 ``ane.backends.coreml.tools`` has what needs macOS. Tests replace coremltools' native module by one that runs
 ``ane.backends.mil``, so the rest is tested anywhere. On a Mac, ``pytest tests/mac`` compares Core ML itself with that

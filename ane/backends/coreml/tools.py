@@ -1,4 +1,4 @@
-"""Everything that needs macOS: the calls of Core ML through coremltools, this Mac, and Core ML's errors as messages."""
+"""Everything that needs macOS: the calls of Core ML through coremltools, this Mac, and what Core ML's errors mean."""
 
 import logging
 import subprocess

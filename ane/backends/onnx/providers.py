@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: which of them load on this machine, and their errors as messages for the user.
+"""ONNX Runtime's execution providers: which load on this machine, a session's options, errors as messages for the user.
 
 ONNX Runtime leaves out a provider whose library does not load, and computes on the CPU without an error. So a provider
 counts as loaded only when a session that was made with it lists it.

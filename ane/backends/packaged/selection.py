@@ -1,4 +1,4 @@
-"""Which package of a bundle is used for each network, and what is known of the chosen ones together."""
+"""Which package of a bundle is used for each network, and whether the chosen ones fit in memory."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING

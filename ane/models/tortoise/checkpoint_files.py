@@ -1,4 +1,4 @@
-"""Which of Tortoise's networks a file holds, whatever its name and its wrapping.
+"""Finding official files of Tortoise, and which of its networks a file holds, whatever its name and its wrapping.
 
 DL-Art-School and its forks save a fine-tuned decoder alone (N_gpt.pth, N_gpt_ema.pth), trainers wrap a state dict
 ({"model": …, "optimizer": …}) or add "module." to its keys, others store safetensors or put the files into models/,
