@@ -97,7 +97,7 @@ def test_every_part_has_a_file_and_every_file_a_part():
 
 
 @pytest.mark.parametrize(("file", "old", "new", "message"), [
-    ("speech", "hours = 6.0", "hour = 6.0", "voices.heart"), ("speech", "seed = 0\n", "", "seed"),
+    ("speech", "hours = 16.0", "hour = 16.0", "voices.heart"), ("speech", "seed = 0\n", "", "seed"),
     ("speech", "seed", "seed seed", "is not a part of a training recipe"), ("speech", "0.2", "0.7", "held_back"),
     ("hifigan", "[60000]", "[]", "steps"), ("autoregressive", "warmup", "warm", "warm"),
     ("clvp", "batch = 16", "batch = 0", "batch")])
