@@ -8,7 +8,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.decoding import Candidate, Embeddings, Prompt, candidates_of, make_lanes
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import Sampler, Sampling
+from ane.models.tortoise.sampling import CodeSampler, Sampling
 
 
 @dataclass
@@ -17,7 +17,7 @@ class ChunkPrompt:
 
     conditioning: np.ndarray
     tokens: Sequence[int]
-    samplers: Sequence[Sampler]
+    samplers: Sequence[CodeSampler]
 
     def bound(self, backend: Backend, config: UnifiedVoiceConfig, sampling: Sampling,
               rewrite_tail: bool = True) -> Prompt:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.audio.loudness import LoudnessMeter
 from ane.audio.time_stretch import TimeStretcher
-from ane.books.narration import EDGE
+from ane.books.narration import BREATH
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.books.store import JobStore, StoredChunk
 from ane.speech.words import WORDS, SpokenWord, shared_time
@@ -120,7 +120,7 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
         if estimated and not known:
             seconds = (timed.end - timed.start) / timeline.rate
             known += shared_time(WORDS.findall(without_commands(timed.chunk.text)),
-                                 (min(EDGE, seconds), max(0.0, seconds - EDGE)))
+                                 (min(BREATH, seconds), max(0.0, seconds - BREATH)))
         return tuple(known)
 
     return replace(timeline, chapters=tuple(
@@ -130,7 +130,7 @@ def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> Book
 
 def silence_of(stored: StoredChunk) -> int:
     """Samples of silence after a chunk."""
-    return max(0, round((stored.chunk.silence - 2 * EDGE) * (stored.rate or 0))) if stored.samples else 0
+    return max(0, round((stored.chunk.silence - 2 * BREATH) * (stored.rate or 0))) if stored.samples else 0
 
 
 def cue_speed(chunks: Sequence[StoredChunk], slot: int) -> float:

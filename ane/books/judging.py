@@ -84,7 +84,7 @@ def decibels(ratio: float) -> float:
     return float(20 * np.log10(max(ratio, 1e-6)))
 
 
-EDGE = -20.0            # dB: the level of an end relative to the speech, above which it was cut off
+CUT_OFF = -20.0            # dB: the level of an end relative to the speech, above which it was cut off
 PAUSE = 1.2             # seconds of silence within a chunk
 LOOP = 12               # equal codes, or equal short runs of codes, in a row
 LOUDNESS = 6.0          # dB from the book's median
@@ -199,7 +199,7 @@ def problems_of(signals: ChunkSignals, norms: BookNorms) -> list[ChunkProblem]:
     note("its codes repeat", (signals.loop or 0) / LOOP)
     note("it is clipped", 2.0 * sound.clipped)
     note("it clicks", 1.0 + sound.clicks if sound.clicks else 0.0)
-    note("it is cut off at an end", 1 + (sound.edge - EDGE) / 10)
+    note("it is cut off at an end", 1 + (sound.edge - CUT_OFF) / 10)
     note(f"it has a pause of {sound.pause:.1f} s", sound.pause / PAUSE)
     if norms.loudness is not None:
         off = sound.loudness - norms.loudness

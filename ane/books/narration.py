@@ -19,7 +19,7 @@ from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 from ane.text.passages import PLAIN
 
-EDGE = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
+BREATH = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
 POLL = 0.25             # seconds between two looks whether another process has finished its chunk
 
 NarrationProgress = Callable[[int, int, float | None], None]        # chunks done, of all, seconds left (None: unknown)
@@ -90,7 +90,7 @@ def check_finite(audio: np.ndarray) -> None:
 
 
 def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
-    """A chunk spoken with its own seed or another, its silence trimmed to ``EDGE``.
+    """A chunk spoken with its own seed or another, its silence trimmed to ``BREATH``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
@@ -103,7 +103,7 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int 
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    edge = EDGE * speaker.sample_rate / TRIMMING_RATE
+    edge = BREATH * speaker.sample_rate / TRIMMING_RATE
     audio = np.clip(speech.audio, -1, 1).astype(np.float32)
     if not len(audio):
         return speech

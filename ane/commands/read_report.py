@@ -155,9 +155,9 @@ def print_status(console: Console, store: "JobStore") -> None:
 
 def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
     """Of sound in the file, with the silence after each chunk."""
-    from ane.books.narration import EDGE
+    from ane.books.narration import BREATH
 
-    return sum(chunk.samples / (chunk.rate or 1) + max(0.0, chunk.chunk.silence - 2 * EDGE)
+    return sum(chunk.samples / (chunk.rate or 1) + max(0.0, chunk.chunk.silence - 2 * BREATH)
                for chunk in chunks if chunk.samples)
 
 

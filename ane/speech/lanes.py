@@ -48,7 +48,7 @@ class LanePrompt(Protocol):
 
 
 @dataclass(eq=False)
-class LaneJob:
+class QueuedPrompt:
     """A prompt on the lanes.
 
     Attributes:
@@ -81,7 +81,7 @@ class LaneJob:
 class BusyLane:
     """A sequence on its lane: the next column to decode, and the lane's own positions before it."""
 
-    job: LaneJob
+    job: QueuedPrompt
     index: int
     sequence: SampledSequence
     column: np.ndarray
@@ -89,7 +89,7 @@ class BusyLane:
 
 
 class Lanes:
-    """The lanes of a decoder. ``add`` and ``LaneJob.cancelled`` may be used by other threads than the one of ``step``.
+    """The lanes of a decoder. Other threads than the one of ``step`` may use ``add`` and ``QueuedPrompt.cancelled``.
 
     Args:
         recorded_heads: (layer, head) each, of the scores that sequences get, if the decoder can record them.
@@ -99,12 +99,12 @@ class Lanes:
         self.decoder, self.capacity = decoder, decoder.capacity
         self.recorder = decoder if recorded_heads and decoder.record(recorded_heads) else None
         self.free_prefixes = list(reversed(range(decoder.prefixes)))
-        self.jobs: list[LaneJob] = []
+        self.jobs: list[QueuedPrompt] = []
         self.active: dict[int, BusyLane] = {}
 
-    def add(self, prompt: LanePrompt, priority: Callable[[], Any] = lambda: 0) -> LaneJob:
+    def add(self, prompt: LanePrompt, priority: Callable[[], Any] = lambda: 0) -> QueuedPrompt:
         """Let the sequences of a prompt wait for lanes."""
-        job = LaneJob(prompt, priority, deque(range(prompt.count)))
+        job = QueuedPrompt(prompt, priority, deque(range(prompt.count)))
         self.jobs.append(job)
         return job
 
@@ -122,11 +122,11 @@ class Lanes:
         if self.active:
             self._decode()
 
-    def _next_job(self) -> LaneJob | None:
+    def _next_job(self) -> QueuedPrompt | None:
         ready = [job for job in self.jobs if job.waiting and (job.first is not None or self.free_prefixes)]
         return min(ready, key=lambda job: job.priority(), default=None)
 
-    def _start(self, lane: int, job: LaneJob) -> None:
+    def _start(self, lane: int, job: QueuedPrompt) -> None:
         """Start the next sequence of a prompt, which may end at once."""
         try:
             if job.first is None:
@@ -184,11 +184,11 @@ class Lanes:
         hidden, _ = self.decoder.step(columns[None], np.array([length]), lane, np.array([prefix]))
         return hidden[0]
 
-    def _fail(self, job: LaneJob, error: UserError) -> None:
+    def _fail(self, job: QueuedPrompt, error: UserError) -> None:
         job.error = error
         self._remove(job)
 
-    def _remove(self, job: LaneJob) -> None:
+    def _remove(self, job: QueuedPrompt) -> None:
         """Free all that a prompt holds."""
         self.active = {lane: busy for lane, busy in self.active.items() if busy.job is not job}
         if job.prefix_index is not None:

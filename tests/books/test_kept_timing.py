@@ -13,7 +13,7 @@ import soundfile
 from rich.console import Console
 
 from ane.books.assembly import MAX_CUE_SPEED, cue_speed
-from ane.books.narration import EDGE, narrate
+from ane.books.narration import BREATH, narrate
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.plain_text import read_subtitles
 from ane.books.reading import read_document
@@ -83,7 +83,7 @@ def test_each_cue_begins_at_its_time_and_long_ones_are_faster(tmp_path):
 
 def test_silence_within_a_subtitle_keeps_its_length_and_speech_alone_is_faster():
     """Two chunks of a second with a second between them."""
-    chunk = SimpleNamespace(chunk=SimpleNamespace(silence=1 + 2 * EDGE), samples=RATE, rate=RATE)
+    chunk = SimpleNamespace(chunk=SimpleNamespace(silence=1 + 2 * BREATH), samples=RATE, rate=RATE)
     assert [cue_speed([chunk] * 2, round(seconds * RATE)) for seconds in (3, 2.6, 1)] == [1, 1.25, MAX_CUE_SPEED]
 
 

@@ -8,7 +8,7 @@ import pytest
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model, open_model
 from ane.models.tortoise.decoding import pad_codes, trimmed_length
-from ane.models.tortoise.sampling import Sampler, Sampling
+from ane.models.tortoise.sampling import CodeSampler, Sampling
 from tests.decoding import ChunkPrompt, decode
 
 
@@ -22,7 +22,7 @@ def backend(model) -> TorchBackend:
     return TorchBackend(model, device="cpu", precision="fp32")
 
 
-def replay(codes: Iterable[int]) -> Sampler:
+def replay(codes: Iterable[int]) -> CodeSampler:
     """Samples these codes in order; each must be among those that can be sampled."""
     remaining = iter(codes)
 
@@ -34,7 +34,7 @@ def replay(codes: Iterable[int]) -> Sampler:
     return sample
 
 
-def sampler_of_upstream(ids: np.ndarray, exponential: np.ndarray) -> Sampler:
+def sampler_of_upstream(ids: np.ndarray, exponential: np.ndarray) -> CodeSampler:
     """Samples with upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
     steps = zip(ids, exponential, strict=True)
 

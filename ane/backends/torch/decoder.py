@@ -44,7 +44,7 @@ class TorchDecoder(Decoder):
         self.network, self.shape = network, network.config.decoder_shape
         self.lanes, self.capacity, self.prefixes = lanes, capacity, prefixes
         self.device, self.dtype, self.max_prefix_length = device, dtype, max_prefix_length
-        own = own_positions(capacity, self.shape.head_width)
+        own = padded_positions(capacity, self.shape.head_width)
         self.keys, self.values = (self._allocate(lanes, own) for _ in range(2))
         self.prefix_keys = self.prefix_values = None
         self.prefix_capacity = self._prefix_positions(max_prefix_length or 0)     # positions allocated for each
@@ -197,7 +197,7 @@ class PrefixScores:
         return scores
 
 
-def own_positions(positions: int, head_width: int) -> int:
+def padded_positions(positions: int, head_width: int) -> int:
     """Positions of a lane to read, so that a sum over them is the same as over ``positions`` alone.
 
     No fewer than a head is wide, because MKL has other kernels for such products.
@@ -211,7 +211,7 @@ def prefix_positions(positions: int, head_width: int, rows: int) -> int:
     Those in its last block are also more than ``rows``, because MKL has other kernels for such products.
     """
     whole = max(positions - 1, 0) // BLOCK * BLOCK
-    return whole + min(own_positions(max(positions - whole, rows + 1), head_width), BLOCK)
+    return whole + min(padded_positions(max(positions - whole, rows + 1), head_width), BLOCK)
 
 
 def padded_rows(rows: int, head_width: int) -> int:
@@ -302,7 +302,7 @@ class OwnPositions:
 
     def __init__(self, lanes: slice, lengths: np.ndarray, columns: int, like: Tensor):
         self.lanes, self.start, self.stop = lanes, int(lengths.min()), int(lengths.max()) + columns
-        self.end = own_positions(self.stop, like.shape[-1])
+        self.end = padded_positions(self.stop, like.shape[-1])
         same_length = self.start + columns == self.stop
         position = (lengths[:1] if same_length else lengths)[:, None] + np.arange(columns)
         self.position = None if same_length else torch.from_numpy(position).to(like.device)

@@ -16,8 +16,8 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
-from ane.models.tortoise.sampling import Sampler, Sampling, distribution
-from ane.speech.lanes import Extend, LaneJob, Lanes
+from ane.models.tortoise.sampling import CodeSampler, Sampling, distribution
+from ane.speech.lanes import Extend, Lanes, QueuedPrompt
 from ane.system.errors import UserError
 
 
@@ -131,7 +131,7 @@ class Prompt:
 
     conditioning: np.ndarray
     tokens: Sequence[int]
-    samplers: Sequence[Sampler]
+    samplers: Sequence[CodeSampler]
     tables: Embeddings
     config: UnifiedVoiceConfig
     sampling: Sampling
@@ -155,7 +155,7 @@ class Prompt:
 class SampledCandidate:
     """A candidate that is being sampled."""
 
-    def __init__(self, prompt: Prompt, sampler: Sampler):
+    def __init__(self, prompt: Prompt, sampler: CodeSampler):
         self.prompt, self.sampler = prompt, sampler
         self.codes: list[int] = []
         self._history = np.full(prompt.sampling.max_codes + 2, PREFIX_ID)
@@ -232,7 +232,7 @@ def check_codes(max_codes: int, limit: int) -> None:
                         "max_codes")
 
 
-def candidates_of(job: LaneJob) -> list[Candidate]:
+def candidates_of(job: QueuedPrompt) -> list[Candidate]:
     """All candidates of a chunk, which the job does not keep."""
     return [job.results.pop(index) for index in range(job.prompt.count)]
 

@@ -112,7 +112,7 @@ def denoising_steps(schedule: Schedule, diffusion: Diffusion, prediction: str = 
     """
     return [DenoisingStep(timestep=int(schedule.timesteps[index]),
                           **guidance_weights(schedule, index, diffusion),
-                          **x0_weights(schedule, index, prediction), **SOLVERS[diffusion.sampler](schedule, index))
+                          **x0_weights(schedule, index, prediction), **SAMPLERS[diffusion.sampler](schedule, index))
             for index in reversed(range(len(schedule.betas)))]
 
 
@@ -169,7 +169,7 @@ def dpmpp_2m(schedule: Schedule, index: int) -> dict[str, float]:
             "next_from_x0": weight * (1 + extrapolation), "next_from_previous_x0": -weight * extrapolation}
 
 
-SOLVERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
+SAMPLERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
 
 
 def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs: Sequence[np.random.Generator],

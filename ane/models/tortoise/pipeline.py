@@ -41,7 +41,7 @@ from ane.models.tortoise.vocoding import (
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
-from ane.speech.lanes import LaneJob, Lanes
+from ane.speech.lanes import Lanes, QueuedPrompt
 from ane.speech.request import Piece, Run, SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
@@ -120,7 +120,7 @@ class Rendering:
                         "diffuse": count * settings.best * steps, "vocode": count}
         self._done = dict.fromkeys(self._totals, 0)
         self._notes = cloning_notes(model, self.voice)      # stated with the first chunk
-        self._jobs: list[LaneJob] = []
+        self._jobs: list[QueuedPrompt] = []
 
     def pieces(self) -> Iterator[Piece | Lanes]:
         """The sound of every chunk, in order, and between it the lanes that must take a step before more can come."""

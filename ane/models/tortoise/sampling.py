@@ -11,7 +11,7 @@ from ane.models.tortoise.settings import Sampling
 from ane.system.errors import UserError
 
 # ids and their probabilities → the sampled id
-Sampler = Callable[[np.ndarray, np.ndarray], int]
+CodeSampler = Callable[[np.ndarray, np.ndarray], int]
 
 
 def log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -78,7 +78,7 @@ def distribution(scores: np.ndarray, history: np.ndarray, sampling: Sampling) ->
 
 
 class InverseCdfSampler:
-    """A ``Sampler`` that draws a uniform number for each code and finds it in the cumulative distribution."""
+    """A ``CodeSampler`` that draws a uniform number for each code and finds it in the cumulative distribution."""
 
     def __init__(self, rng: np.random.Generator):
         self.rng = rng

@@ -41,7 +41,7 @@ class Diffusion:
 
     Attributes:
         steps: denoising steps out of the 4000 trained ones.
-        sampler: a name of ``ane.models.tortoise.diffusion.SOLVERS``.
+        sampler: a name of ``ane.models.tortoise.diffusion.SAMPLERS``.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
         spacing: how the steps are spaced among the trained timesteps (``ane.models.tortoise.diffusion``).

@@ -14,7 +14,7 @@ from ane.backends.mil.package import ProgramOp
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import SOLVERS, Diffusion, frame_count, sample
+from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, sample
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged import PackagedDenoiser, upsample_nearest
 from ane.system.decibels import snr_db
@@ -230,7 +230,7 @@ def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, len
 
 
 @pytest.mark.parametrize("guidance", [None, 2.0])
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samples_are_those_of_torch(odd, small, sampler, guidance):
     [made], [expected] = (sample(each, [60], Diffusion(5, sampler, guidance), [np.random.default_rng(2)],
                                  prediction="v") for each in bind(odd, small, 14, 60))

@@ -15,7 +15,7 @@ from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Candidate, candidates_of, make_lanes, trimmed_length
-from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampler, Sampling
+from ane.models.tortoise.sampling import CodeSampler, InverseCdfSampler, Randomness, Sampling
 from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
 from tests.random_model import RandomModel
@@ -94,7 +94,7 @@ class RecordingBackend:
         return decoder
 
 
-def stopping_after(codes: int, stop_code: int) -> Sampler:
+def stopping_after(codes: int, stop_code: int) -> CodeSampler:
     """Samples that many codes, then the stop code."""
     remaining = iter([7] * codes)
     return lambda ids, probabilities: next(remaining, stop_code)

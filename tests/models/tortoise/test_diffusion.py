@@ -6,7 +6,7 @@ import pytest
 from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import (
     MELS,
-    SOLVERS,
+    SAMPLERS,
     Diffusion,
     Schedule,
     denoising_steps,
@@ -89,13 +89,13 @@ def test_the_ancestral_sampler_samples_the_distribution(steps, spacing):
     assert abs(mel.std() - DEVIATION) < 0.01
 
 
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_guidance_has_no_effect_where_both_predictions_agree(sampler):
     np.testing.assert_allclose(solve(sampler, 10, guidance=2.0)[0], solve(sampler, 10)[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("steps", [1, 2])
 def test_one_or_two_steps_return_a_finite_mel(sampler, steps, spacing):
     """Upstream crashes on one step."""
@@ -148,7 +148,7 @@ def test_the_frames_of_a_code_last_as_long_as_1024_samples_at_22050_hz():
         assert abs(frame_count(latents) * 256 / 24000 - latents * 1024 / 22050) < 256 / 24000
 
 
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("prediction", ["v", "x0"])
 def test_an_exact_denoiser_gives_the_same_mel_for_every_kind_of_prediction(prediction, sampler):
     diffusion = Diffusion(30, sampler, 1.5)

@@ -13,7 +13,7 @@ from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.diffusion import (
     MELS,
-    SOLVERS,
+    SAMPLERS,
     Diffusion,
     frame_count,
     group_by_frames,
@@ -62,7 +62,7 @@ def test_a_prediction_in_a_batch_equals_that_of_the_utterance_alone(backend, cou
 
 
 @settings(deadline=None, max_examples=12)
-@given(counts=latent_counts, limit=st.integers(0, 400), sampler=st.sampled_from(sorted(SOLVERS)),
+@given(counts=latent_counts, limit=st.integers(0, 400), sampler=st.sampled_from(sorted(SAMPLERS)),
        guidance=st.sampled_from([None, 2.0]))
 def test_a_spectrogram_does_not_depend_on_the_batch(backend, counts, limit, sampler, guidance):
     backend.max_batched_frames = limit

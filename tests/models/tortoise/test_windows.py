@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ane.backends.denoising import Denoiser
 from ane.models.tortoise.diffusion import (
     MELS,
-    SOLVERS,
+    SAMPLERS,
     Diffusion,
     WindowedDiffusion,
     Windows,
@@ -99,7 +99,7 @@ def test_every_frame_is_returned_once_and_equals_that_of_the_whole(latents, size
     assert all(count <= 2 * previous for previous, count in pairwise(backend.latents))
 
 
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("latents", [1, 7, 24])
 def test_a_text_that_fits_one_window_has_the_mel_of_the_whole(sampler, latents):
     whole = whole_mel(FirstChannelBackend(0.3), slope(latents), sampler, 3)
@@ -117,7 +117,7 @@ def test_the_mel_does_not_depend_on_the_pieces_that_latents_arrive_in(latents, s
     np.testing.assert_array_equal(at_once, in_pieces)
 
 
-@pytest.mark.parametrize("sampler", SOLVERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_windows_share_the_noise_of_the_frames_where_they_overlap(sampler):
     """A cross-fade of mels from different noise would vary less than either."""
     level = np.zeros((400, 1), np.float32)
