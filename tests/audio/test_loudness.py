@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ane
-from ane.audio.loudness import LoudnessMeter, PeakLimiter, sliding_minimum
+from ane.audio.loudness import LoudnessMeter, PeakLimiter
 from ane.audio.time_stretch import TimeStretcher, stretched
 from ane.audio.trimming import FADE, FRAME, QUIET, RATE, Trimmer, trimmed
 from ane.models.tortoise.settings import Settings
@@ -61,14 +61,6 @@ def test_the_division_into_pieces_changes_nothing():
     assert meters[0].peak == pytest.approx(meters[1].peak, abs=1e-6)
 
 
-def test_pyloudnorm_measures_the_same():
-    pyloudnorm = pytest.importorskip("pyloudnorm", reason="pip install pyloudnorm")
-    rng = np.random.default_rng(1)
-    audio = (rng.normal(0, 0.1, 240_000) * np.repeat(rng.uniform(0, 1, 20), 12_000)).astype(np.float32)
-    expected = pyloudnorm.Meter(48000).integrated_loudness(audio)
-    assert measured(audio, 48000).loudness == pytest.approx(expected, abs=0.1)
-
-
 def test_silence_has_no_loudness():
     assert measured(np.zeros(48_000, np.float32), 24000).loudness == -math.inf
     assert measured(np.zeros(0, np.float32), 24000).true_peak == -math.inf
@@ -96,13 +88,6 @@ def test_the_limiter_gives_the_same_for_any_pieces():
     audio = np.random.default_rng(3).normal(0, 0.3, 60_000).astype(np.float32)
     np.testing.assert_allclose(limited(audio, 1.5, 0.5, 331), limited(audio, 1.5, 0.5, 60_000), atol=1e-6)
     assert len(limited(audio[:100], 1.0, 0.5)) == 100
-
-
-def test_a_sliding_minimum_is_the_minimum_of_neighbours():
-    values = np.random.default_rng(4).random(50)
-    for width in (1, 3, 7, 50):
-        expected = [values[start:start + width].min() for start in range(50 - width + 1)]
-        np.testing.assert_array_equal(sliding_minimum(values, width), expected)
 
 
 # runs of (samples, loudness): silent, barely silent, barely loud, loud
@@ -175,10 +160,6 @@ def test_silence_of_exactly_the_lead_is_kept_without_a_fade():
     np.testing.assert_array_equal(np.concatenate(pieces)[:2400], hum)
 
 
-def test_ends_are_in_seconds_of_24_kilohertz():
-    assert len(trimmed(np.concatenate((np.zeros(60000, np.float32), np.ones(240, np.float32))), (2.0, 0.1))) == 48240
-
-
 @pytest.mark.parametrize("index", [0, 100, 2400, 4799])
 def test_nan_is_not_silence(index):
     audio = np.zeros(4800, np.float32)
@@ -190,36 +171,21 @@ def test_nan_is_not_silence(index):
     np.testing.assert_array_equal(np.concatenate((*pieces, trimmer.finish())), kept)
 
 
-@pytest.mark.parametrize(("level", "silent"), [(0.999 * QUIET, True), (1.001 * QUIET, False)])
-def test_a_frame_below_minus_45_decibels_is_silent(level, silent):
-    audio = np.full(4800, level, np.float32)
-    assert len(trimmed(audio, (0.01, 0.01))) == (240 if silent else 4800)
-
-
 @pytest.mark.parametrize("ends", [(0, 0.1), (0.1, 0), (-1, 0.1)])
 def test_at_least_a_sample_of_silence_is_kept(ends):
     with pytest.raises(ValueError, match="must be at least a sample"):
         Trimmer(*ends)
 
 
-@pytest.mark.parametrize(("voice", "text", "seed"), [
-    ("heart", "The company will announce the results next month.", 21),
-    ("michael", "The judge asked the woman to tell the truth.", 70)])
-def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sound(voice, text, seed, tmp_path,
-                                                                                  monkeypatch):
-    """Sentences after which its vocoder gives 0.4 s of silence."""
+def test_the_embedded_voice_ends_within_three_tenths_of_a_second_of_its_last_sound(tmp_path, monkeypatch):
+    """After this sentence its vocoder gives 0.4 s of silence."""
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     synthesizer = ane.load("demo")
     settings = Settings.of("ultra_fast", synthesizer.model.settings)
-    whole = synthesizer.speak(text, voice, seed=seed, settings=replace(settings, silence=None))
-    speech = synthesizer.speak(text, voice, seed=seed, settings=settings)
+    whole, speech = (synthesizer.speak("The company will announce the results next month.", "heart", seed=21,
+                                       settings=chosen) for chosen in (replace(settings, silence=None), settings))
     assert Wave.of(speech.audio, speech.sample_rate).silent_end <= 0.3
     np.testing.assert_array_equal(speech.audio, trimmed(whole.audio, settings.silence))
-
-
-
-def loud_sine(hertz: float, seconds: float = 2.0) -> np.ndarray:
-    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
 
 
 def speech_like() -> np.ndarray:
@@ -243,26 +209,22 @@ def pitch(audio: np.ndarray) -> float:
     return float(np.argmax(spectrum)) * RATE / size
 
 
-SPEEDS = [0.5, 0.75, 0.9, 1.1, 1.3, 1.7, 2.0]
+SPEEDS = [0.5, 0.9, 1.3, 2.0]
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_the_duration_changes_and_the_pitch_does_not(speed):
     for hertz in (90.0, 220.0, 1000.0):
-        audio = stretched(loud_sine(hertz), speed, RATE)
+        audio = stretched(sine(hertz, -6, 2, RATE), speed, RATE)
         assert len(audio) == pytest.approx(2 * RATE / speed, rel=0.01)
         assert pitch(audio) == pytest.approx(hertz, rel=0.005)
 
 
 @pytest.mark.parametrize("speed", SPEEDS)
-def test_there_are_no_clicks(speed):
-    for audio in (faded_out(loud_sine(90)), faded_out(loud_sine(220)), speech_like()):
+def test_there_are_no_clicks_and_loudness_stays(speed):
+    for audio in (faded_out(sine(90, -6, 2, RATE)), faded_out(sine(220, -6, 2, RATE)), speech_like()):
         rough = np.abs(np.diff(audio, 2)).max()
         assert np.abs(np.diff(stretched(audio, speed, RATE), 2)).max() < 1.5 * rough
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-def test_loudness_stays(speed):
     before, after = speech_like(), stretched(speech_like(), speed, RATE)
     assert np.sqrt(np.mean(after ** 2)) == pytest.approx(np.sqrt(np.mean(before ** 2)), rel=0.05)
     assert np.abs(after).max() <= np.abs(before).max() * 1.05
@@ -274,12 +236,8 @@ def test_pieces_join_to_what_the_whole_gives(speed, size):
     audio = speech_like()[:RATE // 4]
     stretcher = TimeStretcher(speed, RATE)
     pieces = [stretcher.feed(audio[start:start + size]) for start in range(0, len(audio), size)]
-    np.testing.assert_array_equal(np.concatenate([*pieces, stretcher.finish()]), stretched(audio, speed, RATE))
-
-
-def test_at_speed_1_the_samples_are_those_of_the_input():
-    audio = speech_like()
-    np.testing.assert_array_equal(stretched(audio, 1.0, RATE), audio)
+    joined = np.concatenate([*pieces, stretcher.finish()])
+    np.testing.assert_array_equal(joined, stretched(audio, speed, RATE) if speed != 1 else audio)
 
 
 @pytest.mark.parametrize("samples", [0, 1, 100, 1000])
@@ -290,7 +248,7 @@ def test_short_sound_and_silence_are_stretched_too(samples, speed):
 
 def test_sound_arrives_before_its_end_is_known():
     stretcher = TimeStretcher(1.25, RATE)
-    assert len(stretcher.feed(loud_sine(200, 0.2))) > 0.1 * RATE
+    assert len(stretcher.feed(sine(200, -6, 0.2, RATE))) > 0.1 * RATE
 
 
 @pytest.mark.parametrize("speed", [0.49, 2.01, 0, -1, float("nan")])

@@ -18,13 +18,7 @@ from ane.audio import playback
 from ane.audio.playback import DefaultSoundDevice, PlayerError, ProductionRate, check_sound_device, playing
 from ane.audio.writer import pcm16
 from ane.system.errors import UserError
-from tests.audio.recording_device import RecordingDevice
-
-RATE = 24000
-
-
-def tone(seconds: float) -> np.ndarray:
-    return (0.5 * np.cos(2 * np.pi * 220 * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
+from tests.audio.recording_device import RATE, RecordingDevice, tone
 
 
 @pytest.fixture
@@ -41,10 +35,6 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def device_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "recording-device"]
-
-
 def test_a_device_receives_all_samples_in_order_and_the_rate(device):
     pieces = [tone(0.4), tone(0.05), tone(1.0)]
     with playing(RATE) as play:
@@ -53,18 +43,12 @@ def test_a_device_receives_all_samples_in_order_and_the_rate(device):
     np.testing.assert_array_equal(device.played, pcm16(np.concatenate(pieces)))
     assert device.sample_rate == RATE
     assert not device.open
-    assert device_threads() == []
 
 
-def test_the_device_is_not_closed_before_it_has_played_what_it_holds(device):
-    with playing(RATE) as play:
-        play(tone(0.1))
+def test_a_whole_wave_is_played_to_its_end_before_the_device_is_closed(device):
+    playback.play(tone(0.1), RATE)
+    np.testing.assert_array_equal(device.played, pcm16(tone(0.1)))
     assert len(device.taken) / 2 >= (0.1 + playback.PERIODS * playback.PERIOD_MS / 1000) * RATE
-
-
-def test_a_whole_wave_is_played_as_a_stream_is(device):
-    playback.play(tone(1.0), RATE)
-    np.testing.assert_array_equal(device.played, pcm16(tone(1.0)))
 
 
 @pytest.mark.parametrize("audio", [None, np.empty(0, np.float32)])
@@ -79,7 +63,7 @@ def test_without_sound_nothing_is_played(device, audio):
 def test_playing_begins_before_the_last_piece_arrives(device):
     with playing(RATE, at_once=True) as play:
         play(tone(0.2))
-        until(lambda: len(device.played) >= 4800)
+        until(lambda: len(device.played) >= 0.2 * RATE)
         play(tone(0.2))
 
 
@@ -102,7 +86,7 @@ def test_the_producer_waits_while_the_queue_is_full(device, monkeypatch):
     device.paused.clear()
     producer.join(timeout=60)
     assert len(done) == 100
-    assert device_threads() == []
+    assert not device.open
 
 
 @pytest.mark.parametrize("fails_after", [0, 5000])
@@ -122,18 +106,16 @@ def test_a_device_that_stops_taking_samples_ends_the_producer_with_one_line(devi
     with pytest.raises(PlayerError, match=r"^the sound device stopped before the end of the sound; .* file instead"):
         produce()
     assert len(made) < 990
-    assert device_threads() == []
+    assert not device.open
 
 
-def test_a_device_that_fails_after_the_last_piece_is_reported(device, monkeypatch):
+def test_a_device_that_fails_after_the_last_piece_or_cannot_be_started_is_reported(device, monkeypatch):
     monkeypatch.setattr(playback, "STALLED_SECONDS", 0.2)
     device.fails_after = 100
     with pytest.raises(PlayerError), playing(RATE) as play:
         play(tone(0.1))
     assert not device.open
 
-
-def test_a_device_that_cannot_be_started_is_reported(device, monkeypatch):
     def start(callback) -> None:
         raise OSError("in use")
 
@@ -162,7 +144,6 @@ def test_an_error_of_the_producer_stops_the_sound_at_once(device, monkeypatch, e
     assert device.started == begun
     assert not device.open
     assert len(device.played) < 20.1 * RATE
-    assert device_threads() == []
 
 
 def test_ctrl_c_while_the_rest_is_played_ends_the_program():
@@ -249,17 +230,6 @@ def test_sound_produced_faster_than_real_time_is_played_at_once(piece, rate, pie
     assert simulate(piece, rate, pieces, known=False)[0] <= piece / rate * 2
 
 
-@given(rate=st.floats(0.1, 0.9), left=st.floats(1, 100), longest=st.floats(0.01, 5))
-def test_the_slower_the_production_the_more_is_queued_first(rate, left, longest):
-    def required(rate: float, longest: float) -> float:
-        made = ProductionRate(0.0)
-        made.longest_wait, made._counted, made._waited = longest, rate, 1.0
-        return made.required(left)
-
-    assert required(rate, longest) > required(rate + 0.1, longest) >= required(2.0, longest)
-    assert required(rate, longest) > required(rate, longest / 2)
-
-
 def test_the_wait_for_the_first_piece_does_not_count_as_slow_production():
     made = ProductionRate(0.0)
     made.record(8.0, 0.5)
@@ -279,6 +249,6 @@ def test_a_full_queue_begins_whatever_the_rate(device, monkeypatch):
         assert device.started
 
 
-def test_playing_does_not_load_torch():
-    code = "import sys, ane.audio.playback; sys.exit('torch' in sys.modules)"
+def test_reading_writing_and_playing_do_not_load_torch():
+    code = "import sys, ane.audio, ane.audio.playback; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,9 +10,7 @@ import pytest
 from ane.audio import playback
 from ane.audio.playback import PlayerError, PlayerProcess
 from ane.audio.writer import pcm16
-from tests.audio.recording_device import RecordingDevice
-
-RATE = 24000
+from tests.audio.recording_device import RATE, RecordingDevice, tone
 
 # a child that plays into a recording device, and writes what it took, and when, into two files
 CHILD = """
@@ -31,23 +29,14 @@ class Device(RecordingDevice):
                 print(time.time(), file=times, flush=True)
                 time.sleep(0.01)
         (folder / "taken").write_bytes(self.taken)
-playback.open_device = Device(FAILS)
+playback.open_device = Device()
 child.main()
 """
 
 
-def player(tmp_path, fails_after=None) -> PlayerProcess:
-    code = CHILD.replace("FAILS", str(fails_after))
-    return PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", code, str(tmp_path)))
-
-
-def tone(seconds: float) -> np.ndarray:
-    return (0.5 * np.cos(2 * np.pi * 220 * np.arange(int(seconds * RATE)) / RATE)).astype(np.float32)
-
-
 def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
-    playing = player(tmp_path)
-    for piece in np.split(tone(1.0), 4):
+    playing = PlayerProcess(RATE, 1.0, program=(sys.executable, "-c", CHILD, str(tmp_path)))
+    for piece in np.split(tone(1.0), 5):
         playing.feed(piece)
     deadline = time.monotonic() + 60
     while not (tmp_path / "times").exists():
@@ -82,7 +71,7 @@ def test_a_device_that_needs_it_plays_in_a_process_of_its_own(monkeypatch):
     assert not device.open
 
 
-def test_a_failure_of_the_device_is_one_line_in_this_process(tmp_path):
+def test_a_failure_of_the_device_is_one_line_in_this_process():
     command = (sys.executable, "-c", "print('the sound device stopped'); raise SystemExit(1)")
     playing = PlayerProcess(RATE, None, program=command)
     playing._process.wait()
@@ -91,7 +80,7 @@ def test_a_failure_of_the_device_is_one_line_in_this_process(tmp_path):
     playing.close()
 
 
-def test_closing_stops_the_child_at_once(tmp_path):
+def test_closing_stops_the_child_at_once():
     playing = PlayerProcess(RATE, None, program=(sys.executable, "-c", "import time; time.sleep(60)"))
     playing.close()
     assert playing._process.returncode

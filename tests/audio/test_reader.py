@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,6 @@ def refusal(path: Path) -> str:
     return message
 
 
-@pytest.mark.parametrize(("subtype", "bits"), [("PCM_U8", 8), ("PCM_16", 16), ("PCM_24", 24), ("PCM_32", 32)])
-def test_integer_samples_are_divided_by_their_full_scale(tmp_path, subtype, bits):
-    soundfile.write(tmp_path / "half.wav", np.full(RATE, 0.5), RATE, subtype)
-    audio, _ = read_audio(tmp_path / "half.wav")
-    np.testing.assert_allclose(audio, 0.5, atol=2.0 ** (1 - bits))
-
-
 def test_stereo_is_averaged(tmp_path):
     left, right = tone(), np.roll(tone(peak=0.2), 17)
     soundfile.write(tmp_path / "stereo.wav", np.stack([left, right], axis=1), RATE, "FLOAT")
@@ -49,16 +43,16 @@ def test_the_format_is_detected_by_content_not_by_name(tmp_path):
     assert len(read_clip(tmp_path / "tone.wav")[0]) == RATE
 
 
-def with_nan(value: float) -> np.ndarray:
+def with_peak(peak: float) -> np.ndarray:
     audio = tone()
-    audio[1000] = value
+    audio[1000] = peak
     return audio
 
 
 @pytest.mark.parametrize(("content", "fault"), [
     (None, "no such file"), (b"", "empty"), (b"It was a dark and stormy night.\n" * 100, "convert it"),
     (tone(peak=0.00098), "silent"), (np.full(RATE, 0.4, np.float32), "silent"),         # -60.2 dBFS; a constant
-    (tone() * 32768, "between -1 and 1"), *((with_nan(value), "NaN or infinite") for value in (np.nan, np.inf)),
+    (tone() * 32768, "between -1 and 1"), *((with_peak(value), "NaN or infinite") for value in (np.nan, np.inf)),
     *((tone()[:samples], f"lasts {samples / RATE:.3f} s") for samples in (1, RATE // 2 - 1))])
 def test_what_is_no_clip_is_refused(tmp_path, content, fault):
     if isinstance(content, bytes):
@@ -85,21 +79,16 @@ def test_a_file_without_permission_is_refused_with_the_reason(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg", "aiff", "rf64", "caf"])
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix, share):
+def test_a_file_that_was_cut_off_is_refused(tmp_path, suffix):
     whole = tmp_path / f"whole.{suffix}"
     audio = tone(3.0) + np.random.default_rng(0).normal(0, 0.02, 3 * RATE).astype(np.float32)
     soundfile.write(whole, audio, RATE, format=suffix.upper())
     assert len(read_clip(whole)[0]) == len(audio)
-    cut = tmp_path / f"cut.{suffix}"
-    cut.write_bytes(whole.read_bytes()[:int(whole.stat().st_size * share)])
-    assert "cut off" in refusal(cut)
-
-
-def test_an_rf64_that_ends_within_its_sizes_is_refused(tmp_path):
-    soundfile.write(tmp_path / "whole.rf64", tone(), RATE, format="RF64")
-    (tmp_path / "cut.wav").write_bytes((tmp_path / "whole.rf64").read_bytes()[:30])
-    assert "cut off" in refusal(tmp_path / "cut.wav")
+    size = whole.stat().st_size
+    for kept in (int(size * 0.1), int(size * 0.5), int(size * 0.9), *([30] if suffix == "rf64" else [])):
+        cut = tmp_path / f"cut.{suffix}"        # 30 bytes of an RF64 end within its sizes
+        cut.write_bytes(whole.read_bytes()[:kept])
+        assert "cut off" in refusal(cut)
 
 
 @given(missing=st.integers(1, 43))
@@ -132,25 +121,15 @@ def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
     assert "ends 100 bytes earlier" in refusal(tmp_path / "tagged.wav")
 
 
-@pytest.mark.parametrize(("seconds", "fit"), [(0.499, False), (0.5, True), (0.501, True)])
-def test_a_clip_needs_half_a_second(seconds, fit):
-    audio = tone(1.0, 48000)[:round(seconds * 48000)]
-    if fit:
-        check_clip(audio, 48000, "clip")
-        return
-    with pytest.raises(UserError, match=r"lasts 0\.499 s"):
-        check_clip(audio, 48000, "clip")
-
-
-@pytest.mark.parametrize(("peak", "fit"), [(1.99, True), (2.0, True), (2.0001, False), (-2.0, True), (-2.0001, False)])
-def test_a_clip_may_reach_a_peak_of_two(peak, fit):
-    audio = tone()
-    audio[1000] = peak
-    if fit:
-        check_clip(audio, RATE, "clip")
-        return
-    with pytest.raises(UserError, match="between -1 and 1"):
-        check_clip(audio, RATE, "clip")
+@pytest.mark.parametrize(("audio", "rate", "fault"), [
+    (tone(0.499, 48000), 48000, r"lasts 0\.499 s"), (tone(0.5, 48000), 48000, None),
+    *((with_peak(peak), RATE, None) for peak in (2.0, -2.0)),
+    *((with_peak(peak), RATE, "between -1 and 1") for peak in (2.0001, -2.0001)),
+    *((tone(), rate, "sample rate") for rate in (1, MIN_RATE - 1, MAX_RATE + 1)),
+    (np.zeros(round(MAX_CLIP_SECONDS * 4000) + 1, np.float32), 4000, "10 minutes")])
+def test_a_clip_needs_half_a_second_and_may_reach_a_peak_of_two(audio, rate, fault):
+    with pytest.raises(UserError, match=fault) if fault else nullcontext():
+        check_clip(audio, rate, "upload")
 
 
 def with_rate(path: Path, rate: int) -> Path:
@@ -165,8 +144,6 @@ def with_rate(path: Path, rate: int) -> Path:
 def test_a_header_with_an_absurd_rate_is_refused(tmp_path, rate):
     write(tmp_path / "rate.wav", tone(), RATE)
     assert f"a sample rate of {rate} Hz" in refusal(with_rate(tmp_path / "rate.wav", rate))
-    with pytest.raises(UserError, match="sample rate"):
-        check_clip(tone(), rate, "upload")
 
 
 @pytest.mark.parametrize("rate", [MIN_RATE, MAX_RATE])
@@ -183,14 +160,11 @@ def test_a_recording_may_be_longer_than_a_clip_or_empty(tmp_path):
     assert len(read_recording(tmp_path / "empty.wav")[0]) == 0
 
 
-def test_a_recording_of_more_than_a_day_is_refused_without_advice_for_clips(tmp_path, monkeypatch):
+def test_a_recording_of_more_than_a_day_or_with_infinite_samples_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("ane.audio.reader.MAX_RECORDING_SECONDS", 1.0)
     soundfile.write(tmp_path / "long.wav", np.zeros(8001), 8000)
-    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):
+    with pytest.raises(UserError, match=r"cut it to at most 0 minutes$"):        # without advice for clips
         read_recording(tmp_path / "long.wav")
-
-
-def test_a_recording_with_infinite_samples_is_refused(tmp_path):
     soundfile.write(tmp_path / "inf.wav", np.full(10, np.inf), 8000, subtype="FLOAT")
     with pytest.raises(UserError, match=r"inf\.wav: holds NaN or infinite samples"):
         read_recording(tmp_path / "inf.wav")
@@ -203,8 +177,6 @@ def test_a_clip_beyond_ten_minutes_is_refused(tmp_path, suffix):
     assert len(read_clip(tmp_path / f"long.{suffix}")[0]) == samples
     soundfile.write(tmp_path / f"long.{suffix}", np.resize(tone(1.0, 4000), samples + 1), 4000)
     assert "cut it to at most 10 minutes, best 6 to 10 s" in refusal(tmp_path / f"long.{suffix}")
-    with pytest.raises(UserError, match="10 minutes"):
-        check_clip(np.zeros(samples + 1, np.float32), 4000, "upload")
 
 
 def test_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path):
@@ -227,11 +199,6 @@ def test_a_path_may_begin_with_the_users_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write("~/tone.wav", tone(), RATE)
     assert len(read_clip("~/tone.wav")[0]) == RATE
-
-
-def test_reading_and_writing_do_not_load_torch():
-    code = "import sys, ane.audio; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @given(source=st.sampled_from([8000, 11025, 16000, 22050, 44100, 48000, 96000]),
