@@ -14,7 +14,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.audio import check_clip, read_audio, read_clip, resample, write
+from ane.audio import check_clip, read_clip, resample, write
 from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_recording
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, tone
