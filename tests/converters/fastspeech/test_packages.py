@@ -130,15 +130,6 @@ def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, 
     assert {"conv_pre", "ups.1", "resblocks.0"} <= set(vocoder)
 
 
-def test_metadata_names_the_model(packaged):
-    from converters.coreml.graph import ct
-
-    package = packaged.packages[0]
-    spec = ct.proto.Model_pb2.Model()
-    spec.ParseFromString((packaged.path / package.path / "Data/com.apple.CoreML/model.mlmodel").read_bytes())
-    assert spec.description.metadata.shortDescription == "FastSpeech, fastspeech, fp32"
-
-
 @pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))
 def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, capsys, flags, fault):
     assert main(["convert", str(imported.path), *flags.split(), "-o", str(tmp_path / "out")]) == 1
@@ -148,7 +139,7 @@ def test_a_flag_without_effect_or_out_of_range_is_refused(imported, tmp_path, ca
 
 
 def test_the_default_buckets_cover_the_model(imported):
-    lengths = {row.kind: row.buckets[row.kind].lengths(imported) for row in FUNCTIONS if row.kind in BUCKETS}
+    lengths = {row.kind: row.bucket.lengths(imported) for row in FUNCTIONS if row.kind in BUCKETS}
     assert lengths == {"text": (32, 64, 96, 128, 192, 200), "mel": (200,), "vocoder": (14, 62)}
 
 

@@ -64,20 +64,14 @@ def test_an_unknown_precision_or_kind_is_reported(kind, precision):
 
 
 def test_a_probe_gets_the_functions_that_it_calls():
-    functions = {name: FunctionRecord(name, {}, {}) for name in ("prefill", "step", "store", "state")}
+    """A state is measured on the slots that it reads, and with its own store."""
+    functions = {"prefill_64": FunctionRecord("prefill", {"columns": 64}, {}), "step": FunctionRecord("step", {}, {})}
+    for capacity in (448, 2304):
+        functions[f"state_{capacity}"] = FunctionRecord("state", {"columns": 8, "slots": 256, "capacity": capacity}, {})
+        functions[f"store_{capacity}"] = FunctionRecord("store", {"columns": 64, "capacity": capacity}, {})
     record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
-    assert called_by_probe(record, "prefill") == {"prefill", "step", "store", "state"}
-    assert called_by_probe(record, "state") == {"prefill", "store", "state"}
+    assert called_by_probe(record, "prefill_64") == set(functions)
     assert called_by_probe(record, "step") == {"step"}
-
-
-def test_a_state_is_measured_on_the_slots_that_it_reads_and_its_own_store():
-    functions = {"prefill_64": FunctionRecord("prefill", {"columns": 64}, {})}
-    for kind, capacity in (("state", 448), ("state", 2304), ("store", 448), ("store", 2304)):
-        bucket = {"columns": 8, "slots": 256, "capacity": capacity} if kind == "state" else {"columns": 64,
-                                                                                             "capacity": capacity}
-        functions[f"{kind}_{capacity}"] = FunctionRecord(kind, bucket, {})
-    record = PackageRecord("autoregressive", "fp16", "a.mlpackage", [], functions)
     assert called_by_probe(record, "state_2304") == {"state_2304", "store_2304", "prefill_64"}
     assert called_by_probe(record, "store_448") == {"state_448", "store_448", "prefill_64"}
 
