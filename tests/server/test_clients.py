@@ -59,10 +59,7 @@ def test_a_client_is_told_of_letters_that_the_voice_does_not_have(server):
         done = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line][-1]
     assert (response.headers["X-Notes"], done["notes"]) == (note, [note])
     assert float(response.headers["Server-Timing"].partition("dur=")[2].partition(",")[0]) >= 0
-    with web_socket(server) as socket_:
-        for message in ({"type": "start", "model": "demo-fast"}, {"type": "text", "text": "Да."}, {"type": "end"}):
-            socket_.send(json.dumps(message))
-        assert json.loads(list(socket_)[-1])["notes"] == [note]
+    assert heard(server, "Да.")[1][-1]["notes"] == [note]
 
 
 def test_the_openai_client_gets_its_own_errors(server):
@@ -175,23 +172,32 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
         pass
 
 
-@pytest.mark.parametrize("model", [{"model": "demo-fast"}, {"model": "demo", "preset": "fastest", "seed": 1}])
-def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server, model):
+def heard(server: ServerProcess, *texts: str, **start: Any) -> tuple[bytes, list[dict[str, Any]]]:
+    """The sound and the events of a WebSocket that is sent these texts."""
     with web_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "word_times": True, **model}))
-        for text in ("The wind blew over the hill. ", "It rained."):
-            socket_.send(json.dumps({"type": "text", "text": text}))
-        socket_.send(json.dumps({"type": "end"}))
-        *messages, done = list(socket_)
-    assert json.loads(done)["type"] == "done"
-    sound = sum(len(message) for message in messages if isinstance(message, bytes)) / 2 / 24000
-    events = [json.loads(message) for message in messages if isinstance(message, str)]
+        for message in ({"type": "start", "model": "demo-fast", **start},
+                        *({"type": "text", "text": text} for text in texts), {"type": "end"}):
+            socket_.send(json.dumps(message))
+        messages = list(socket_)
+    return (b"".join(message for message in messages if isinstance(message, bytes)),
+            [json.loads(message) for message in messages if isinstance(message, str)])
+
+
+def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server):
+    sound, [*events, done] = heard(server, "The wind blew over the hill. ", "It rained.", word_times=True)
+    assert done["type"] == "done"
     assert {event["type"] for event in events} == {"speech.audio.words"}
     words = [word for event in events for word in event["words"]]
     assert " ".join(word["word"] for word in words) == "The wind blew over the hill. It rained."
-    starts = [word["start"] for word in words]
+    starts, seconds = [word["start"] for word in words], len(sound) / 2 / 24000
     assert starts == sorted(starts)
-    assert sound - 2 < starts[-1] < sound           # of the whole sound, not of the last text alone
+    assert seconds - 2 < starts[-1] < seconds           # of the whole sound, not of the last text alone
+
+
+def test_the_sound_that_a_websocket_sends_in_a_format_with_frames_has_its_end(server):
+    samples, frames = (heard(server, TEXT, response_format=form)[0] for form in ("pcm", "flac"))
+    with av.open(io.BytesIO(frames)) as file:
+        assert len(samples) // 2 == sum(frame.samples for frame in file.decode(audio=0)) > 24000
 
 
 def test_a_text_in_pieces_has_a_limit_of_its_own(server):
@@ -201,4 +207,3 @@ def test_a_text_in_pieces_has_a_limit_of_its_own(server):
             socket_.send(json.dumps({"type": "text", "text": "…" * 4000}))
         error = json.loads(socket_.recv(timeout=PATIENCE))
     assert error["error"]["message"] == "the text of a stream must have at most 100000 characters"
-

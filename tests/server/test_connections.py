@@ -35,6 +35,7 @@ from ane.server.speech_service import Service
 from ane.server.wyoming_protocol import LimitedReader, WyomingClient
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, ServerProcess
+from tests.server.speech_requests import begin
 
 UPGRADE = (b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
@@ -215,11 +216,13 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
+# The Wyoming protocol, and the server as a process
 
-
-def chunk(text: str) -> bytes:
-    return json.dumps({"type": "synthesize-chunk", "data": {"text": text}}).encode() + b"\n"
+@pytest.fixture(scope="module")
+def small_server():
+    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "90", "--log-texts",
+                       descriptors=256) as server:
+        yield server.wait_until_ready()
 
 
 def receive_until(connection: socket.socket, sign: bytes) -> None:
@@ -228,34 +231,6 @@ def receive_until(connection: socket.socket, sign: bytes) -> None:
         data = connection.recv(1 << 16)
         assert data, "the server closed the connection"
         received += data
-
-
-def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered():
-    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "50",
-                       "--log-texts") as server:
-        server.wait_until_ready()
-        address = ("127.0.0.1", server.wyoming_port)
-        with (socket.create_connection(address, PATIENCE) as idle,
-              socket.create_connection(address, PATIENCE) as speaking):
-            for connection in (idle, speaking):
-                connection.sendall(b'{"type": "ping"}\n')
-                receive_until(connection, b"pong")
-            speaking.sendall(b'{"type": "synthesize-start"}\n' + chunk(FIRST))
-            receive_until(speaking, b"audio-start")
-            stopping = threading.Thread(target=server.stop)
-            began = time.monotonic()
-            stopping.start()
-            while idle.recv(1000):          # until the server closes it
-                pass
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(address, 5)
-            speaking.sendall(chunk(SECOND) + b'{"type": "synthesize-stop"}\n')
-            receive_until(speaking, b"synthesize-stopped")
-            stopping.join()
-        spoken = next(record for record in server.log() if record["message"] == "request")
-        assert spoken["text"] == FIRST + SECOND
-        assert spoken["characters"] == len(FIRST + SECOND)
-        assert time.monotonic() - began < 40
 
 
 @pytest.mark.parametrize("event", [
@@ -277,13 +252,6 @@ def test_the_sound_has_the_form_that_its_events_state(small_server):
     assert all({key: chunk.data[key] for key in ("rate", "width", "channels")} == {
         key: start.data[key] for key in ("rate", "width", "channels")} for chunk in chunks)
     assert 0.3 < sum(len(chunk.payload) for chunk in chunks) / 2 / start.data["rate"] < 3
-
-
-@pytest.fixture(scope="module")
-def small_server():
-    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", descriptors=256) as server:
-        server.wait_until_ready()
-        yield server
 
 
 def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
@@ -330,3 +298,37 @@ def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
     began = time.monotonic()
     asyncio.run(read())
     assert time.monotonic() - began < PATIENCE / 2
+
+
+FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
+
+
+def chunk(text: str) -> bytes:
+    return json.dumps({"type": "synthesize-chunk", "data": {"text": text}}).encode() + b"\n"
+
+
+def test_on_sigterm_idle_clients_are_closed_and_new_ones_refused_while_others_are_answered(small_server):
+    """The last test: the server is gone after it."""
+    address, statuses = ("127.0.0.1", small_server.wyoming_port), []
+    with (socket.create_connection(address, PATIENCE) as idle, socket.create_connection(address, PATIENCE) as speaking,
+          begin(small_server, buffer=1 << 20) as downloading):
+        for connection in (idle, speaking):
+            connection.sendall(b'{"type": "ping"}\n')
+            receive_until(connection, b"pong")
+        speaking.sendall(b'{"type": "synthesize-start"}\n' + chunk(FIRST))
+        receive_until(speaking, b"audio-start")
+        receive_until(downloading, b"HTTP/1.1 200")
+        stopping = threading.Thread(target=lambda: statuses.append(small_server.stop()))
+        stopping.start()
+        while idle.recv(1000):          # until the server closes it
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 5)
+        speaking.sendall(chunk(SECOND) + b'{"type": "synthesize-stop"}\n')
+        receive_until(speaking, b"synthesize-stopped")
+        assert b"".join(iter(lambda: downloading.recv(1 << 16), b"")).endswith(b"0\r\n\r\n")
+        stopping.join()
+    assert statuses == [0], "it ended before --drain"
+    spoken = {record["text"]: record for record in small_server.log() if record["message"] == "request"}
+    assert spoken[FIRST + SECOND]["characters"] == len(FIRST + SECOND)
+    assert not any("Traceback" in json.dumps(record) for record in small_server.log())

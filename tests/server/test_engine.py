@@ -4,8 +4,8 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 
 from ane.server.engine import Engine, calls_at_a_time
 from ane.server.errors import BusyError, ClientGoneError, DeadlineError
-from ane.server.jobs import Job, Waits
+from ane.server.jobs import Job, Waits, Work
 from ane.server.settings import Limits
 from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
@@ -45,6 +45,26 @@ def engine_of(**options: Any) -> pytest.MarkDecorator:
 
 async def received(job: Job) -> list[Any]:
     return [item async for item in job.items()]
+
+
+def turns(order: list[str], name: str, count: int, wait: Waits = None) -> Work:
+    """Work that notes its name in every turn, and then waits for ``wait``."""
+    def work(job: Job) -> Iterator[Waits]:
+        for _ in range(count):
+            order.append(name)
+            yield wait
+
+    return work
+
+
+@asynccontextmanager
+async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
+    """The engine, busy until the end of the block; then all jobs run that are added to the list."""
+    gate = threading.Event()
+    jobs = [engine.submit(lambda job: gate.wait(5))]
+    yield jobs
+    gate.set()
+    await asyncio.gather(*map(received, jobs))
 
 
 async def test_items_arrive_in_order_and_the_error_of_the_work_after_them(engine):
@@ -88,23 +108,28 @@ async def test_work_that_is_ahead_of_its_client_pauses_while_others_run(engine):
     assert [item async for item in slow] == list(range(1, 50))
 
 
+@pytest.mark.parametrize(("engine", "rests"), [({}, True), ({"calls": 2}, False)], indirect=["engine"])
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(engine, leaves):
+async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(engine, leaves, rests):
+    """Work that does not rest ends when it reports its progress."""
     cleaned = threading.Event()
 
-    def work(job: Job) -> None:
+    def work(job: Job) -> Iterator[Waits]:
         try:
             while True:
-                yield job.put(0, 0.0)
+                if rests:
+                    yield job.put(0, 0.0)
+                else:
+                    job.check("diffuse", 1, 30, "")
         finally:
             cleaned.set()
 
-    job = engine.submit(work, seconds=None if leaves else 0.2)
+    job = engine.submit(work, seconds=None if leaves else 0.1)
     if leaves:
         asyncio.get_running_loop().call_later(0.1, job.leave)
     with pytest.raises(ClientGoneError if leaves else DeadlineError):
-        await received(job)
-    assert cleaned.is_set()
+        await asyncio.wait_for(received(job), 10)
+    wait_until(cleaned.is_set)
     assert engine.count == 0
 
 
@@ -126,37 +151,24 @@ async def test_one_request_too_many_is_refused_until_another_ends(engine):
 async def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_those_with_sound_left(engine):
     order: list[str] = []
 
-    def work(name: str, seconds: float) -> Callable[[Job], None]:
-        def speak(job: Job) -> None:
+    def work(name: str, seconds: float) -> Work:
+        def speak(job: Job) -> Iterator[Waits]:
             for number in range(2):
                 order.append(f"{name} {number}")
                 yield job.put(number, seconds)
         return speak
 
-    gate = threading.Event()
-    blocked = engine.submit(lambda job: gate.wait(5))
-    named = {"ahead": 60.0, "short": 0.01, "late": 60.0}
-    jobs = [engine.submit(work(name, seconds)) for name, seconds in named.items()]
-    gate.set()
-    await asyncio.gather(*map(received, [blocked, *jobs]))
+    async with busy(engine) as jobs:
+        jobs += [engine.submit(work(name, seconds)) for name, seconds in
+                 {"ahead": 60.0, "short": 0.01, "late": 60.0}.items()]
     assert order == ["ahead 0", "short 0", "short 1", "late 0", "ahead 1", "late 1"]
 
 
 async def test_work_without_sound_takes_turns_and_lets_later_speech_go_first(engine):
     order: list[str] = []
-
-    def work(name: str, count: int) -> Callable[[Job], None]:
-        def run(job: Job) -> None:
-            for _ in range(count):
-                order.append(name)
-                yield None
-        return run
-
-    gate = threading.Event()
-    blocked = engine.submit(lambda job: gate.wait(5))
-    jobs = [engine.submit(work(name, 3), speaks=False) for name in ("first", "second")]
-    gate.set()
-    await asyncio.gather(*map(received, [blocked, *jobs, engine.submit(work("speech", 2))]))
+    async with busy(engine) as jobs:
+        jobs += [engine.submit(turns(order, name, 3), speaks=False) for name in ("first", "second")]
+        jobs.append(engine.submit(turns(order, "speech", 2)))
     assert order == ["speech"] * 2 + ["first", "second"] * 3
 
 
@@ -172,33 +184,15 @@ class CountedLanes(Lanes):
 
 async def test_no_step_of_speech_waits_for_work_without_sound(engine):
     order: list[str] = []
-    lanes = CountedLanes(order)
-
-    def speak(job: Job) -> Iterator[Waits]:
-        for _ in range(3):
-            yield lanes
-
-    def transcribe(job: Job) -> Iterator[Waits]:
-        for _ in range(3):
-            order.append("transcription")
-            yield None
-
-    gate = threading.Event()
-    blocked = engine.submit(lambda job: gate.wait(5))
-    jobs = [engine.submit(transcribe, speaks=False), engine.submit(speak)]
-    gate.set()
-    await asyncio.gather(*map(received, [blocked, *jobs]))
+    async with busy(engine) as jobs:
+        jobs.append(engine.submit(turns(order, "transcription", 3), speaks=False))
+        jobs.append(engine.submit(turns([], "speech", 3, CountedLanes(order))))
     assert order == ["step"] * 3 + ["transcription"] * 3
 
 
 async def test_a_step_waits_for_the_turns_of_others_for_a_moment_only(engine):
     """A turn takes 10 ms here, and a moment 50."""
     order: list[str] = []
-    lanes, gate = CountedLanes(order), threading.Event()
-
-    def speak(job: Job) -> Iterator[Waits]:
-        yield lanes
-        yield lanes
 
     def take_turns(job: Job) -> Iterator[Waits]:
         while order.count("step") < 2 and len(order) < 200:
@@ -206,10 +200,8 @@ async def test_a_step_waits_for_the_turns_of_others_for_a_moment_only(engine):
             time.sleep(0.01)
             yield None
 
-    blocked = engine.submit(lambda job: gate.wait(5))
-    jobs = [engine.submit(work) for work in (speak, take_turns)]
-    gate.set()
-    await asyncio.gather(*map(received, [blocked, *jobs]))
+    async with busy(engine) as jobs:
+        jobs += [engine.submit(work) for work in (turns([], "speech", 2, CountedLanes(order)), take_turns)]
     assert len(order) < 15
 
 
@@ -218,21 +210,25 @@ async def test_a_step_has_all_threads_unless_another_job_runs_beside_it(engine):
     seen: list[int] = []
     lanes, gate = CountedLanes([]), threading.Event()
     lanes.step = lambda: seen.append(torch.get_num_threads())
-    await received(engine.submit(lambda job: (lanes for _ in range(1))))
+    await received(engine.submit(turns([], "speech", 1, lanes)))
     beside = engine.submit(lambda job: gate.wait(PATIENCE))
-    await received(engine.submit(lambda job: (lanes for _ in range(1))))
+    await received(engine.submit(turns([], "speech", 1, lanes)))
     gate.set()
     await received(beside)
     assert seen == [4, 2]
 
 
-async def test_text_that_arrives_is_spoken_at_once(engine, monkeypatch):
+async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_the_others_up(engine, monkeypatch):
     monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 30.0)
     job = engine.submit(lambda job: (job.has_text if text is None else job.put(text) for text in job.texts()))
-    await asyncio.sleep(0.2)        # the engine has nothing to do
-    job.send_text("one")
+    items = job.items()
+    for text in ("one", "two"):
+        await asyncio.sleep(0.1)        # the engine has nothing to do
+        job.send_text(text)
+        assert await asyncio.wait_for(anext(items), 20) == text
+        assert await received(engine.submit(lambda other: other.put(1))) == [1]
     job.send_text(None)
-    assert await asyncio.wait_for(received(job), 20) == ["one"]
+    assert [item async for item in items] == []
 
 
 def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
@@ -249,49 +245,27 @@ def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
         engine.stop()
 
 
-async def test_text_that_arrives_is_awaited_without_holding_the_others_up(engine):
-    def work(job: Job) -> None:
-        for text in job.texts():
-            yield job.has_text if text is None else job.put(text.upper())
-
-    job = engine.submit(work)
-    items = job.items()
-    for text in ("one", "two"):
-        job.send_text(text)
-        assert await anext(items) == text.upper()
-        assert await received(engine.submit(lambda other: other.put(1))) == [1]
-    job.send_text(None)
-    assert [item async for item in items] == []
-
-
-async def test_stopping_ends_what_runs_and_the_thread(engine):
-    assert engine.alive
-    job = engine.submit(lambda job: (lambda: False for _ in range(1)))
-    stopping = threading.Thread(target=engine.stop)
-    asyncio.get_running_loop().call_later(0.1, stopping.start)
-    with pytest.raises(ClientGoneError):
-        await received(job)
-    stopping.join()
-    assert not engine.alive
-
-
-async def test_a_request_that_comes_when_the_server_stops_is_told_so(engine):
+async def test_stopping_ends_the_thread_what_waits_and_what_has_not_begun(engine):
     begun, gate = threading.Event(), threading.Event()
 
     def work(job: Job) -> None:
         begun.set()
         gate.wait(10)
 
-    jobs = [engine.submit(work)]
+    waiting = engine.submit(lambda job: (lambda: False for _ in range(1)))
+    engine.submit(work)
     assert begun.wait(10)
-    jobs.append(engine.submit(lambda job: job.put(1)))
+    queued = engine.submit(lambda job: job.put(1))
     stopping = threading.Thread(target=engine.stop)
+    assert engine.alive
     stopping.start()
     await asyncio.sleep(0.05)
     gate.set()
-    with pytest.raises(ClientGoneError, match="the server stops"):
-        await asyncio.wait_for(received(jobs[1]), 10)
+    for job in (waiting, queued):
+        with pytest.raises(ClientGoneError, match="the server stops"):
+            await asyncio.wait_for(received(job), 10)
     stopping.join()
+    assert not engine.alive
 
 
 # Jobs on threads beside the engine's
@@ -335,26 +309,6 @@ async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engi
     gate.set()
     wait_until(cleaned.is_set)
     await received(engine.submit(lambda job: None))
-
-
-@engine_of(calls=2)
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_progress_ends_work_whose_client_has_left_or_whose_time_is_over(engine, leaves):
-    ended = threading.Event()
-
-    def work(job: Job) -> None:
-        try:
-            while True:
-                job.check("diffuse", 1, 30, "")
-        finally:
-            ended.set()
-
-    job = engine.submit(work, seconds=None if leaves else 0.1)
-    if leaves:
-        asyncio.get_running_loop().call_later(0.1, job.leave)
-    with pytest.raises(ClientGoneError if leaves else DeadlineError):
-        await asyncio.wait_for(received(job), 10)
-    wait_until(ended.is_set)
 
 
 def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():

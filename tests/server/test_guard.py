@@ -5,8 +5,6 @@ import itertools
 import json
 import logging
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +13,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra server")
+pytest.importorskip("starlette.testclient", reason="needs httpx")
 
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
 
 from ane.server.app import make_app
 from ane.server.errors import RefusedError
@@ -25,7 +26,6 @@ from ane.server.lifecycle import REPEATS, JsonHandler, json_log
 from ane.server.settings import Limits, ServerSettings
 from ane.server.speech_service import Service
 from ane.server.websocket import websocket_routes
-from tests.server.server_process import PATIENCE, ServerProcess
 
 
 def answer(settings: ServerSettings, *headers: tuple[str, bytes],
@@ -143,41 +143,21 @@ def test_a_body_that_trickles_holds_its_place_for_as_long_as_its_bytes_deserve(m
 
 
 def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
-    testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
-    fastapi = pytest.importorskip("fastapi")
-
     def model(name: str) -> str:
         raise RefusedError("é" * 100) if name == "unknown" else RuntimeError("the model is broken")
 
-    app = fastapi.FastAPI()
+    app = FastAPI()
     app.include_router(websocket_routes(SimpleNamespace(
         settings=ServerSettings(), catalogue=SimpleNamespace(model=model))))
     closed = []
     for name, kind in (("demo", "server_error"), ("unknown", "invalid_request_error")):
-        with testclient.TestClient(app).websocket_connect("/v1/audio/stream") as socket:
+        with TestClient(app).websocket_connect("/v1/audio/stream") as socket:
             socket.send_json({"type": "start", "model": name})
             assert socket.receive_json()["error"]["type"] == kind
             closed.append(socket.receive())
     assert (closed[0]["code"], "its log says why" in closed[0]["reason"]) == (1011, True)
     assert (closed[1]["code"], closed[1]["reason"]) == (1008, "é" * 61), "RFC 6455: at most 123 bytes"
     assert "the model is broken" in caplog.text
-
-
-def test_an_application_that_counts_no_connections_answers():
-    testclient = pytest.importorskip("starlette.testclient", reason="needs httpx")
-    page = "http://page.example"
-    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="x", origins=(page,)))
-    try:
-        client = testclient.TestClient(make_app(service), headers={"Authorization": "Bearer x"})
-        assert client.get("/v1/models").json()["data"][0]["id"] == "demo-fast"
-        assert client.get("/v1/models", headers={"Origin": page}).headers["access-control-allow-origin"] == page
-        with service.models.using("demo-fast"):
-            assert "ane_loaded_models 1.0" in client.get("/metrics").text
-        assert client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
-        stated = client.get("/openapi.json").json()["paths"]["/v1/audio/speech"]["post"]["responses"]
-        assert stated.keys() == {"200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504))}
-    finally:
-        service.engine.stop()
 
 
 def test_the_log_counts_what_it_repeats(capsys):
@@ -204,68 +184,54 @@ def test_the_log_has_what_backends_report_and_only_warnings_of_libraries(capsys)
 
 
 ORIGIN, OTHER = "http://page.example:3000", "http://other.example"
+TOKEN = {"Authorization": "Bearer secret"}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--cors", ORIGIN, "--ignore-instructions",
-                       "--log-texts", "--token", "secret", "--characters", "40") as running:
-        yield running.wait_until_ready()
+def client() -> Iterator[TestClient]:
+    """Of an application that is served by something else, and counts no connections."""
+    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="secret", origins=(ORIGIN,),
+                                     ignore_instructions=True, log_texts=True, limits=Limits(characters=40)))
+    yield TestClient(make_app(service))
+    service.engine.stop()
 
 
-def ask(server: ServerProcess, path: str, method: str = "GET", body: bytes | None = None,
-        **headers: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer."""
-    request = urllib.request.Request(server.address + path, body, {
-        name.replace("_", "-"): value for name, value in headers.items()}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return response.status, {key.lower(): value for key, value in response.headers.items()}, response.read()
-    except urllib.error.HTTPError as error:
-        return error.code, {key.lower(): value for key, value in error.headers.items()}, error.read()
+def speak(client: TestClient, text: str, **fields: Any) -> Any:
+    return client.post("/v1/audio/speech", headers=TOKEN, json={
+        "model": "demo-fast", "input": text, "response_format": "pcm", **fields})
 
 
-def speak(server: ServerProcess, **fields: Any) -> tuple[int, dict[str, str], bytes]:
-    return ask(server, "/v1/audio/speech", "POST", json.dumps({"model": "demo-fast", **fields}).encode(),
-               Authorization="Bearer secret", Content_Type="application/json")
+def test_a_page_of_a_named_origin_may_speak_reads_why_it_is_refused_and_no_other_may(client):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    answer = client.options("/v1/audio/speech", headers={"Origin": ORIGIN, **asked})
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, ORIGIN)
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert "access-control-allow-credentials" not in answer.headers
+    for token, status in ((TOKEN, 200), ({}, 401)):
+        answer = client.get("/v1/models", headers={"Origin": ORIGIN, **token})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, ORIGIN)
+    assert "token" in answer.json()["error"]["message"]
+    answer = client.options("/v1/audio/speech", headers={"Origin": OTHER, **asked})
+    assert answer.status_code >= 400
+    assert "access-control-allow-origin" not in answer.headers
+    answer = client.get("/v1/models", headers={"Origin": OTHER, **TOKEN})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
 
 
-def test_a_page_of_a_named_origin_may_speak_and_no_other(server):
-    asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization,content-type"}
-    status, headers, _ = ask(server, "/v1/audio/speech", "OPTIONS", Origin=ORIGIN, **asked)
-    assert status == 200
-    assert headers["access-control-allow-origin"] == ORIGIN
-    assert "POST" in headers["access-control-allow-methods"]
-    assert "access-control-allow-credentials" not in headers
-    status, headers, _ = ask(server, "/v1/models", Origin=ORIGIN, Authorization="Bearer secret")
-    assert (status, headers["access-control-allow-origin"]) == (200, ORIGIN)
-    status, headers, _ = ask(server, "/v1/audio/speech", "OPTIONS", Origin=OTHER, **asked)
-    assert status >= 400
-    assert "access-control-allow-origin" not in headers
-    status, headers, _ = ask(server, "/v1/models", Origin=OTHER, Authorization="Bearer secret")
-    assert status == 403
-    assert "access-control-allow-origin" not in headers
+def test_instructions_are_ignored_and_texts_logged_where_the_settings_say_so(client, caplog):
+    with caplog.at_level(logging.INFO, "ane.server"):
+        answer = speak(client, "Rain fell.", instructions="Whisper.")
+    assert (answer.status_code, answer.content) == (200, speak(client, "Rain fell.").content)
+    assert caplog.records[-1].fields["text"] == "Rain fell."
+    assert "ane_loaded_models 1.0" in client.get("/metrics", headers=TOKEN).text
 
 
-def test_a_page_of_a_named_origin_reads_why_it_was_refused(server):
-    status, headers, body = ask(server, "/v1/models", Origin=ORIGIN)
-    assert status == 401
-    assert headers["access-control-allow-origin"] == ORIGIN
-    assert "token" in json.loads(body)["error"]["message"]
-
-
-def test_instructions_are_ignored_when_the_server_was_told_to(server):
-    status, _, sound = speak(server, input="Rain fell.", response_format="pcm", instructions="Whisper.")
-    assert status == 200
-    assert sound == speak(server, input="Rain fell.", response_format="pcm")[2]
-
-
-def test_the_log_has_texts_when_the_server_was_told_to(server):
-    assert speak(server, input="Snow fell.")[0] == 200
-    assert server.log()[-1]["text"] == "Snow fell."
-
-
-def test_the_length_of_a_text_is_limited_by_an_option(server):
-    status, _, body = speak(server, input="x" * 41)
-    assert status == 400
-    assert json.loads(body)["error"]["message"] == "input must have at most 40 characters, got 41"
+def test_errors_are_those_that_the_schema_states(client):
+    answer = speak(client, "x" * 41)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "input must have at most 40 characters, got 41"
+    assert client.get("/v1/nothing", headers=TOKEN).json()["error"]["type"] == "not_found_error"
+    paths = client.get("/openapi.json", headers=TOKEN).json()["paths"]
+    assert paths["/v1/audio/speech"]["post"]["responses"].keys() == {
+        "200", *map(str, (400, 401, 403, 404, 408, 413, 429, 500, 503, 504))}

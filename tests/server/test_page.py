@@ -17,20 +17,12 @@ import pytest
 from benchmarks.listening import edits, words
 from tests.recogniser import Recogniser
 from tests.server.browser import open_browser
-from tests.server.server_process import ServerProcess
+from tests.server.speech_requests import TEXT, TOKEN
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-TOKEN = "secret"
-TEXT = "The wind blew over the hill. It rained in the valley."
 RATE = 24000
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--token", TOKEN) as running:
-        yield running.wait_until_ready()
 
 
 @pytest.fixture(scope="module")

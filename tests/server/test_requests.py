@@ -3,30 +3,21 @@
 import json
 import re
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.server.server_process import PATIENCE, wait_until
-from tests.server.speech_requests import (
-    LONGEST,
-    TEXT,
-    TOKEN,
-    active,
-    begin,
-    error_of,
-    post,
-    sound_of,
-)
+from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.speech_requests import LONGEST, TEXT, TOKEN, active, begin, error_of, post
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
-
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -56,12 +47,14 @@ def test_a_request_that_cannot_be_met_is_refused_in_openais_shape(server, fields
     assert error_of(answer)["type"] in ("invalid_request_error", "not_found_error")
 
 
-def test_extensions_change_the_sound(server):
-    def sound(**fields: Any) -> bytes:
-        status, data = post(server, **fields)
-        assert status == 200, data
-        return data
+def spoken(server: ServerProcess, **fields: Any) -> bytes:
+    status, data = post(server, **fields)
+    assert status == 200, data
+    return data
 
+
+def test_extensions_change_the_sound(server):
+    sound = partial(spoken, server)
     tortoise = {"model": "demo", "voice": "alloy", "preset": "fastest", "input": "The wind."}
     assert sound(**tortoise, seed=3) == sound(**tortoise, seed=3) != sound(**tortoise, seed=4)
     assert len(sound(speed=2)) < 0.7 * len(sound())
@@ -71,17 +64,10 @@ def test_extensions_change_the_sound(server):
 
 def test_a_cast_speaks_quotations_with_the_voices_of_their_speakers(server):
     text = '"Come in," said Anna. It was late.'
-    request = {"model": "demo", "voice": "heart", "preset": "fastest", "input": text, "seed": 3}
-
-    def sound(**fields: Any) -> bytes:
-        status, data = post(server, **{**request, **fields})
-        assert status == 200, data
-        return data
-
-    cast = sound(cast={"speakers": {"Anna": "michael"}})
+    sound = partial(spoken, server, model="demo", voice="heart", preset="fastest", seed=3)
+    cast = sound(input=text, cast={"speakers": {"Anna": "michael"}})
     assert cast == sound(input='[voice:michael]"Come in,"[voice] said Anna. It was late.')
-    assert cast != sound()
-    assert sound(cast={"speakers": {"Bella": "michael"}}) != cast
+    assert cast != sound(input=text, cast={"speakers": {"Bella": "michael"}})
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"model": 3}', b"[" * 100_000,
@@ -109,12 +95,11 @@ def test_a_chunked_body_is_measured_as_it_arrives(server):
 
 
 @pytest.mark.parametrize(("headers", "status"), [
-    ({"Authorization": "Bearer wrong"}, 401), ({}, 401), ({"Authorization": "Basic c2VjcmV0"}, 401),
-    ({"Host": "evil.example"}, 403), ({"Origin": "http://evil.example"}, 403)])
+    ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": ""}, 401),
+    ({"Authorization": "Basic c2VjcmV0"}, 401), ({"Host": "evil.example"}, 403),
+    ({"Origin": "http://evil.example"}, 403)])
 def test_clients_without_the_token_and_foreign_pages_are_refused(server, headers, status):
-    request = urllib.request.Request(f"{server.address}/v1/models",
-                                     headers={"Authorization": f"Bearer {TOKEN}", **headers} if "Host" in headers
-                                     or "Origin" in headers else headers)
+    request = urllib.request.Request(f"{server.address}/v1/models", headers={**AUTHORIZED, **headers})
     with pytest.raises(urllib.error.HTTPError) as found:
         urllib.request.urlopen(request)
     assert found.value.code == status
@@ -144,13 +129,13 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
 
 def test_requests_of_clients_that_leave_or_do_not_read_end(server):
     files = server.status()["files"]
-    connections = [begin(server, LONGEST) for _ in range(12)]
-    wait_until(lambda: active(server) == 12)
+    connections = [begin(server, LONGEST) for _ in range(4)]
+    wait_until(lambda: active(server) == 4)
     for connection in connections[::2]:
         connection.close()
     wait_until(lambda: active(server) == 0)         # the others take nothing: after --idle they are closed
     outcomes = [record["outcome"] for record in server.log() if record["message"] == "request"]
-    assert outcomes[-12:] == ["client gone"] * 12
+    assert outcomes[-4:] == ["client gone"] * 4
     assert post(server)[0] == 200
     for connection in connections:
         connection.close()
@@ -158,22 +143,23 @@ def test_requests_of_clients_that_leave_or_do_not_read_end(server):
 
 
 def test_connections_that_send_no_complete_request_are_closed(server):
-    started = time.monotonic()
-    for start in (b"", b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
-                  f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
-                  "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{".encode()):
-        with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
+    with ExitStack() as stack:
+        connections = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE))
+                       for _ in range(3)]
+        for connection, start in zip(connections, (b"", head + b"X-Slow: ", head + b"Content-Length: 100\r\n\r\n{"),
+                                     strict=True):
             connection.sendall(start)
+        for connection in connections:
             received = connection.recv(10_000)
             assert received == b"" or b" 408 " in received
-    assert time.monotonic() - started < PATIENCE
 
 
 def test_more_requests_than_fit_are_told_when_to_try_again(server):
     connections = [begin(server) for _ in range(40)]
     wait_until(lambda: active(server) == 40)
-    request = urllib.request.Request(f"{server.address}/v1/audio/speech", b'{"model": "demo-fast", "input": "No."}', {
-        "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
+    request = urllib.request.Request(f"{server.address}/v1/audio/speech", b'{"model": "demo-fast", "input": "No."}',
+                                     {**AUTHORIZED, "Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as found:
         urllib.request.urlopen(request)
     assert found.value.code == 429
@@ -183,36 +169,10 @@ def test_more_requests_than_fit_are_told_when_to_try_again(server):
     wait_until(lambda: active(server) == 0)
 
 
-def test_seeded_requests_sound_the_same_whatever_their_neighbours(server):
-    """The bytes are equal: a lane's step does not depend on the other lanes, nor a piece on when it was made."""
-    def sound(number: int) -> np.ndarray:
-        fast = number % 2
-        status, data = post(server, **({"model": "demo-fast"} if fast else {"model": "demo", "preset": "fastest"}),
-                            input=f"{texts[number % 4]}.", seed=number % 3)
-        assert status == 200
-        return sound_of(data)
-
-    texts = ["One", "The wind blew over the hill", "It rained in the valley. Then it stopped", "Good morning to you"]
-    alone = [sound(number) for number in range(12)]
-    together: dict[int, np.ndarray] = {}
-
-    def speak(number: int) -> None:
-        together[number] = sound(number)
-
-    threads = [threading.Thread(target=speak, args=(number,)) for number in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, found in together.items():
-        np.testing.assert_array_equal(found, alone[number % 12])
-
-
 def test_the_server_watches_itself(server):
     status = json.loads(urllib.request.urlopen(f"{server.address}/health").read())
     assert status["status"] == "ok"
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    page = urllib.request.urlopen(urllib.request.Request(f"{server.address}/docs", headers=headers)).read().decode()
+    page = urllib.request.urlopen(urllib.request.Request(f"{server.address}/docs", headers=AUTHORIZED)).read().decode()
     assert "POST /v1/audio/speech" in page
     assert "<script" not in page
     explained = re.findall(r"<tr><td><code>([^<]+)</code><td>[^<]*<td>([^<]*)</tr>", page)
@@ -221,19 +181,3 @@ def test_the_server_watches_itself(server):
     log = server.log()
     assert any(record["message"] == "request" and record["outcome"] == "ok" for record in log)
     assert not any("text" in record or TEXT in json.dumps(record) for record in log)
-
-
-def test_on_sigterm_requests_end_and_new_ones_are_refused(server):
-    """The last test: the server is gone after it."""
-    speaking = begin(server, buffer=1 << 20)
-    assert speaking.recv(1000).startswith(b"HTTP/1.1 200")
-    statuses: list[int] = []
-    stopping = threading.Thread(target=lambda: statuses.append(server.stop()))
-    stopping.start()
-    data = b""
-    while received := speaking.recv(1 << 16):
-        data += received
-    assert data.endswith(b"0\r\n\r\n")
-    stopping.join()
-    assert statuses == [0]
-    assert not any("Traceback" in json.dumps(record) for record in server.log())

@@ -119,27 +119,28 @@ def test_loading_at_the_start_may_take_longer_than_a_request():
         service.engine.stop()
 
 
-async def test_sound_beside_others_is_that_alone():
-    """Bit for bit, with two calls at a time, of a model with shared lanes and of one without."""
-    service = Service(ServerSettings(("demo-fast", "demo"), threads=2, calls=2))
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_sound_beside_others_is_that_alone(calls):
+    """Bit for bit, of a model with shared lanes and of one without: a step does not depend on the other lanes."""
+    service = Service(ServerSettings(("demo-fast", "demo"), threads=calls, calls=calls))
 
-    async def sound(model: str, text: str) -> np.ndarray:
-        preset, seed = ("fastest", 3) if model == "demo" else (None, None)
+    async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
+        preset = "fastest" if model == "demo" else None
         utterance = service.speak(ServedRequest(model, "default", text, preset=preset, seed=seed))
         try:
             return np.concatenate([piece.audio async for piece in utterance])
         finally:
             utterance.close()
 
+    requests = [("demo-fast", TEXT), ("demo-fast", "Good morning to you.", 1), ("demo", TEXT, 3), ("demo", "One.", 0),
+                ("demo", "One.", 2)]
     try:
-        for model in ("demo-fast", "demo"):
-            alone = await sound(model, TEXT)
-            together = await asyncio.gather(*(sound(name, text) for name, text in (
-                (model, TEXT), ("demo-fast", "Another one."), (model, "It rained in the valley."), (model, TEXT))))
-            for found in (together[0], together[3]):
-                assert np.array_equal(found, alone)
+        alone = [await sound(*request) for request in requests]
+        together = await asyncio.gather(*(sound(*request) for request in requests))
     finally:
         service.engine.stop()
+    for found, expected in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():

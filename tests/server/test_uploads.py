@@ -3,12 +3,11 @@
 import io
 import json
 import socket
-import subprocess
 import time
 import urllib.error
 import urllib.request
 import wave
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +24,9 @@ from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 pytest.importorskip("fastapi", reason="needs the extra server")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client")
 
-from ane.server import uploads  # noqa: E402 (all need the extra)
+from ane.server import upload_decoder, uploads  # noqa: E402 (all need the extra)
 from ane.server.errors import RefusedError  # noqa: E402
 from ane.server.speech_service import Service  # noqa: E402
-from ane.server.upload_decoder import read_container  # noqa: E402
-from ane.system.child_process import ChildProcess  # noqa: E402
 from ane.text import Lexicon, LexiconEntry  # noqa: E402
 
 CONSENT = "I agree that this recording of mine is used to make speech."
@@ -70,24 +67,22 @@ def sound_file(seconds: float = 1.0, form: str = "WAV") -> io.BytesIO:
     return file
 
 
-@pytest.mark.parametrize("form", ["WAV", "FLAC"])
-def test_a_recording_is_transcribed_as_by_the_command(client, home, form):
+def test_a_recording_is_transcribed_as_by_the_command(client, home):
     from ane.audio.reader import read_audio
     from ane.backends import load_backend
     from ane.bundles.bundle import Bundle
     from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 
     model = Bundle(home / "bundles" / "ear")
-    stored = home / f"clip.{form.lower()}"
-    stored.write_bytes(sound_file(form=form).read())
+    (home / "clip.wav").write_bytes(sound_file().read())
     options = TranscriptionOptions(temperatures=(1.0,))         # random weights are slow to end at lower ones
-    expected = Transcriber(model, load_backend("auto", model)).transcribe(*read_audio(stored), options)
-    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(form=form), temperature=1,
+    expected = Transcriber(model, load_backend("auto", model)).transcribe(*read_audio(home / "clip.wav"), options)
+    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(), temperature=1,
                                                 response_format="verbose_json")
     assert answer.text == expected.text.strip()
     assert answer.duration == pytest.approx(1.0)
     assert [segment.tokens for segment in answer.segments] == [list(one.tokens) for one in expected.segments]
-    subtitles = client.audio.transcriptions.create(model="ear", file=sound_file(form=form), temperature=1,
+    subtitles = client.audio.transcriptions.create(model="ear", file=sound_file(form="FLAC"), temperature=1,
                                                    response_format="srt")
     assert subtitles.count("-->") == len(expected.segments)
 
@@ -145,22 +140,26 @@ def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(ser
     assert 'ane_requests_total{kind="transcribe",outcome="client gone"}' in lines
 
 
-def decoded(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
-    """What the process that decodes uploads answers."""
-    process = ChildProcess("ane.server.upload_decoder", (str(file), "60", str(rate)), stdout=subprocess.PIPE)
-    line, _, samples = process.communicate(timeout=PATIENCE)[0].partition(b"\n")
-    return json.loads(line), np.frombuffer(samples, np.float32)
+@pytest.fixture
+def decoded(capfdbinary) -> Callable[..., tuple[dict[str, Any], np.ndarray]]:
+    """What the program that decodes uploads answers."""
+    def decode(file: Path, rate: int = 44100) -> tuple[dict[str, Any], np.ndarray]:
+        upload_decoder.main([str(file), "60", str(rate)])
+        line, _, samples = capfdbinary.readouterr().out.partition(b"\n")
+        return json.loads(line), np.frombuffer(samples, np.float32)
+
+    return decode
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(96000, 44100), (8000, 8000)])
-def test_uploads_are_decoded_at_a_limited_rate(tmp_path, rate, expected):
+def test_uploads_are_decoded_at_a_limited_rate(decoded, tmp_path, rate, expected):
     soundfile.write(tmp_path / "clip.wav", noise(1.0, rate), rate)
     answer, audio = decoded(tmp_path / "clip.wav")
     assert answer == {"rate": expected}
     assert len(audio) == expected
 
 
-def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(tmp_path):
+def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(decoded, tmp_path):
     soundfile.write(tmp_path / "other.wav", noise(1.0), 16000)
     (tmp_path / "clip.wav").write_text("ffconcat version 1.0\nfile other.wav\n")
     answer, audio = decoded(tmp_path / "clip.wav")
@@ -168,30 +167,30 @@ def test_an_upload_that_names_another_file_of_its_folder_does_not_open_it(tmp_pa
     assert not len(audio)
 
 
+def write_tracks(path: Path, container: str, codec: str, *tracks: np.ndarray) -> None:
+    """Write a container with tracks of a second."""
+    av = pytest.importorskip("av", reason="needs the extra server")
+    with av.open(str(path), "w", format=container) as writer:
+        streams = [writer.add_stream(codec, rate=len(track), layout="mono") for track in tracks]
+        for stream, track in zip(streams, tracks, strict=True):
+            stream.bit_rate = 64000
+            frame = av.AudioFrame.from_ndarray((20000 * track[None]).astype(np.int16), "s16", "mono")
+            frame.rate = stream.rate
+            writer.mux([*stream.encode(frame), *stream.encode(None)])
+
+
 @pytest.mark.parametrize(("container", "codec"), [("mp4", "aac"), ("webm", "libopus"), ("adts", "aac"),
                                                     ("asf", "wmav2")])
-def test_containers_that_libsndfile_does_not_read_are_decoded(tmp_path, container, codec):
-    av = pytest.importorskip("av", reason="needs the extra server")
-    with av.open(str(tmp_path / "clip"), "w", format=container) as writer:
-        stream = writer.add_stream(codec, rate=48000, layout="mono")
-        stream.bit_rate = 64000
-        frame = av.AudioFrame.from_ndarray((20000 * noise(1.0, 48000)[None]).astype(np.int16), "s16", "mono")
-        frame.rate = 48000
-        writer.mux([*stream.encode(frame), *stream.encode(None)])
+def test_containers_that_libsndfile_does_not_read_are_decoded(decoded, tmp_path, container, codec):
+    write_tracks(tmp_path / "clip", container, codec, noise(1.0, 48000))
     answer, audio = decoded(tmp_path / "clip", 48000)
     assert answer == {"rate": 48000}
     assert len(audio) == pytest.approx(48000, rel=0.1)
 
 
 def test_of_several_tracks_the_first_is_decoded(tmp_path):
-    av = pytest.importorskip("av", reason="needs the extra server")
-    with av.open(str(tmp_path / "clip"), "w", format="matroska") as writer:
-        streams = [writer.add_stream("pcm_s16le", rate=rate, layout="mono") for rate in (8000, 16000)]
-        for stream in streams:
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, stream.rate), np.int16), "s16", "mono")
-            frame.rate = stream.rate
-            writer.mux([*stream.encode(frame), *stream.encode(None)])
-    audio, rate = read_container(tmp_path / "clip", 9.0)
+    write_tracks(tmp_path / "clip", "matroska", "pcm_s16le", noise(1.0, 8000), noise(1.0, 16000))
+    audio, rate = upload_decoder.read_container(tmp_path / "clip", 9.0)
     assert (len(audio), rate) == (8000, 8000)
 
 

@@ -1,7 +1,6 @@
-"""The WebSocket in this process: its sound is whole, and it ends with its client."""
+"""Work for a client ends with it, and the headers of an answer."""
 
 import asyncio
-import io
 import re
 import time
 from types import SimpleNamespace
@@ -9,39 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra server")
-pytest.importorskip("starlette.testclient", reason="needs httpx")
 
-from fastapi import FastAPI, WebSocketDisconnect
-from starlette.testclient import TestClient
+from fastapi import WebSocketDisconnect
 
-from ane.server.settings import ServerSettings
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Service, Utterance, while_watching
-from ane.server.websocket import send_within, websocket_routes
+from ane.server.speech_service import Utterance, while_watching
+from ane.server.websocket import send_within
 from tests.server.server_process import PATIENCE
-from tests.server.speech_requests import TEXT
-
-
-def heard(client: TestClient, form: str) -> bytes:
-    """The sound of ``TEXT``."""
-    with client.websocket_connect("/v1/audio/stream") as socket:
-        for message in ({"type": "start", "model": "demo-fast", "response_format": form},
-                        {"type": "text", "text": TEXT}, {"type": "end"}):
-            socket.send_json(message)
-        received = list(iter(lambda: socket.receive().get("bytes"), None))
-    return b"".join(received)
-
-
-def test_the_sound_of_a_format_with_frames_has_its_end():
-    av = pytest.importorskip("av", reason="needs the extra server")
-    service, app = Service(ServerSettings(("demo-fast",))), FastAPI()
-    app.include_router(websocket_routes(service))
-    try:
-        samples, frames = (heard(TestClient(app), form) for form in ("pcm", "flac"))
-    finally:
-        service.engine.stop()
-    with av.open(io.BytesIO(frames)) as file:
-        assert len(samples) // 2 == sum(frame.samples for frame in file.decode(audio=0)) > 24000
 
 
 @pytest.mark.parametrize("fault", [None, RuntimeError("the client has left")])
