@@ -5,7 +5,6 @@ import errno
 import io
 import json
 import os
-import subprocess
 
 import pytest
 from rich.console import Console
@@ -52,14 +51,6 @@ def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
 def test_values_of_another_type_are_refused(read, text):
     with pytest.raises(argparse.ArgumentTypeError):
         read(text)
-
-
-def test_a_number_below_the_least_is_told_the_least():
-    with pytest.raises(argparse.ArgumentTypeError, match="it must be at least 1, got -3"):
-        positive("-3")
-
-
-def test_counts_are_sorted_and_unique():
     assert counts("16, 1,8,8") == (1, 8, 16)
 
 
@@ -87,9 +78,7 @@ def test_a_parameter_in_an_error_of_the_library_becomes_the_flag_of_the_command(
     assert with_flags(UserError(message, parameter), parser) == line
 
 
-def test_a_reader_that_has_enough_is_no_error_and_a_full_disk_is_called_full(tmp_path, python):
-    enough = f"{python} -m ane say 'One is enough. Two are too many.' -o - | head -c 100 >{tmp_path}/wav"
-    assert not subprocess.run(["sh", "-c", enough], capture_output=True, check=True).stderr
+def test_a_full_disk_is_called_full():
     args = parser().parse_args(["doctor"])
     for error in (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "a.wav"),
                   UserError(f"cannot write a.wav: {os.strerror(errno.ENOSPC)}")):
@@ -142,13 +131,10 @@ def test_a_missing_optional_package_is_named_with_the_command_that_installs_it(m
     assert "`ane say` works here." in printed
 
 
-def test_a_folder_that_cannot_be_written_is_missing_but_not_fatal(monkeypatch, capsys):
+def test_the_status_is_1_only_when_ane_say_cannot_work(monkeypatch, capsys):
     monkeypatch.setenv("ANE_HOME", "/dev/null")
     found = findings(capsys)
     assert found["cache folder"]["state"] == found["data folder"]["state"] == "missing"
-
-
-def test_the_status_is_1_when_ane_say_cannot_work(monkeypatch, capsys):
     broken = Finding("backend torch", "broken", "no torch", "pip install torch")
     monkeypatch.setattr(doctor, "CHECKS", (lambda: [broken],))
     assert main(["doctor"]) == 1

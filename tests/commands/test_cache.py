@@ -1,17 +1,16 @@
 """`ane cache` as a user runs it."""
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ane.backends.coreml.compiled import CompiledCache
 from ane.backends.coreml.tools import MacMachine
-from ane.commands import cache
 from ane.system import paths
 from ane.system.files import replacing
 
@@ -19,18 +18,9 @@ HERE, OLD = MacMachine("Apple M2", "25A354"), MacMachine("Apple M2", "24F74")
 
 
 @pytest.fixture
-def ane(monkeypatch, capsys):
+def ane(succeed):
     """``ane("list")``: what the command prints; it must succeed."""
-    monkeypatch.setenv("COLUMNS", "300")
-    parser = argparse.ArgumentParser()
-    cache.register(parser.add_subparsers(required=True))
-
-    def run(*arguments: str) -> str:
-        args = parser.parse_args(["cache", *arguments])
-        assert args.handler(args) == 0
-        return capsys.readouterr().out
-
-    return run
+    return partial(succeed, "cache")
 
 
 @pytest.fixture
@@ -156,23 +146,10 @@ def test_a_linked_folder_is_not_followed(ane, kept, tmp_path):
     assert (tmp_path / "elsewhere" / "ab.safetensors").exists()
 
 
-PROCESS = """
-import argparse, sys
-from ane.commands import cache
-parser = argparse.ArgumentParser(prog="ane")
-cache.register(parser.add_subparsers(required=True))
-args = parser.parse_args(sys.argv[1:])
-status = args.handler(args)
-assert "torch" not in sys.modules
-sys.exit(status)
-"""
-
-
-def test_as_a_process_quickly_and_without_torch(kept):
-    for arguments, word in ((("list",), "compiled models"), (("clear", "--dry-run"), "Would delete"),
-                            (("clear",), "Deleted 8 items")):
-        result = subprocess.run([sys.executable, "-c", PROCESS, "cache", *arguments], capture_output=True, text=True,
-                                timeout=60, check=False, cwd=Path(__file__).parents[2])
-        assert (result.returncode, result.stderr) == (0, "")
-        assert word in result.stdout
+def test_as_a_process_without_torch(kept):
+    code = "import sys; from ane.cli import main; sys.exit(main(['cache', 'clear']) or 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+                            cwd=Path(__file__).parents[2])
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "Deleted 8 items" in result.stdout
     assert there(kept) == UNTOUCHED

@@ -20,7 +20,7 @@ from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.small_bundle import write_small_bundle
 
-SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2")
+SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2", "--max-codes", "20")
 
 
 @pytest.fixture(scope="module")

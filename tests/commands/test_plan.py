@@ -1,14 +1,17 @@
 """`ane plan` as a user runs it, and its reading of a Core ML compute plan, by a fake one."""
 
-import argparse
 import json
+import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from ane.bundles.hashes import FileRecord
+from ane.bundles.packages import FunctionRecord, PackageRecord, sections_of
 from ane.cli import main
 from ane.commands import plan
 from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
@@ -27,19 +30,11 @@ def step(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run(succeed, monkeypatch):
     """``run(*arguments)``: what `ane plan` prints; it must succeed, as on Linux."""
     monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr(sys, "platform", "linux")
-    parser = argparse.ArgumentParser()
-    plan.register(parser.add_subparsers(required=True))
-
-    def run(*arguments) -> str:
-        args = parser.parse_args(["plan", *map(str, arguments)])
-        assert args.handler(args) == 0
-        return capsys.readouterr().out
-
-    return run
+    return partial(succeed, "plan")
 
 
 def test_the_command_prints_costs_estimates_and_warnings(step, tmp_path, python):
@@ -84,21 +79,16 @@ def test_rules_of_chips_that_were_not_asked_for_are_left_out(run, tmp_path):
     assert "sin-cos" not in run(tmp_path / "waves.mlpackage", "--chip", "M3 Max")
 
 
-def test_all_packages_that_a_bundle_states_are_planned_with_its_units(run, step, random_bundle, monkeypatch):
-    from ane.bundles import manifest
-    from ane.bundles.hashes import FileRecord
-    from ane.bundles.packages import FunctionRecord, PackageRecord, section
-
+def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bundle, workplace):
+    bundle = Path(shutil.copytree(random_bundle, workplace / "bundle"))
     units = {"packages/a.mlpackage": "CPU_AND_GPU", "packages/b.mlpackage": "CPU_AND_NE"}
     records = [PackageRecord("univnet", precision, path, [FileRecord(f"{path}/Manifest.json", "0" * 64, 1)],
                              {"main": FunctionRecord("univnet", {"frames": 14}, {})}, compute_units=stated)
                for precision, (path, stated) in zip(("fp32", "fp16"), units.items(), strict=True)]
-    monkeypatch.setattr(manifest, "read_manifest", lambda path: SimpleNamespace(
-        sections={"coreml": section(records)}, networks={"univnet": None}))
-    args = SimpleNamespace(package=None, bundle=str(random_bundle))
-    assert plan.find_packages(args) == [(random_bundle / path, stated) for path, stated in units.items()]
-    monkeypatch.setattr(plan, "find_packages", lambda args: [(step, "CPU_AND_NE"), (step, "CPU_AND_GPU")])
-    assert len(json.loads(run("--bundle", "both", "--function", "main", "--json", "-"))["functions"]) == 2
+    manifest = json.loads((bundle / "bundle.json").read_text())
+    (bundle / "bundle.json").write_text(json.dumps(manifest | sections_of(records)))
+    found = plan.find_packages(SimpleNamespace(package=None, bundle=str(bundle)))
+    assert found == [(bundle / path, stated) for path, stated in units.items()]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -147,6 +137,7 @@ COMPUTE_PLAN = compute_plan(
 
 
 def test_operations_are_counted_by_device_and_type():
+    assert placement(COMPUTE_PLAN, "step_1_64") is None
     found = placement(COMPUTE_PLAN, "main")
     assert found.ops == {NEURAL_ENGINE: 2, "CPU": 4, "GPU": 1}
     assert found.costs == pytest.approx({NEURAL_ENGINE: 0.6, "CPU": 0.2, "GPU": 0.2})
@@ -157,10 +148,6 @@ def test_operations_are_counted_by_device_and_type():
     assert {group.op for group in found.elsewhere[2:]} == {"cond", "exp"}
     assert [group.reason for group in found.elsewhere[:3]] == [
         "only CPU and GPU can", "the Neural Engine could too", "only CPU can"]
-
-
-def test_a_plan_without_the_function_gives_no_placement():
-    assert placement(COMPUTE_PLAN, "step_1_64") is None
 
 
 def test_a_placement_is_shown(step, run, monkeypatch):
@@ -175,10 +162,7 @@ def test_a_placement_is_shown(step, run, monkeypatch):
     assert "Core ML names no device for 1 operations of main." in out
     report = json.loads(run(step, "--json", "-"))
     assert report["functions"][0]["placement"]["ops"] == {NEURAL_ENGINE: 2, "CPU": 4, "GPU": 1}
-
-
-def test_a_plan_without_costs_is_shown(step, run, monkeypatch):
-    said = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))), "main")
-    monkeypatch.setattr(plan, "function_placement", lambda package, units, name: said)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert "unknown" in run(step)
+    without = placement(compute_plan(operation("ios18.gather", CPU, (CPU,)), operation("ios18.conv", ANE, (ANE,))),
+                        "main")
+    monkeypatch.setattr(plan, "function_placement", lambda *_: without)
+    assert "unknown" in run(step), "a plan without costs"

@@ -39,12 +39,6 @@ def test_nothing_is_allowed_unless_it_is_asked_for(monkeypatch):
     assert not any((settings.add_voices, settings.log_texts, settings.ignore_instructions))
 
 
-def test_all_options_can_be_listed(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["serve", "--help-all"])
-    assert {"--cors", "--lanes", "--drain"} <= set(capsys.readouterr().out.split())
-
-
 def test_options_become_settings(monkeypatch):
     monkeypatch.setenv("ANE_TOKEN", "secret")
     settings = settings_of("--host", "0.0.0.0", "--models", "demo-fast,demo", "--map-voice", "alloy=heart",

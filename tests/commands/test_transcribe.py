@@ -108,11 +108,12 @@ def test_import_flags_that_do_not_apply_are_refused(complain, whisper_file, flag
     assert message in complain("import", whisper_file, "-o", "./out", *flags)
 
 
-def test_the_suffix_of_the_output_is_the_format(capsys, whisper_file, recording):
+def test_the_suffix_of_the_output_is_the_format_and_beams_are_searched(capsys, whisper_file, recording):
     assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "talk.vtt", "-q") == (0, "", "")
     assert Path("talk.vtt").read_text(encoding="utf-8").startswith("WEBVTT\n")
-    assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "x.vtt", "--format", "json")[0] == 0
-    json.loads(Path("x.vtt").read_text(encoding="utf-8"))
+    assert run(capsys, "transcribe", recording, "--model", whisper_file, "-o", "x.vtt", "--format", "json",
+               "--language", "en", "--beam-size", "3")[0] == 0
+    assert json.loads(Path("x.vtt").read_text(encoding="utf-8"))["duration"] == 2
 
 
 def test_words_are_timed_in_json_and_subtitles(capsys, whisper_file, recording, monkeypatch):
@@ -127,13 +128,6 @@ def test_words_are_timed_in_json_and_subtitles(capsys, whisper_file, recording, 
     status, _, err = run(capsys, "transcribe", recording, *flags)
     assert status != 0
     assert "--word-times has no effect on plain text: add --format json, srt or vtt" in err
-
-
-def test_beams_are_searched(capsys, whisper_file, recording):
-    flags = ("--model", whisper_file, "--language", "en", "--format", "json", "-q")
-    status, out, _ = run(capsys, "transcribe", recording, *flags, "--beam-size", "3")
-    assert status == 0
-    assert json.loads(out)["duration"] == 2
 
 
 def test_several_files_are_written_into_a_folder(capsys, whisper_file, recording, tmp_path):
@@ -152,27 +146,23 @@ def test_silence_and_no_samples_print_nothing(capsys, whisper_file):
         assert run(capsys, "transcribe", "quiet.wav", "--model", whisper_file) == (0, "", "")
 
 
-def test_json_of_several_files_names_each_and_a_dash_is_standard_output(capsys, whisper_file):
+def test_several_files_are_printed_under_their_names(capsys, whisper_file):
     for name in ("a.wav", "b.wav"):
         soundfile.write(name, np.zeros(1600), 16000)
-    status, out, _ = run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file, "--format", "json", "-o", "-")
+    several = ("transcribe", "a.wav", "b.wav", "--model", whisper_file)
+    assert run(capsys, *several)[1] == "a.wav:\nb.wav:\n"
+    status, out, _ = run(capsys, *several, "--format", "json", "-o", "-")
     assert status == 0
     assert [json.loads(line)["file"] for line in out.splitlines()] == ["a.wav", "b.wav"]
     assert not Path("-").exists()
+    status, _, err = run(capsys, *several, "--format", "srt")
+    assert (status, "add -o FOLDER" in err) == (1, True)
 
 
 def test_a_directory_of_tortoise_is_not_taken_for_whisper(tmp_path):
     (tmp_path / "autoregressive.pth").write_bytes(b"")
     (tmp_path / "notes.pt").write_bytes(b"not a checkpoint")
     assert not is_whisper(tmp_path)
-
-
-def test_several_files_are_printed_under_their_names(capsys, whisper_file):
-    for name in ("a.wav", "b.wav"):
-        soundfile.write(name, np.zeros(100), 16000)
-    assert run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file)[1] == "a.wav:\nb.wav:\n"
-    status, _, err = run(capsys, "transcribe", "a.wav", "b.wav", "--model", whisper_file, "--format", "srt")
-    assert (status, "add -o FOLDER" in err) == (1, True)
 
 
 @pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "recordings"))

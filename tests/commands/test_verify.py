@@ -48,7 +48,7 @@ def rows(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
 
 
-def test_every_function_is_shown(run, small):
+def test_every_function_is_shown_after_a_sentence_a_network_in_100_columns(run, small):
     status, out, err = run("--bundle", small)
     assert (status, err) == (0, "")
     assert [row[:2] + row[-1:] for row in rows(out)] == [
@@ -56,15 +56,11 @@ def test_every_function_is_shown(run, small):
         ["autoregressive-fp16", "state_2_64_64", "passes"], ["autoregressive-fp16", "store_32_64", "passes"],
         ["rlg_auto-fp16", "ar_random", "passes"]]
     assert "On mil, compared with float32 torch" in out
-
-
-def test_the_report_begins_with_a_sentence_a_network_and_fits_100_columns(run, small):
-    lines = run("--bundle", small)[1].splitlines()
-    text = " ".join(" ".join(lines[:5]).split())
     assert re.match(r"autoregressive: all 4 functions pass; nearest to its threshold is \w+, [\d.]+ dB above it\. "
-                    r"rlg_auto: its function passes; nearest to its threshold is ar_random, [\d.]+ dB above it\.", text)
-    assert max(map(len, lines)) <= 100
-    assert "FUNCTIONS of converters/*/functions.py" in " ".join(" ".join(lines).split()), "where thresholds come from"
+                    r"rlg_auto: its function passes; nearest to its threshold is ar_random, [\d.]+ dB above it\.",
+                    " ".join(out.split()))
+    assert max(map(len, out.splitlines())) <= 100
+    assert "FUNCTIONS of converters/*/functions.py" in " ".join(out.split()), "where thresholds come from"
 
 
 def test_networks_and_a_function_are_chosen(run, small):
@@ -82,24 +78,17 @@ def test_the_values_of_one_function_are_shown(run, small):
     assert [row[-1] for row in rows(out)].count("worst") == 1
 
 
-def test_several_functions_are_shown_in_one_row_each(run, small):
-    _, out, _ = run("--bundle", small, "--layers")
+def test_several_functions_are_shown_in_one_row_each_and_json_has_their_values(run, small, tmp_path):
+    status, out, _ = run("--bundle", small, "--layers", "--against", "mil:fp16", "--json", tmp_path / "found.json")
+    assert status == 0
     assert ["autoregressive-fp16", "step_2_64", "21"] in [row[:3] for row in rows(out)]
     assert "gpt.h.1.mlp.c_fc" not in out
-
-
-def test_json_is_written(run, small, tmp_path):
-    status, _, _ = run("--bundle", small, "--layers", "--against", "mil:fp16", "--json", tmp_path / "found.json")
-    assert status == 0
     report = json.loads((tmp_path / "found.json").read_text())
     step = next(one for one in report["functions"] if one["function"] == "step_2_64")
     assert step["passed"]
     assert step["values"][0]["module"] == "gpt.h.0.ln_1"
-
-
-def test_json_goes_to_standard_output_alone(run, small):
     _, out, _ = run("--bundle", small, "--networks", "rlg_auto", "--json", "-")
-    assert json.loads(out)["against"] == "mil"
+    assert json.loads(out)["against"] == "mil", "standard output has JSON alone"
 
 
 def test_a_wrong_weight_is_reported_in_one_line_with_its_layer(run, copy, tmp_path):
@@ -143,15 +132,9 @@ def package(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def verify(package, capsys, monkeypatch):
+def verify(package, run):
     """Run the command: exit status, standard output, standard error."""
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def running(*arguments, path: Path = package) -> tuple[int, str, str]:
-        status = main(["verify", "--package", str(path), *map(str, arguments)])
-        return status, *capsys.readouterr()
-
-    return running
+    return lambda *arguments, path=package: run("--package", path, *arguments)
 
 
 def arrays(path: Path, **content: np.ndarray) -> Path:
