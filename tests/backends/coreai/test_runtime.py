@@ -11,8 +11,8 @@ from ane.backends.coreai.runtime import CoreAIRuntime
 from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
 
-INSTALLED = importlib.util.find_spec("coreai") is not None
-needs_core_ai = pytest.mark.skipif(not INSTALLED, reason="needs Core AI: pip install '.[coreai]'")
+needs_core_ai = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
+                                   reason="needs Core AI: pip install '.[coreai]'")
 
 
 @pytest.fixture
@@ -55,18 +55,16 @@ def test_float32_is_not_rounded(package):
 
 
 @needs_core_ai
-@pytest.mark.parametrize("inputs", [
-    {}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X.astype(np.int32)}, {"x": X[0]}])
-def test_wrong_inputs_are_refused(package, inputs):
-    function = CoreAIRuntime().load(package, "main", "ALL")
-    with pytest.raises(TypeError, match=r"function 'main' of .*scale.mlpackage"):
-        function.predict(inputs, function.make_state())
-
-
-@needs_core_ai
-def test_a_missing_state_is_refused(package):
+def test_wrong_inputs_a_missing_state_and_an_unknown_function_are_refused(package):
+    runtime = CoreAIRuntime()
+    function = runtime.load(package, "main", "ALL")
+    for inputs in {}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X.astype(np.int32)}, {"x": X[0]}:
+        with pytest.raises(TypeError, match=r"function 'main' of .*scale.mlpackage"):
+            function.predict(inputs, function.make_state())
     with pytest.raises(TypeError, match=r"has the states \['total'\], got \[\]"):
-        CoreAIRuntime().load(package, "main", "ALL").predict({"x": X})
+        function.predict({"x": X})
+    with pytest.raises(UserError, match="has no function 'other'"):
+        runtime.load(package, "other", "ALL")
 
 
 @needs_core_ai
@@ -78,9 +76,3 @@ def test_assets_are_deleted_with_their_package(package, tmp_path, monkeypatch):
     assert len(list((tmp_path / "temporary").iterdir())) == 1
     runtime.unload(package)
     assert list((tmp_path / "temporary").iterdir()) == []
-
-
-@needs_core_ai
-def test_an_unknown_function_is_named(package):
-    with pytest.raises(UserError, match="has no function 'other'"):
-        CoreAIRuntime().load(package, "other", "ALL")

@@ -9,44 +9,67 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from coremltools.converters import mil
-from coremltools.converters.mil.mil import types
+from coremltools.converters.mil.mil import Function, Program, types
 
 from ane.backends.mil import Arithmetic, Interpreter, Package
 from ane.backends.mil.registry import KERNELS
-from tests.backends.mil.programs import normal
+from converters.coreml.graph import UnprintedProgram, renamed
+from tests.backends.mil.programs import mb, normal
 from tests.backends.mil.test_converted_modules import CASES as MODULE_CASES
-
-mb = mil.Builder
 
 
 @dataclass(frozen=True)
 class MilOpCase:
-    name: str
-    program: Callable                       # takes MIL values, named like the arrays
-    arrays: dict[str, np.ndarray]
+    name: str                               # the op first
+    program: Callable                       # takes MIL values
     expected: Callable                      # takes torch tensors
+    arrays: tuple[np.ndarray, ...]
     target: ct.target = ct.target.iOS18
 
-
-def build(program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> mil.Program:
-    kinds = {"f": types.fp32, "i": types.int32}
-    specs = [mb.TensorSpec(shape=array.shape, dtype=kinds[array.dtype.kind]) for array in arrays.values()]
-    return mb.program(input_specs=specs, opset_version=target)(program)
+    @property
+    def op(self) -> str:
+        return self.name.partition(" ")[0].rstrip(",")
 
 
-def save(path: Path, program: Callable, arrays: dict[str, np.ndarray], target=ct.target.iOS18) -> Path:
-    """Save the program as a package; no pass changes it."""
-    model = ct.convert(build(program, arrays, target), convert_to="mlprogram", minimum_deployment_target=target,
-                       skip_model_load=True, compute_precision=ct.precision.FLOAT32,
-                       pass_pipeline=ct.PassPipeline.EMPTY)
-    model.save(str(path))
-    return path
+@dataclass(frozen=True)
+class PackageOfCases:
+    """One function for several cases: of case 3 the inputs in_3_0 and on, and the outputs out_3_0 and on."""
+
+    cases: list[MilOpCase]
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {f"in_{index}_{part}": array for index, case in enumerate(self.cases)
+                for part, array in enumerate(case.arrays)}
+
+    def program(self) -> Program:
+        kinds, program = {"f": types.fp32, "i": types.int32}, UnprintedProgram()
+        specs = {name: mb.TensorSpec(array.shape, kinds[array.dtype.kind]) for name, array in self.arrays.items()}
+        with Function(specs, self.cases[0].target) as function:
+            outputs = []
+            for index, case in enumerate(self.cases):
+                found = case.program(*(function.inputs[f"in_{index}_{part}"] for part in range(len(case.arrays))))
+                outputs += [renamed(value, f"out_{index}_{part}")
+                            for part, value in enumerate(found if isinstance(found, tuple | list) else [found])]
+            function.set_outputs(outputs)
+        program.add_function("main", function)
+        return program
+
+    def save(self, path: Path) -> Path:
+        """No pass changes the program."""
+        model = ct.convert(self.program(), convert_to="mlprogram", minimum_deployment_target=self.cases[0].target,
+                           skip_model_load=True, compute_precision=ct.precision.FLOAT32,
+                           pass_pipeline=ct.PassPipeline.EMPTY)
+        model.save(str(path))
+        return path
+
+    def by_case(self, outputs: dict[str, np.ndarray]) -> dict[str, list[np.ndarray]]:
+        return {case.name: [array for name, array in outputs.items() if name.startswith(f"out_{index}_")]
+                for index, case in enumerate(self.cases)}
 
 
 def case(name: str, program: Callable, expected: Callable, *arrays: np.ndarray, target=ct.target.iOS18) -> MilOpCase:
-    names = program.__code__.co_varnames[:program.__code__.co_argcount]
-    return MilOpCase(name, program, dict(zip(names, arrays, strict=True)), expected, target)
+    return MilOpCase(name, program, expected, arrays, target)
 
 
 X = normal(2, 3, 4, 5)
@@ -93,8 +116,8 @@ ELEMENTWISE = [
     logic("logical_xor", torch.logical_xor),
     case("logical_not", lambda x: mb.cast(x=mb.logical_not(x=mb.greater(x=x, y=np.float32(0))), dtype="fp32"),
          lambda x: (x <= 0).float(), X),
-    case("select", lambda x, y: mb.select(cond=mb.less(x=x, y=y), a=x, b=mb.square(x=y)),
-         lambda x, y: torch.where(x < y, x, y * y), X, Y),
+    case("select", lambda x, y: mb.select(cond=mb.greater(x=x, y=y), a=x, b=mb.square(x=y)),
+         lambda x, y: torch.where(x > y, x, y * y), X, Y),
     *(unary(op, getattr(torch, op)) for op in ("abs", "cos", "sin", "erf", "exp", "exp2", "relu", "sigmoid", "tanh",
                                                "ceil", "floor", "round", "sign", "square", "tan", "atan")),
     unary("silu", F.silu), unary("softplus", F.softplus), unary("softsign", F.softsign),
@@ -178,6 +201,11 @@ def transposed(name: str, expected: Callable, x: np.ndarray = X, weight: np.ndar
     return case(f"conv_transpose {name}", lambda x: mb.conv_transpose(x=x, weight=weight, **attributes), expected, x)
 
 
+def einsum(equation: str, *arrays: np.ndarray) -> MilOpCase:
+    return case(f"einsum {equation}", lambda x, y: mb.einsum(values=(x, y), equation=equation),
+                lambda x, y: torch.einsum(equation, x, y), *arrays)
+
+
 V = normal(3, 4, 3, 3, seed=7)
 BIAS4, BIAS6 = normal(4, seed=8), normal(6, seed=8)
 NARROW, LONG = normal(6, 3, 1, 1), normal(2, 3, 11)
@@ -198,7 +226,6 @@ PRODUCTS = [
     conv("1×1, stride", lambda x: F.conv2d(x, T(NARROW), stride=2), weight=NARROW, strides=[2, 2]),
     conv("rank 3", lambda x: F.conv1d(x, T(W[..., 0]), padding=1), x=LONG, weight=W[..., 0], pad_type="custom",
          pad=[1, 1]),
-    conv("iOS15 by keyword defaults", lambda x: F.conv2d(x, T(W), T(BIAS6)), bias=BIAS6),
     transposed("valid", lambda x: F.conv_transpose2d(x, T(V), T(BIAS4)), weight=V, bias=BIAS4),
     transposed("custom, strides", lambda x: F.conv_transpose2d(x, T(V), stride=(2, 3))[..., 1:-2, 2:],
                weight=V, strides=[2, 3], pad_type="custom", pad=[1, 2, 2, 0]),
@@ -220,8 +247,8 @@ PRODUCTS = [
     case("matmul", lambda x, y: mb.matmul(x=x, y=y, transpose_y=True), lambda x, y: x @ y.mT, X, Y),
     case("matmul transposed, broadcast", lambda x, y: mb.matmul(x=x, y=y, transpose_x=True),
          lambda x, y: x.mT @ y, X, normal(4, 6)),
-    case("einsum", lambda x, y: mb.einsum(values=(x, y), equation="nchw,nwhu->nchu"),
-         lambda x, y: torch.einsum("nchw,nwhu->nchu", x, y), normal(1, 8, 3, 2), normal(1, 2, 3, 5)),
+    *(einsum(equation, normal(*x), normal(*y, seed=1)) for equation, x, y in (      # attention's two
+        ("bkhc,bchq->bkhq", (1, 6, 2, 4), (1, 4, 2, 5)), ("bchk,bkhq->bchq", (1, 4, 2, 6), (1, 6, 2, 5)))),
     case("attention", lambda x, y: mb.scaled_dot_product_attention(query=x, key=y, value=mb.square(x=y)),
          lambda x, y: F.scaled_dot_product_attention(x, y, y * y), X, Y),
     case("attention, mask", lambda x, y, mask: mb.scaled_dot_product_attention(query=x, key=y, value=y, attn_mask=mask),
@@ -275,7 +302,11 @@ MOVES = [
          lambda x, at: x[1], X, np.array([1, 0, 0, 0], np.int32)),
     case("slice_by_size", lambda x: mb.slice_by_size(x=x, begin=[0, 1, 2, 3], size=[2, -1, 1, 2]),
          lambda x: x[:, 1:, 2:3, 3:5], X),
-    case("slice_update", lambda x, y: mb.slice_update(x=x, update=y, begin=[0, 1, 0, 0], end=[2, 2, 4, 5],
+    sliced("backwards", lambda x: x.flip(1, 3)[..., ::2], begin=[0] * 4, end=[0] * 4, stride=[1, -1, 1, -2],
+           begin_mask=[True] * 4, end_mask=[True] * 4),
+    case("slice_update", lambda x, y: mb.slice_update(x=x, update=y, begin=[0, 2, 0, 3], end=[2, 3, 4, 5]),
+         lambda x, y: torch.cat([x[:, :2], torch.cat([x[:, 2:, :, :3], y], 3)], 1), X, normal(2, 1, 4, 2)),
+    case("slice_update strides", lambda x, y: mb.slice_update(x=x, update=y, begin=[0, 1, 0, 0], end=[2, 2, 4, 5],
                                                       stride=[1, 1, 2, 2]),
          lambda x, y: torch.cat([x[:, :1], x[:, 1:2].index_put(
              (torch.arange(2).view(2, 1, 1, 1), torch.tensor(0), torch.arange(0, 4, 2).view(2, 1),
@@ -344,28 +375,36 @@ INDEXED = [
 
 
 OP_CASES = ELEMENTWISE + NORMS + REDUCTIONS + PRODUCTS + MOVES + INDEXED
+PACKAGES = [PackageOfCases([case for case in OP_CASES if case.target == target])
+            for target in (ct.target.iOS15, ct.target.iOS18)]
+
+
+def assert_equals_torch(case: MilOpCase, results: list[np.ndarray], atol: float = 2e-5) -> None:
+    wanted = case.expected(*(T(array).long() if array.dtype.kind == "i" else T(array) for array in case.arrays))
+    for actual, expected in zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+        assert actual.dtype == (np.float32 if expected.is_floating_point() else np.int32)
+        np.testing.assert_allclose(actual, expected.numpy(), rtol=2e-5, atol=atol, equal_nan=True)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> dict[str, list[np.ndarray]]:
+    """What the interpreter returns for each case."""
+    found = {}
+    for number, cases in enumerate(PACKAGES):
+        package = Package(cases.save(tmp_path_factory.mktemp("ops") / f"{number}.mlpackage"))
+        plain, rounded = (cases.by_case(Interpreter(package, arithmetic=arithmetic).predict(cases.arrays))
+                          for arithmetic in (Arithmetic(), Arithmetic(fp16=True, narrow_norms=True)))
+        for name in plain:          # a program that declares only float32 is never rounded
+            assert all(map(np.array_equal, plain[name], rounded[name])), name
+        found |= plain
+    return found
 
 
 def test_every_op_is_tested():
-    programs = [build(case.program, case.arrays, case.target) for case in OP_CASES]
-    tested = {op.op_type for program in programs for op in program.functions["main"].operations}
+    tested = {op.op_type for cases in PACKAGES for op in cases.program().functions["main"].operations}
     assert set(KERNELS) - tested == {op for case in MODULE_CASES for op in case.ops} - tested
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in OP_CASES])
-def test_an_op_computes_what_torch_computes(case: MilOpCase, tmp_path: Path):
-    package = Package(save(tmp_path / "op.mlpackage", case.program, case.arrays, case.target))
-    interpreter = Interpreter(package)
-    results = list(interpreter.predict(case.arrays).values())
-    expected = case.expected(*(T(array).long() if array.dtype.kind == "i" else T(array)
-                               for array in case.arrays.values()))
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    assert len(results) == len(expected)
-    for actual, wanted in zip(results, expected, strict=True):
-        assert actual.dtype == (np.float32 if wanted.is_floating_point() else np.int32)
-        np.testing.assert_allclose(actual, wanted.numpy(), rtol=2e-5, atol=2e-5, equal_nan=True)
-    if all(array.dtype.kind == "f" for array in case.arrays.values()):
-        # a program that declares only float32 is never rounded
-        rounded = list(Interpreter(package, arithmetic=Arithmetic(fp16=True, narrow_norms=True)).predict(case.arrays)
-                       .values())
-        assert all(np.array_equal(a, b) for a, b in zip(results, rounded, strict=True))
+@pytest.mark.parametrize("case", OP_CASES, ids=lambda case: case.name)
+def test_an_op_computes_what_torch_computes(case: MilOpCase, results):
+    assert_equals_torch(case, results[case.name])
