@@ -23,9 +23,3 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def synthesizer(files: Path) -> FastSpeechSynthesizer:
     model = FastSpeechCheckpoint(files / "checkpoint.pt", vocoder=files / "generator.pth")
     return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))
-
-
-@pytest.fixture
-def without_vocoder(files: Path) -> FastSpeechSynthesizer:
-    model = FastSpeechCheckpoint(files / "checkpoint.pt")
-    return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))

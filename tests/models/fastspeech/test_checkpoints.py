@@ -11,7 +11,9 @@ from ane.system.errors import UserError
 from tests.fastspeech_files import SMALL, V1, fastspeech_entries, write_fastspeech, write_hifigan
 
 
-def test_sizes_are_read_from_the_tensors(files):
+def test_sizes_are_read_from_the_tensors_of_a_checkpoint_or_a_plain_state_dict(files, tmp_path):
+    torch.save(fastspeech_entries(), tmp_path / "plain.pt")
+    assert FastSpeechCheckpoint(tmp_path / "plain.pt").config("fastspeech") == SMALL
     model = FastSpeechCheckpoint(files / "checkpoint.pt")
     assert model.config("fastspeech") == SMALL
     assert model.networks == {"fastspeech"}
@@ -19,18 +21,12 @@ def test_sizes_are_read_from_the_tensors(files):
         "step", "optim", "phoneme_side.position.weight", "mel_side.position.weight"]}
 
 
-def test_a_plain_state_dict_is_read_too(tmp_path):
-    torch.save(fastspeech_entries(), tmp_path / "plain.pt")
-    assert FastSpeechCheckpoint(tmp_path / "plain.pt").config("fastspeech") == SMALL
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_bundle_keeps_the_family_the_sizes_and_the_weights(files, tmp_path, precision):
+def test_a_bundle_keeps_the_family_the_sizes_and_the_weights(files, tmp_path):
     model = FastSpeechCheckpoint(files / "checkpoint.pt", {"padding": "published"}, vocoder=files / "generator.pth")
-    bundle = write_bundle(model, tmp_path / "bundle", precision=precision)
+    bundle = write_bundle(model, tmp_path / "bundle", precision="fp16")
     bundle.verify()
     again = Bundle(tmp_path / "bundle")
-    assert (again.family.name, again.precision, again.networks) == ("fastspeech", precision, model.networks)
+    assert (again.family.name, again.precision, again.networks) == ("fastspeech", "fp16", model.networks)
     assert again.config("fastspeech").padding == "published"
     assert again.config("vocoder") == V1
     for network in model.networks:
@@ -81,12 +77,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
 def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(UserError, match=fault):
-        FastSpeechCheckpoint(tmp_path / "x.pt")
-
-
-def test_a_truncated_file_is_refused(files, tmp_path):
-    (tmp_path / "x.pt").write_bytes((files / "checkpoint.pt").read_bytes()[:5000])
-    with pytest.raises(UserError, match="truncated or damaged"):
         FastSpeechCheckpoint(tmp_path / "x.pt")
 
 

@@ -3,25 +3,14 @@
 import pytest
 
 from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.fastspeech.text import (
-    IDS,
-    SYMBOLS,
-    halve,
-    is_speakable,
-    split_into_symbols,
-    text_to_ids,
-    unknown_phonemes,
-)
+from ane.models.fastspeech.text import SYMBOLS, halve, split_into_symbols, text_to_ids
 from ane.system.errors import UserError
 from ane.text import split
+from ane.text.passages import Delivery, Passage
 
 
 def spelt(text: str) -> str:
     return " ".join(SYMBOLS[index].removeprefix("@") for index in text_to_ids(text))
-
-
-def test_there_are_148_symbols():
-    assert len(SYMBOLS) == len(set(SYMBOLS)) == len(IDS) == 148
 
 
 @pytest.mark.parametrize(("text", "symbols"), [
@@ -31,40 +20,20 @@ def test_phonemes_in_braces(text, symbols):
     assert spelt(text) == symbols
 
 
-def test_unknown_phonemes_are_named():
-    assert unknown_phonemes("{HH XX1 AH0} a {hh}") == ["XX1", "hh"]
-
-
-@pytest.mark.parametrize(("text", "speakable"), [
-    ("a", True), ("{B}", True), ("", False), ("!?", False), ("\u4e2d", True)])
-def test_what_can_be_spoken(text, speakable):
-    assert is_speakable(text_to_ids(text)) is speakable
-
-
-LONG = "This is one sentence of a longer text. " * 12
-
-
-@pytest.mark.parametrize("positions", [30, 60, 200])
-def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(positions):
-    chunks = split_into_symbols(LONG, (150, 250), positions)
+@pytest.mark.parametrize(("text", "positions"), [
+    *(("This is one sentence of a longer text. " * 12, positions) for positions in (30, 60, 200)),
+    ("1777 " * 20, 60)])        # numbers grow in words
+def test_no_chunk_exceeds_the_positions_and_no_word_is_lost(text, positions):
+    chunks = split_into_symbols(text, (150, 250), positions)
     assert max(len(chunk.ids) for chunk in chunks) <= positions
-    assert " ".join(chunk.text for chunk in chunks).split() == LONG.split()
+    assert " ".join(chunk.text for chunk in chunks).split() == text.split()
 
 
-def test_numbers_that_grow_in_words_are_split_again():
-    chunks = split_into_symbols("1777 " * 20, (90, 100), 60)
-    assert len(" ".join(chunk.text for chunk in chunks).split()) == 20
-    assert max(len(chunk.ids) for chunk in chunks) <= 60
-
-
-def test_halves_are_shorter_and_complete():
-    [whole] = split_into_symbols("one two three four five six", None, 100)
-    parts = halve(whole, 100)
-    assert len(parts) > 1
-    assert " ".join(part.text for part in parts) == whole.text
-
-
-def test_a_single_word_is_not_halved():
+def test_halves_of_a_chunk_are_complete_and_share_its_delivery():
+    [chunk] = split_into_symbols([Passage("one two three four five six", 1.0, speed=1.5)], None, 100)
+    parts = halve(chunk, 100)
+    assert " ".join(part.text for part in parts) == chunk.text
+    assert [part.delivery for part in parts] == [Delivery(1.5), Delivery(1.5, after=1.0)]
     [word] = split_into_symbols("word", None, 100)
     assert halve(word, 100) == [word]
 
