@@ -1,4 +1,4 @@
-"""Decoding of windows: log-mel spectrograms to tokens, several windows and candidates in the lanes of one decoder.
+"""Decoding of a window, a log-mel spectrogram, to tokens; its candidates are in the lanes of one decoder.
 
 The prefix of a window is the text of earlier windows and the token "startoftranscript", whose logits give language
 and no-speech probabilities. Each candidate continues it in a lane of its own (openai/whisper decoding.py).
@@ -14,10 +14,11 @@ from ane.backends.base import Backend
 from ane.models.whisper.tokens import SECONDS_PER_TIMESTAMP, SpecialTokens, TokenRules, log_sum_exp
 from ane.system.errors import UserError
 
+Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How windows are decoded; the defaults are the reference's.
+    """How a window is decoded; the defaults are the reference's.
 
     Attributes:
         language: its code. task: "transcribe", or "translate" to English.
@@ -69,8 +70,8 @@ class WindowText:
         first_frame: of the window in the recording; the random numbers of its candidates depend on it.
     """
 
-    prompt: tuple[int, ...] = ()
-    prefix: tuple[int, ...] = ()
+    prompt: Tokens = ()
+    prefix: Tokens = ()
     first_frame: int = 0
 
 
@@ -83,7 +84,7 @@ class DecodedWindow:
         no_speech_probability: of the token "nospeech" after "startoftranscript".
     """
 
-    tokens: tuple[int, ...]
+    tokens: Tokens
     average_log_probability: float
     no_speech_probability: float
     temperature: float
@@ -94,14 +95,12 @@ class TokenSequence:
     """One candidate while it is decoded.
 
     Attributes:
-        window: index of its window. length: positions that its lane has.
-        left: tokens that may still be sampled. pending: tokens to append to the lane.
+        left: tokens that may still be sampled. pending: tokens to append to the lane. length: positions that it has.
         complete: whether it ended, by the end token or by its length.
     """
 
-    window: int
     left: int
-    pending: tuple[int, ...]
+    pending: Tokens
     random: np.random.Generator
     length: int = 0
     tokens: list[int] = field(default_factory=list)
@@ -122,83 +121,69 @@ class TokenSequence:
 
 
 class WindowDecoder:
-    """Decodes up to ``windows`` windows at a time, with up to ``candidates`` candidates each.
+    """Decodes a window with up to ``candidates`` candidates.
 
     Args:
         backend: of a Whisper model. config: of its decoder, a ``WhisperDecoderConfig``.
     """
 
-    def __init__(self, backend: Backend, config: Any, special: SpecialTokens, windows: int = 1, candidates: int = 1):
+    def __init__(self, backend: Backend, config: Any, special: SpecialTokens, candidates: int = 1):
         self.backend, self.config, self.special = backend, config, special
-        self.windows, self.candidates = windows, candidates
         tables = backend.embeddings()
         self.token_table, self.position_table = tables["token"], tables["position"]
         self.max_prompt = config.n_text_ctx // 2 - 1
-        self.decoder = backend.decoder(windows * candidates, config.n_text_ctx, windows, self.max_prompt + 2)
-
-    def encode(self, mels: np.ndarray) -> None:
-        """Run the encoder on windows (n, bands, 3000) float32, which later calls decode as often as they like."""
-        self.set_states(self.backend.run("encoder", mel=mels))
+        self.decoder = backend.decoder(candidates, config.n_text_ctx, 1, self.max_prompt + 2)
 
     def set_states(self, states: np.ndarray) -> None:
-        """Take the encoder's states of windows (n, N, D) float32, as ``encode`` does after running it."""
-        for index, memory in enumerate(states):
-            self.decoder.set_memory(memory, index)
+        """Take the encoder's states of a window (1, N, D), which later calls decode as often as they like."""
+        self.decoder.set_memory(states[0])
 
-    def language_probabilities(self, index: int = 0) -> dict[str, float]:
-        """The probability of each language for an encoded window; the likeliest first."""
+    def language_probabilities(self) -> dict[str, float]:
+        """The probability of each language, the likeliest first."""
         first = self.special.start + 1
-        logits = self._prefill((self.special.start,), index)[first:first + len(self.special.languages)]
+        logits = self._prefill((self.special.start,))[first:first + len(self.special.languages)]
         probabilities = np.exp(logits - log_sum_exp(logits))
         order = np.argsort(-probabilities, kind="stable")
         return {self.special.languages[place]: float(probabilities[place]) for place in order}
 
-    def decode(self, texts: Sequence[WindowText], options: DecodingOptions) -> list[DecodedWindow]:
-        """Decode the encoded windows, one for each of ``texts``; a window's tokens do not depend on the others.
+    def decode(self, text: WindowText, options: DecodingOptions) -> DecodedWindow:
+        """Decode the window.
 
         Raises:
-            UserError: an unknown language, or a prefix beyond the decoder's positions.
-            ValueError: prefixes of different lengths.
+            UserError: an unknown language, a prefix beyond the decoder's positions, or beams on a backend whose
+                decoder cannot copy lanes.
         """
-        if options.searches:
-            return [self._search(index, text, options) for index, text in enumerate(texts)]
-        if len({len(text.prefix) for text in texts}) > 1:
-            raise ValueError("the prefixes of windows that are decoded together must have the same length")
-        start_logits, sequences = [], []
-        for index, text in enumerate(texts):
-            prefix = self._prefix(text)
-            start_logits.append(self._prefill(prefix, index))
-            sequences += self._candidates(index, text, len(prefix), options)
-        offsets = np.array([len(self._prefix(text)) for text in texts])
-        logits = np.stack([start_logits[sequence.window] for sequence in sequences])
-        rules = options.rules(self.special)
-        if sequences[0].pending:        # empty for an English model with timestamps and no prefix
-            logits = self._advance(sequences, offsets)
-        while True:
-            for sequence, row in zip(sequences, logits, strict=True):
-                if not sequence.complete:
-                    sequence.sample(row, rules, options.temperature)
-            if all(sequence.complete for sequence in sequences):
-                break
-            logits = self._advance(sequences, offsets)
-        return [self._best([(tuple(sequence.tokens), sequence.log_probability) for sequence in sequences
-                            if sequence.window == index], start_logits[index], options) for index in range(len(texts))]
-
-    def _search(self, index: int, text: WindowText, options: DecodingOptions) -> DecodedWindow:
-        """Decode a window by beam search, in the first lanes.
-
-        Raises:
-            UserError: the backend's decoder cannot copy lanes.
-        """
-        if not self.decoder.copies_lanes:
+        if options.searches and not self.decoder.copies_lanes:
             raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
                             "the beams out")
-        prefix = self._prefix(text)
-        start_logits, rules = self._prefill(prefix, index), options.rules(self.special)
-        lanes = self._candidates(index, text, len(prefix), options)
-        offsets = np.full(index + 1, len(prefix))
-        search = BeamSearch(len(lanes), len(lanes), self.special.end)
-        logits = self._advance(lanes, offsets) if lanes[0].pending else np.stack([start_logits] * len(lanes))
+        earlier = (self.special.previous, *text.prompt[-self.max_prompt:]) if text.prompt else ()
+        prefix = (*earlier, self.special.start)
+        start_logits, lanes = self._prefill(prefix), self._candidates(text, len(prefix), options)
+        # there are none pending for an English model with timestamps and no prefix
+        logits = self._advance(lanes, len(prefix)) if lanes[0].pending else np.stack([start_logits] * len(lanes))
+        finish = self._search if options.searches else self._sample
+        candidates = finish(lanes, logits, len(prefix), options)
+        # the best by the mean of its tokens, of log-probabilities that have the end token's too
+        tokens, total = max(candidates, key=lambda candidate: candidate[1] / max(1, len(candidate[0])))
+        no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
+        return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
+
+    def _sample(self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int,
+                options: DecodingOptions) -> list[tuple[Tokens, float]]:
+        """The tokens and the log-probability of each candidate, whose first logits (lanes, V) are given."""
+        rules = options.rules(self.special)
+        while True:
+            for lane, row in zip(lanes, logits, strict=True):
+                if not lane.complete:
+                    lane.sample(row, rules, options.temperature)
+            if all(lane.complete for lane in lanes):
+                return [(tuple(lane.tokens), lane.log_probability) for lane in lanes]
+            logits = self._advance(lanes, offset)
+
+    def _search(self, lanes: Sequence[TokenSequence], logits: np.ndarray, offset: int,
+                options: DecodingOptions) -> list[tuple[Tokens, float]]:
+        """As ``_sample``, by beam search."""
+        rules, search = options.rules(self.special), BeamSearch(len(lanes), len(lanes), self.special.end)
         for left in reversed(range(lanes[0].left)):
             for row, (tokens, _) in zip(logits, search.beams, strict=True):
                 rules.apply(row, tokens)
@@ -208,21 +193,16 @@ class WindowDecoder:
             self.decoder.copy_lanes(sources, lanes[0].length)
             for lane, (tokens, _) in zip(lanes, search.beams, strict=True):
                 lane.pending = tokens[-1:]
-            logits = self._advance(lanes, offsets)
-        return self._best(search.candidates(), start_logits, options)
+            logits = self._advance(lanes, offset)
+        return search.candidates()
 
-    def _prefix(self, text: WindowText) -> tuple[int, ...]:
-        """Tokens up to "startoftranscript", which all candidates of a window share."""
-        earlier = (self.special.previous, *text.prompt[-self.max_prompt:]) if text.prompt else ()
-        return (*earlier, self.special.start)
-
-    def _prefill(self, prefix: tuple[int, ...], index: int) -> np.ndarray:
-        """Store the prefix of a window; its logits (V,)."""
+    def _prefill(self, prefix: Tokens) -> np.ndarray:
+        """Store the prefix, which all candidates share; its logits (V,)."""
         columns = self.token_table[list(prefix)] + self.position_table[:len(prefix)]
-        return self.decoder.prefill(columns.astype(np.float32), index)[1]
+        return self.decoder.prefill(columns.astype(np.float32), 0)[1]
 
-    def _candidates(self, index: int, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
-        """The candidates of one window before their first token is sampled."""
+    def _candidates(self, text: WindowText, offset: int, options: DecodingOptions) -> list[TokenSequence]:
+        """The candidates before their first token is sampled, after ``offset`` positions of the prefix."""
         positions = self.config.n_text_ctx
         length = options.sample_length or positions // 2
         kept = positions // 2 - length
@@ -232,11 +212,11 @@ class WindowDecoder:
         if room < 0:
             raise UserError(f"prefix must leave room for text: it has {len(prefix)} tokens, the decoder "
                             f"{positions} positions", "prefix")
-        return [TokenSequence(index, min(length, room + 1), pending, np.random.default_rng(
+        return [TokenSequence(min(length, room + 1), pending, np.random.default_rng(
             (options.seed, text.first_frame, round(1000 * options.temperature), candidate)))
             for candidate in range(options.candidates)]
 
-    def _advance(self, sequences: Sequence[TokenSequence], offsets: np.ndarray) -> np.ndarray:
+    def _advance(self, sequences: Sequence[TokenSequence], offset: int) -> np.ndarray:
         """Append the pending tokens to the lanes; logits (lanes, V). Those of complete sequences mean nothing.
 
         All sequences have the same number of pending tokens. Lanes before the first incomplete sequence and after the
@@ -248,22 +228,14 @@ class WindowDecoder:
         count = len(sequences[low].pending)
         tokens = np.array([sequence.pending for sequence in chosen])
         lengths = np.array([sequence.length for sequence in chosen], np.int64)
-        windows = np.array([sequence.window for sequence in chosen], np.int64)
-        positions = offsets[windows][:, None] + lengths[:, None] + np.arange(count)
+        positions = offset + lengths[:, None] + np.arange(count)
         positions = np.minimum(positions, self.config.n_text_ctx - 1)      # of a complete sequence that filled its lane
         columns = (self.token_table[tokens] + self.position_table[positions]).astype(np.float32)
         logits = np.empty((len(sequences), self.config.n_vocab), np.float32)
-        logits[low:high] = self.decoder.step(columns, lengths, low, windows)[1]
+        logits[low:high] = self.decoder.step(columns, lengths, low, np.zeros(len(chosen), np.int64))[1]
         for sequence in chosen:
             sequence.length += 0 if sequence.complete else count
         return logits
-
-    def _best(self, candidates: Sequence[tuple[tuple[int, ...], float]], start_logits: np.ndarray,
-              options: DecodingOptions) -> DecodedWindow:
-        """The best of candidates (tokens, log-probability with the end token), by the mean of its tokens."""
-        tokens, total = max(candidates, key=lambda candidate: candidate[1] / max(1, len(candidate[0])))
-        no_speech = np.exp(float(start_logits[self.special.no_speech]) - log_sum_exp(start_logits))
-        return DecodedWindow(tokens, total / (len(tokens) + 1), float(no_speech), options.temperature)
 
 
 def sample_token(logits: np.ndarray, temperature: float, random: np.random.Generator) -> int:
@@ -271,9 +243,6 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
     scaled = (logits.astype(np.float64) - logits.max()) / temperature
     cumulated = np.cumsum(np.exp(scaled))
     return int(np.searchsorted(cumulated, random.random() * cumulated[-1], side="right"))
-
-
-Tokens = tuple[int, ...]
 
 
 @dataclass

@@ -140,8 +140,7 @@ class Transcriber:
     def decoder(self, candidates: int) -> WindowDecoder:
         """The decoder of one window with that many lanes, made once."""
         if candidates not in self._decoders:
-            self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special,
-                                                       candidates=candidates)
+            self._decoders[candidates] = WindowDecoder(self.backend, self.decoder_config, self.special, candidates)
         return self._decoders[candidates]
 
 
@@ -219,7 +218,7 @@ class RecordingTranscription:
             previous, decoder = decoder, self.transcriber.decoder(options.candidates)
             if decoder is not previous:
                 decoder.set_states(states)
-            [decoded] = decoder.decode([text], replace(options, language=self.language))
+            decoded = decoder.decode(text, replace(options, language=self.language))
             if not self.options.must_retry(decoded, self.tokenizer.decode(decoded.tokens)):
                 break
         return decoded

@@ -69,9 +69,9 @@ class ScriptedDecoder:
         self.heard = self.states
         return {"de": 1.0}
 
-    def decode(self, texts, options):
-        self.calls.append((texts[0], options))
-        return [replace(self.script.pop(0), temperature=options.temperature)]
+    def decode(self, text, options):
+        self.calls.append((text, options))
+        return replace(self.script.pop(0), temperature=options.temperature)
 
 
 def window(*tokens: int, log_probability: float = -0.1, no_speech: float = 0.0) -> DecodedWindow:
