@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ class StandInSpeaker:
         return SpokenChunk((0.3 * np.sin(2 * np.pi * (200 + digest[1]) * time)).astype(np.float32))
 
 
-def book(paragraphs: int = 20, chapters: int = 2, changed: int | None = None) -> Document:
+def book(paragraphs: int = 8, chapters: int = 2, changed: int | None = None) -> Document:
     """Two sentences a paragraph, each a chunk; some sentences occur several times."""
     made = []
     for chapter in range(chapters):
@@ -57,29 +58,20 @@ def plan_for(speaker: StandInSpeaker, document: Document, seed: int = 7) -> Book
 def run_job(folder: Path, document: Document, speaker: StandInSpeaker | None = None, redo: tuple[int, ...] = ()) -> int:
     """Speak a job, or what is left of it; returns the number of chunks that were spoken."""
     speaker = speaker or StandInSpeaker()
-    store = JobStore(folder)
-    try:
+    with closing(JobStore(folder)) as store:
         plan = plan_for(speaker, document, store.seed(7))
         store.adopt(plan)
         store.redo(redo)
         return narrate(store, plan, speaker, lambda done, total, left: None)
-    finally:
-        store.close()
 
 
 def write(job: Path, path: Path, **options) -> WrittenBook:
     """Write the files of a finished job."""
-    store = JobStore(job)
-    try:
+    with closing(JobStore(job)) as store:
         return write_book_files(store, OutputOptions(path, **options))
-    finally:
-        store.close()
 
 
 def sounds(folder: Path) -> list[bytes]:
     """The samples of every chunk, in order."""
-    store = JobStore(folder)
-    try:
+    with closing(JobStore(folder)) as store:
         return [store.sound(chunk.chunk.key).tobytes() for chunk in store.chunks()]
-    finally:
-        store.close()

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +12,7 @@ import pytest
 from tests.books.test_epub_output import clips, spoken  # noqa: F401  the fixture
 from tests.node_packages import node_modules
 from tests.server.browser import open_browser
+from tests.server.server_process import wait_until
 
 READER = "foliate-js@1.0.1"     # MIT, of npm's registry
 REPORTED = 0.4                  # seconds at most between two reports of a playing sound's position, with a margin
@@ -62,14 +62,15 @@ def address(spoken, pytestconfig, tmp_path_factory) -> Iterator[str]:  # noqa: F
     thread.join()
 
 
+@pytest.mark.parametrize("spoken", [True], ids=["words"], indirect=True)      # sentences are longer spans
 def test_a_reading_system_marks_what_it_plays(spoken, address, tmp_path: Path):  # noqa: F811
     expected = clips(spoken[0], 2)
     browser = open_browser(tmp_path)
     try:
         browser.get(address)
-        wait_until(browser, "return window.opened")
+        wait_until(lambda: browser.execute_script("return window.opened"))
         browser.find_element("css selector", "button").click()
-        wait_until(browser, "return window.fault || window.ended")
+        wait_until(lambda: browser.execute_script("return window.fault || window.ended"))
         fault, marked = browser.execute_script("return [window.fault, window.marked]")
     finally:
         browser.quit()
@@ -78,10 +79,3 @@ def test_a_reading_system_marks_what_it_plays(spoken, address, tmp_path: Path): 
     for position, text in marked:           # a word that is shorter than the reports are apart may be passed over
         assert starts[text] - 0.05 <= position <= starts[text] + REPORTED
     assert [marked[0][1], marked[-1][1]] == [expected[0][0], expected[-1][0]]
-
-
-def wait_until(browser, script: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not browser.execute_script(script):
-        assert time.monotonic() < end, browser.get_log("browser")
-        time.sleep(0.1)

@@ -1,6 +1,5 @@
 """The plan of a narration."""
 
-
 import pytest
 
 from ane.books.document import HEADING, ITEM, PARAGRAPH, SCENE_BREAK, BookChapter, Document, TextBlock
@@ -68,9 +67,9 @@ def test_a_document_without_letters_is_refused():
 
 
 def test_a_paragraph_without_an_end_is_divided_in_bounded_memory():
-    planned = plan(TextBlock(PARAGRAPH, "word " * 60_000 + "x" * 60_000))
-    assert sum(len(chunk.text.split()) for chunk in planned.chunks) in (60_001, 60_002)
-    assert max(len(chunk.text) for chunk in planned.chunks) <= 60_000
+    planned = plan(TextBlock(PARAGRAPH, "word " * 20_000 + "x" * 20_000))
+    assert sum(len(chunk.text.split()) for chunk in planned.chunks) in (20_001, 20_002)
+    assert max(len(chunk.text) for chunk in planned.chunks) <= 20_000
 
 
 def test_chapters_are_chosen_by_their_numbers_from_1():

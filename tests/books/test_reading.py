@@ -116,9 +116,14 @@ def test_what_is_left_out_is_counted(tmp_path, name, content, omitted):
     assert "tables" not in document.omitted, "they are read"
 
 
-def test_what_is_left_out_of_an_epub_is_counted(tmp_path):
-    omitted = read_document(write_book(tmp_path / "book.epub", DOCUMENTS)).omitted
-    assert omitted_text(omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
+def test_what_is_left_out_of_an_epub_is_counted_and_each_rule_can_be_turned_off(tmp_path):
+    book = write_book(tmp_path / "book.epub", DOCUMENTS)
+    document = read_document(book)
+    assert omitted_text(document.omitted) == "2 parts of front matter, 2 footnotes, 1 page number"
+    for rule, text in (("footnotes", "A note."), ("front-matter", "A cover."), ("page-numbers", "102 12steps & on."),
+                       ("front-matter", "turtle, 12")):
+        assert text not in texts(document)
+        assert text in texts(read_document(book, (rule,)))
 
 
 def test_what_the_guide_of_an_epub_calls_front_matter_is_left_out_and_counted(tmp_path):
@@ -139,15 +144,6 @@ def test_what_follows_an_empty_title_is_no_title(tmp_path):
     facts = package(["a.xhtml"]).replace("<dc:title>The Turtle</dc:title>", "<dc:title/>a remark")
     book = write_book(tmp_path / "a.epub", {"a.xhtml": "<p>1.</p>"}, files={"OEBPS/book.opf": facts})
     assert read_document(book).title == "a"
-
-
-@pytest.mark.parametrize(("rule", "text"), [
-    ("footnotes", "A note."), ("front-matter", "A cover."), ("page-numbers", "102 12steps & on."),
-    ("front-matter", "turtle, 12")])
-def test_each_rule_can_be_turned_off(tmp_path, rule, text):
-    book = write_book(tmp_path / "book.epub", DOCUMENTS)
-    assert text not in texts(read_document(book))
-    assert text in texts(read_document(book, (rule,)))
 
 
 def test_without_contents_each_document_with_a_heading_begins_a_chapter(tmp_path):

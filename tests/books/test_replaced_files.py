@@ -12,18 +12,26 @@ from tests.books.stand_in import book, run_job, write
 
 
 def test_a_file_that_the_job_did_not_write_is_not_replaced(tmp_path):
-    job, options = tmp_path / "job", OutputOptions(tmp_path / "talk.wav", srt=True)
-    run_job(job, book())
-    (tmp_path / "talk.srt").write_text("the user's")
-    jobs = JobStore(job)
-    with pytest.raises(UserError, match=r"talk\.srt is what is read: choose another output"):
-        check_replaced(jobs, options, ["A"], [1], [tmp_path / "talk.srt"], force=True)
-    with pytest.raises(UserError, match=r"talk\.srt exists, and this job did not write it: move it, .*force=True"):
-        check_replaced(jobs, options, ["A"], [1], [], force=False)
-    check_replaced(jobs, options, ["A"], [1], [], force=True)
-    write_book_files(jobs, options)
-    check_replaced(jobs, options, ["A"], [1], [], force=False)
-    jobs.close()
+    job, path, foreign = tmp_path / "job", tmp_path / "talk.wav", "exists, and this job did not write it: move it, .*"
+    options, chapters = OutputOptions(path, srt=True), OutputOptions(path, per_chapter=True)
+    run_job(job, book(4))
+    with closing(JobStore(job)) as store:
+        path.touch()
+        check_replaced(store, options, ["A"], [1], [], force=False)     # nothing is lost with an empty file
+        for name in ("talk.wav", "talk.srt"):
+            (tmp_path / name).write_text("the user's")
+            with pytest.raises(UserError, match=rf"{name} {foreign}force=True"):
+                check_replaced(store, options, ["A"], [1], [], force=False)
+            check_replaced(store, options, ["A"], [1], [], force=True)
+            with pytest.raises(UserError, match=rf"{name} is what is read: choose another output"):
+                check_replaced(store, options, ["A"], [1], [tmp_path / name], force=True)
+            if name == "talk.wav":
+                path.unlink()
+        write_book_files(store, options)
+        titles = store.fact("chapters")
+        write_book_files(store, chapters)
+        for each in (options, chapters):
+            check_replaced(store, each, titles, [1], [], force=False)
 
 
 def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_named(tmp_path):
@@ -36,23 +44,6 @@ def test_subtitles_of_an_earlier_run_follow_the_sound_and_other_files_of_it_are_
     assert str(tmp_path / "book.srt") in again.files
     chapters = write(job, tmp_path / "book.wav", per_chapter=True)
     assert set(chapters.former) == {str(tmp_path / "book.wav"), str(tmp_path / "book.srt")}
-
-
-def test_a_sound_that_the_job_did_not_write_is_not_replaced(tmp_path):
-    run_job(tmp_path / "job", book(4))
-    options, path = OutputOptions(tmp_path / "own.wav"), tmp_path / "own.wav"
-    with closing(JobStore(tmp_path / "job")) as store:
-        path.touch()
-        check_replaced(store, options, ["A"], [1], [], force=False)     # nothing is lost with an empty file
-        path.write_text("my own podcast")
-        with pytest.raises(UserError, match=r"own\.wav exists, and this job did not write it: move it, .*force=True"):
-            check_replaced(store, options, ["A"], [1], [], force=False)
-        check_replaced(store, options, ["A"], [1], [], force=True)
-        write_book_files(store, options)
-        titles = store.fact("chapters")
-        write_book_files(store, OutputOptions(path, per_chapter=True))
-        for each in (options, OutputOptions(path, per_chapter=True)):
-            check_replaced(store, each, titles, [1], [], force=False)
 
 
 def test_the_output_of_a_job_that_was_moved_is_still_its_own(tmp_path, monkeypatch):

@@ -1,5 +1,8 @@
 """What hears a chunk: recognisers, the alignment of a known text, signals of the sound."""
 
+from collections.abc import Callable
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +72,7 @@ def test_a_job_is_judged_by_the_model_that_is_named(whisper, tmp_path, monkeypat
 
 
 KNOWN = "She asked her brother to help with the dishes after dinner."
+UNKNOWN = "She asked Brzezwicz to help with the dishes after dinner."
 
 
 @pytest.fixture(scope="module")
@@ -78,45 +82,35 @@ def recogniser() -> TextAligner:
 
 
 @pytest.fixture(scope="module")
-def synthesizer():
-    return ane.load("demo", keep=True)
+def spoken() -> Callable[[str], np.ndarray]:
+    """Speech of a text."""
+    synthesizer = ane.load("demo", keep=True)
+    return cache(lambda text: trimmed(synthesizer.speak(text, preset="fastest", seed=1).audio, (0.05, 0.05)))
 
 
-def judged(recogniser, synthesizer, text: str, spoken: str) -> list[str]:
-    sound = trimmed(synthesizer.speak(spoken, preset="fastest", seed=1).audio, (0.05, 0.05))
-    return [problem.what for problem in misfits(recogniser.fit(text, sound, RATE), sound, RATE, -20.0)]
+@pytest.mark.parametrize(("text", "heard", "suspect"), [
+    (KNOWN, KNOWN, False),
+    (KNOWN, "She asked her brother to help with the after dinner.", True),
+    (KNOWN, "She asked her brother asked her brother to help with the dishes after dinner.", True),
+    (KNOWN, "She asked her brother to help with the dishes after dinner bakedo nutiga vo.", True),
+    (KNOWN, "They have lived in the same house for more than twenty years.", True),
+    (UNKNOWN, UNKNOWN, False)])
+def test_words_that_are_dropped_added_or_others_are_found_and_those_of_no_dictionary_are_not(
+        recogniser, spoken, text, heard, suspect):
+    sound = spoken(heard)
+    assert bool(misfits(recogniser.fit(text, sound, RATE), sound, RATE, -20.0)) == suspect
 
 
-def test_speech_of_the_text_fits(recogniser, synthesizer):
-    assert judged(recogniser, synthesizer, KNOWN, KNOWN) == []
-
-
-@pytest.mark.parametrize("spoken", [
-    "She asked her brother to help with the after dinner.",
-    "She asked her brother asked her brother to help with the dishes after dinner.",
-    "She asked her brother to help with the dishes after dinner bakedo nutiga vo.",
-    "They have lived in the same house for more than twenty years."])
-def test_words_that_are_dropped_added_or_others_are_found(recogniser, synthesizer, spoken):
-    assert judged(recogniser, synthesizer, KNOWN, spoken)
-
-
-def test_a_word_that_is_in_no_dictionary_does_not_make_a_chunk_suspect(recogniser, synthesizer):
-    text = "She asked Brzezwicz to help with the dishes after dinner."
-    assert judged(recogniser, synthesizer, text, text) == []
-
-
-def test_a_result_depends_on_no_other_sound(recogniser, synthesizer):
-    sound = synthesizer.speak(KNOWN, preset="fastest", seed=1).audio
-    before = recogniser.fit(KNOWN, sound, RATE)
+def test_a_result_depends_on_no_other_sound(recogniser, spoken):
+    before = recogniser.fit(KNOWN, spoken(KNOWN), RATE)
     recogniser.fit("Something else.", np.random.default_rng(0).standard_normal(RATE).astype(np.float32), RATE)
-    assert recogniser.fit(KNOWN, sound, RATE) == before
+    assert recogniser.fit(KNOWN, spoken(KNOWN), RATE) == before
 
 
-@pytest.mark.parametrize(("spoken", "left_out"), [(KNOWN, []), (KNOWN.replace(" her ", " "), ["her"])])
-def test_a_short_word_that_is_missing_is_named(recogniser, synthesizer, spoken, left_out):
-    sound = trimmed(synthesizer.speak(spoken, preset="fastest", seed=1).audio, (0.05, 0.05))
-    assert recogniser.left_out(KNOWN, sound, RATE) == left_out
-    assert "brzezwicz" not in recogniser.left_out(f"Brzezwicz, {KNOWN}", sound, RATE)
+@pytest.mark.parametrize(("heard", "left_out"), [(KNOWN, []), (KNOWN.replace(" her ", " "), ["her"])])
+def test_a_short_word_that_is_missing_is_named(recogniser, spoken, heard, left_out):
+    assert recogniser.left_out(KNOWN, spoken(heard), RATE) == left_out
+    assert "brzezwicz" not in recogniser.left_out(f"Brzezwicz, {KNOWN}", spoken(heard), RATE)
 
 
 def speech(seconds: float = 1.0, level: float = 0.1) -> np.ndarray:
@@ -143,20 +137,11 @@ def test_a_click_is_found_in_speech_and_in_silence(at):
     assert signals_of(sound, RATE).clicks >= 1
 
 
-def test_clipping_is_found():
+def test_clipping_cut_ends_and_pauses_are_measured():
     assert signals_of(np.clip(speech(level=0.9), -1, 1), RATE).clipped > 10
-
-
-def test_a_cut_end_is_as_loud_as_the_speech():
-    assert signals_of(speech()[:RATE // 2], RATE).edge > -6
-    assert signals_of(speech()[RATE // 2:], RATE).edge > -6
-
-
-def test_a_pause_inside_is_measured():
-    assert signals_of(np.concatenate((speech(), np.zeros(RATE, np.float32), speech())), RATE).pause == pytest.approx(
-        1.1, abs=0.03)
-
-
-def test_silence_has_no_speech():
-    assert signals_of(np.zeros(RATE, np.float32), RATE).seconds == 0
-    assert signals_of(np.zeros(0, np.float32), RATE).seconds == 0
+    for cut in (speech()[:RATE // 2], speech()[RATE // 2:]):
+        assert signals_of(cut, RATE).edge > -6, "as loud as the speech"
+    paused = np.concatenate((speech(), np.zeros(RATE, np.float32), speech()))
+    assert signals_of(paused, RATE).pause == pytest.approx(1.1, abs=0.03)
+    for samples in (RATE, 0):
+        assert signals_of(np.zeros(samples, np.float32), RATE).seconds == 0
