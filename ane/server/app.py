@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.middleware.cors import CORSMiddleware
 
 from ane.server.connections import Connections
@@ -18,7 +18,7 @@ from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
 from ane.server.page import docs_page, page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
-from ane.server.speech import ServedRequest, SoundPiece, read_client_lexicon, words_event
+from ane.server.speech import SoundPiece, words_event
 from ane.server.speech_service import Service, Utterance, while_connected
 from ane.server.uploads import upload_routes
 from ane.server.websocket import websocket_routes
@@ -90,7 +90,7 @@ def status_routes(service: Service) -> APIRouter:
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
         """Counts and times, as Prometheus reads them."""
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @router.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -134,17 +134,14 @@ def speech_routes(service: Service) -> APIRouter:
         "content": {**{sound.media_type: {} for sound in FORMATS.values()}, SSE: {}}}})
     async def speech(body: SpeechBody, request: Request) -> Response:
         """Speak a text; the sound is sent while it is made."""
-        lexicon = read_client_lexicon(body)
-        service.check_text(body.input, lexicon)
+        wanted = catalogue.request(body, body.input)
+        service.check_text(body.input, wanted.lexicon)
         if body.instructions and not service.settings.ignore_instructions:
             raise RefusedError("no model here follows instructions: leave them out", 400, "instructions")
-        name = catalogue.model(body.model)
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
-        utterance = service.speak(ServedRequest(
-            name, catalogue.voice(name, body.voice_name), body.input, body.speed, body.seed, body.preset,
-            lexicon, body.word_times, catalogue.cast(name, body.cast)))
+        utterance = service.speak(wanted)
         try:
             first = await first_piece(utterance, request)
         except BaseException:

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -142,13 +142,13 @@ class Engine:
 
     def _act(self) -> float:
         """Resume a job, or take a step of lanes for those that wait for it. Returns seconds to wait before the next."""
-        ready = min((job for job in self._jobs if job.ready), key=priority_of, default=None)
+        ready = most_urgent(job for job in self._jobs if job.ready)
         if ready is not None and self._beside is not None and not ready.serial:
             if len(self._running) < self.calls:
                 self._resume_beside(ready)
                 return 0.0
-            ready = min((job for job in self._jobs if job.ready and job.serial), key=priority_of, default=None)
-        waiting = min((job for job in self._jobs if job.lanes is not None), key=priority_of, default=None)
+            ready = most_urgent(job for job in self._jobs if job.ready and job.serial)
+        waiting = most_urgent(job for job in self._jobs if job.lanes is not None)
         if waiting is None:
             if ready is None:
                 return IDLE_SECONDS
@@ -208,8 +208,8 @@ class Engine:
         job.announce_end()
 
 
-def priority_of(job: Job) -> tuple[int, float]:
-    return job.priority
+def most_urgent(jobs: Iterable[Job]) -> Job | None:
+    return min(jobs, key=lambda job: job.priority, default=None)
 
 
 def calls_at_a_time(wanted: int | None, cpu_threads: int) -> int:

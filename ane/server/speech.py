@@ -68,6 +68,12 @@ class Catalogue:
         self.models: dict[str, Model] = {name: open_model(bundle=name) for name in settings.models}
         self._voices: dict[str, list[str]] = {}
 
+    def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
+        """What a client asks for. Raises UserError for a name of nothing here, or a faulty lexicon."""
+        name = self.model(fields.model)
+        return ServedRequest(name, self.voice(name, fields.voice_name), text, fields.speed, fields.seed, fields.preset,
+                             read_client_lexicon(fields), fields.word_times, self.cast(name, fields.cast))
+
     def model(self, name: str) -> str:
         """The model that a client's name means. Raises RefusedError for a name of none."""
         if name in OPENAI_MODELS and name not in self.models:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any, TypeVar
 
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request
 
 from ane.server.engine import Engine, calls_at_a_time
@@ -41,9 +41,6 @@ class Metrics:
                                      buckets=BUCKETS, registry=self.registry)
         self.sound = Counter("ane_sound_seconds", "Seconds of sound", ["model"], registry=self.registry)
         self.characters = Counter("ane_characters", "Characters of the texts", ["model"], registry=self.registry)
-
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
 
 
 class Service:

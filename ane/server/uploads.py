@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,8 +36,8 @@ MIN_CONSENT = 20        # characters of a statement of consent
 Recording = Annotated[UploadFile, File(description="a recording in any format that FFmpeg reads")]
 ModelName = Annotated[str, Form(max_length=200, description="a name of /v1/models, or OpenAI's whisper-1")]
 Prompt = Annotated[str, Form(max_length=2000, description="text that comes before, in its spelling and style")]
-Form_ = Literal["json", "text", "srt", "verbose_json", "vtt"]
-TextFormat = Annotated[Form_, Form(description="of the text")]
+TranscriptForm = Literal["json", "text", "srt", "verbose_json", "vtt"]
+TextFormat = Annotated[TranscriptForm, Form(description="of the text")]
 Temperature = Annotated[float, Form(ge=0, le=1, allow_inf_nan=False,
                                     description="0: the most probable words, and more where that fails")]
 
@@ -47,25 +48,33 @@ def upload_routes(service: Service) -> APIRouter:
     transcribing, adding = asyncio.Semaphore(TRANSCRIPTIONS), asyncio.Semaphore(NEW_VOICES)
     limits = service.settings.limits
 
-    async def transcribe(file: UploadFile, model: str, options: TranscriptionOptions) -> Transcript:
+    async def transcribe(request: Request, file: UploadFile, model: str, form: TranscriptForm, temperature: float,
+                         options: TranscriptionOptions) -> Response:
+        """A temperature of 0 means those of Whisper, as OpenAI's API does."""
         name = service.catalogue.transcriber(model)
-        async with transcribing:
-            audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
+        if temperature:
+            options = replace(options, temperatures=(temperature,))
 
-            def work(job: Job) -> Iterator[Waits]:
-                with service.models.using(name) as served:
-                    job.serial = True           # recordings share the decoder of a window
-                    yield None
-                    windows = served.speaker.transcribing(audio, rate, options)
-                    while True:
-                        try:
-                            next(windows)
-                        except StopIteration as end:
-                            job.put(end.value)
-                            return
+        async def transcript() -> Transcript:
+            async with transcribing:
+                audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
+
+                def work(job: Job) -> Iterator[Waits]:
+                    with service.models.using(name) as served:
+                        job.serial = True           # recordings share the decoder of a window
                         yield None
+                        windows = served.speaker.transcribing(audio, rate, options)
+                        while True:
+                            try:
+                                next(windows)
+                            except StopIteration as end:
+                                job.put(end.value)
+                                return
+                            yield None
 
-            return await service.run(options.task, work)
+                return await service.run(options.task, work)
+
+        return transcript_response(await while_connected(transcript(), request), options.task, form)
 
     async def store_voice(file: UploadFile, model: str, name: str, consent: str) -> list[str]:
         async with adding:
@@ -81,19 +90,16 @@ def upload_routes(service: Service) -> APIRouter:
                 alias="timestamp_granularities[]", description="word: state when each word is heard")] = [],  # noqa: B006 (FastAPI copies it)
     ) -> Response:
         """Write down what is said in a recording."""
-        options = TranscriptionOptions(language or None, "transcribe", prompt=prompt,
-                                       word_times="word" in granularities, **at_temperature(temperature))
-        transcript = await while_connected(transcribe(file, model, options), request)
-        return transcript_response(transcript, options.task, response_format)
+        return await transcribe(request, file, model, response_format, temperature, TranscriptionOptions(
+            language or None, "transcribe", prompt=prompt, word_times="word" in granularities))
 
     @router.post("/translations", response_class=Response)
     async def translations(
             request: Request, file: Recording, model: ModelName, prompt: Prompt = "",
             response_format: TextFormat = "json", temperature: Temperature = 0.0) -> Response:
         """Translate what is said in a recording to English."""
-        options = TranscriptionOptions(None, "translate", prompt=prompt, **at_temperature(temperature))
-        transcript = await while_connected(transcribe(file, model, options), request)
-        return transcript_response(transcript, options.task, response_format)
+        return await transcribe(request, file, model, response_format, temperature, TranscriptionOptions(
+            None, "translate", prompt=prompt))
 
     @router.post("/voices", status_code=201)
     async def add_voice(request: Request, name: Annotated[str, Form(max_length=100, description="of the new voice")],
@@ -114,11 +120,6 @@ def upload_routes(service: Service) -> APIRouter:
         return NewVoice(id=name, name=name, created_at=round(time.time()), notes=notes)
 
     return router
-
-
-def at_temperature(temperature: float) -> dict[str, Any]:
-    """Whisper's own temperatures for 0, as of OpenAI; else that one alone."""
-    return {"temperatures": (temperature,)} if temperature else {}
 
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
@@ -177,7 +178,7 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
     return np.frombuffer(samples, np.float32), answer["rate"]
 
 
-def transcript_response(transcript: Transcript, task: str, form: Form_) -> Response:
+def transcript_response(transcript: Transcript, task: str, form: TranscriptForm) -> Response:
     if form in ("srt", "vtt"):
         return PlainTextResponse(as_srt(transcript) if form == "srt" else as_vtt(transcript))
     text = transcript.text.strip()

@@ -15,7 +15,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.speech import ServedRequest, read_client_lexicon, words_event
+from ane.server.speech import words_event
 from ane.server.speech_service import Service, Utterance, while_watching
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
@@ -36,11 +36,7 @@ def websocket_routes(service: Service) -> APIRouter:
         utterance = None
         try:
             start = await receive(socket, StreamStart, service.settings.limits.idle)
-            name = service.catalogue.model(start.model)
-            utterance = service.speak(ServedRequest(
-                name, service.catalogue.voice(name, start.voice_name), "", start.speed, start.seed, start.preset,
-                read_client_lexicon(start), start.word_times, service.catalogue.cast(name, start.cast)),
-                "stream")
+            utterance = service.speak(service.catalogue.request(start), "stream")
             await converse(socket, service, utterance, start.response_format)
             await socket.close()
         except WebSocketDisconnect:
@@ -56,13 +52,14 @@ def websocket_routes(service: Service) -> APIRouter:
 
 async def converse(socket: WebSocket, service: Service, utterance: Utterance, form: str) -> None:
     """Pass texts on while sound is sent. Raises the error of whichever fails first."""
-    received: list[int] = [0]
+    received = 0
 
     async def read_texts() -> None:
         """Ends with an error when the client sends what it must not, or leaves."""
+        nonlocal received
         while (message := await receive(socket, StreamText, service.settings.limits.seconds)).type == "text":
-            received[0] += service.check_text(message.text, utterance.request.lexicon)
-            service.check_stream(received[0])
+            received += service.check_text(message.text, utterance.request.lexicon)
+            service.check_stream(received)
             utterance.send_text(message.text)
         utterance.send_text(None)
         left = await socket.receive()
@@ -79,7 +76,7 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
             await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
         if encoder is not None:
             await send_within(socket, await asyncio.to_thread(encoder.finish), service)
-        await send_within(socket, {"type": "done", **utterance.ending(received[0])}, service)
+        await send_within(socket, {"type": "done", **utterance.ending(received)}, service)
 
     await while_watching(send_sound(), read_texts())
 
