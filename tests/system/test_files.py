@@ -5,8 +5,6 @@ import json
 import math
 import os
 import stat
-import subprocess
-import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -19,15 +17,6 @@ from platformdirs.unix import Unix
 from ane.system import files, paths
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, read_json, replacing, write_json
-
-
-def test_json_is_indented_in_a_file_that_outlasts_a_power_cut(tmp_path, monkeypatch):
-    flushed = []
-    monkeypatch.setattr(files.os, "fsync", flushed.append)
-    write_json(tmp_path / "report.json", {"a": {"b": [math.inf, (-math.inf, 1.0)]}, "c": math.nan})
-    assert (tmp_path / "report.json").read_text().startswith('{\n "a": {\n  "b": [\n   null,')
-    assert read_json(tmp_path / "report.json") == {"a": {"b": [None, [None, 1.0]]}, "c": None}
-    assert len(flushed) == 2, "the file and its folder"
 
 
 @pytest.fixture
@@ -140,19 +129,16 @@ def test_names_that_no_file_can_have_are_refused_in_one_line(tmp_path, name):
         str(caught.value).encode("utf-8")
 
 
-def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path):
-    code = ("import os, sys\n"
-            "from pathlib import Path\n"
-            "from ane.system.errors import UserError\n"
-            "from ane.system.files import check_output_file, read_json, write_json\n"
-            "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
-            "for refuse in (check_output_file, read_json, lambda path: write_json(path, 1)):\n"
-            "    try: refuse(Path('folder/x.json'))\n"
-            "    except UserError as error: print(error)\n")
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-                            check=False)
-    assert result.stderr == ""
-    assert result.stdout.count("No such file or directory") == 3
+def test_a_deleted_working_directory_is_refused_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    paths.check_working_directory()
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UserError, match="working directory"):
+        paths.check_working_directory()
+    for refuse in (check_output_file, read_json, lambda path: write_json(path, 1)):
+        with pytest.raises(UserError, match=r"^.*No such file or directory.*$"):
+            refuse(Path("folder/x.json"))
 
 
 @pytest.mark.parametrize(("name", "message"), [("folder", "is a directory"), ("file/x", "is not a folder")])
@@ -178,10 +164,14 @@ def test_a_file_that_is_missing_is_looked_for_under_similar_names(tmp_path):
 
 # JSON
 
-def test_json_is_written_and_read_back(tmp_path):
-    value = {"name": "Zoë \udc80", "values": [1, 0.1, None, (True, "x")], "nested": {"a": []}}
-    write_json(tmp_path / "new" / "x.json", value)
-    assert read_json(tmp_path / "new" / "x.json") == value | {"values": [1, 0.1, None, [True, "x"]]}
+def test_json_is_indented_in_a_file_that_outlasts_a_power_cut(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(files.os, "fsync", flushed.append)
+    path = tmp_path / "new" / "x.json"
+    write_json(path, {"name": "Zoë \udc80", "values": [1, None, (True, "x")], "b": {"c": [math.inf, (-math.inf, 0.1)]}})
+    assert path.read_text().endswith('"b": {\n  "c": [\n   null,\n   [\n    null,\n    0.1\n   ]\n  ]\n }\n}\n')
+    assert read_json(path) == {"name": "Zoë \udc80", "values": [1, None, [True, "x"]], "b": {"c": [None, [None, 0.1]]}}
+    assert len(flushed) == 2, "the file and its folder"
 
 
 def test_a_dash_is_standard_output_in_one_line(tmp_path, monkeypatch, capsys):
@@ -283,12 +273,3 @@ def test_a_user_without_a_home_is_told_to_set_one(monkeypatch):
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     with pytest.raises(UserError, match="set ANE_HOME"):
         paths.cache_dir()
-
-
-def test_a_deleted_working_directory_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    paths.check_working_directory()
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(UserError, match="working directory"):
-        paths.check_working_directory()

@@ -98,17 +98,12 @@ def test_a_second_signal_while_the_first_is_reported_ends_the_program_silently()
     assert one.returncode == -signal.SIGTERM
 
 
-def test_the_status_is_that_of_the_signal_when_the_message_cannot_be_written():
-    with open(os.devnull) as unwritable, run("signal.raise_signal(signal.SIGTERM)", stderr=unwritable) as one:
-        pass
-    assert one.returncode == 143
-
-
-def test_the_status_is_that_of_the_signal_after_exec(tmp_path):
+def test_the_status_is_that_of_the_signal_after_exec_and_when_the_message_cannot_be_written(tmp_path):
     """`python -m` ends as SIGINT would after a KeyboardInterrupt that passed through exec, whatever the status."""
     (tmp_path / "stopped.py").write_text(program("exec('signal.raise_signal(signal.SIGTERM)')"))
-    ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, stderr=subprocess.PIPE, check=False,
-                           env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))})
+    with open(os.devnull) as unwritable:
+        ended = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, stderr=unwritable, check=False,
+                               env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))})
     assert ended.returncode == 143
 
 
@@ -212,7 +207,7 @@ def test_threads_neither_receive_nor_defer_signals():
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("call", [1, 2, 3, 6, "last"])
+@pytest.mark.parametrize("call", [1, 3, "last"])
 @pytest.mark.parametrize("suffix", ["wav", "flac", "mp3", "ogg"])
 def test_a_stop_while_sound_is_written_is_not_lost(tmp_path, monkeypatch, suffix, call):
     """libsndfile writes through a callback, whose exceptions are printed and discarded."""

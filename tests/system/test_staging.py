@@ -20,11 +20,11 @@ from ane.system.staging import leftovers
 WRITE = """
 import os, signal, sys
 from ane.system import files
-from ane.system.files import replacing
-with replacing({path!r}, directory={directory}) as target:
+with files.replacing(files.Path({path!r}), directory={directory}) as target:
     (target / "weights" if {directory} else target).write_text("half")
     {then}
 """
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def write_in_process(path: Path, then: str, directory: bool = False) -> subprocess.Popen:
@@ -32,8 +32,8 @@ def write_in_process(path: Path, then: str, directory: bool = False) -> subproce
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def kill_in_process(path: Path, directory: bool = False, then: str = "") -> None:
-    with write_in_process(path, f"{then}; os.kill(os.getpid(), signal.SIGKILL)".lstrip("; "), directory) as process:
+def kill_in_process(path: Path, directory: bool = False, then: str = KILL) -> None:
+    with write_in_process(path, then, directory) as process:
         pass
     assert process.returncode == -9
 
@@ -49,10 +49,14 @@ def test_the_next_write_removes_what_a_killed_one_left(tmp_path, directory):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_leftovers_are_found_in_folders_within_folders(tmp_path):
-    kill_in_process(tmp_path / "a" / "b" / "file")
+def test_leftovers_are_found_in_folders_within_folders_and_those_of_other_files_stay(tmp_path):
+    folder = tmp_path / "a" / "b"
+    kill_in_process(folder / "file")
     [left] = leftovers(tmp_path)
-    assert left.parent == tmp_path / "a" / "b"
+    assert left.parent == folder
+    with replacing(folder / "other") as target:
+        target.write_text("whole")
+    assert leftovers(tmp_path) == [left]
     assert leftovers(tmp_path / "missing") == []
 
 
@@ -70,72 +74,45 @@ def test_what_a_live_process_writes_is_neither_listed_nor_removed(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_leftovers_of_other_files_stay(tmp_path):
-    kill_in_process(tmp_path / "other")
-    with replacing(tmp_path / "file") as target:
-        target.write_text("whole")
-    assert len(leftovers(tmp_path)) == 1
-
-
-def test_a_folder_without_a_lock_is_a_leftover_after_a_day(tmp_path):
-    young, old = (tmp_path / f".file.{digit * 16}.partial" for digit in "ab")
-    young.mkdir()
-    old.mkdir()
-    os.utime(old, (time.time() - 25 * 3600,) * 2)
+def test_a_folder_without_a_lock_is_a_leftover_after_a_day_and_similar_names_are_none(tmp_path):
+    young, old, *others = (tmp_path / name for name in (
+        f".file.{'a' * 16}.partial", f".file.{'b' * 16}.partial", ".file.partial", f"file.{'a' * 16}.partial",
+        f".file.{'a' * 16}.partial.txt"))
+    for folder in (young, old, *others):
+        folder.mkdir()
+    for folder in (old, *others):
+        os.utime(folder, (time.time() - 25 * 3600,) * 2)
     assert leftovers(tmp_path) == [old]
 
 
-def test_folders_with_similar_names_are_nobodys_leftovers(tmp_path):
-    for name in (".file.partial", "file.aaaaaaaaaaaaaaaa.partial", ".file.aaaaaaaaaaaaaaaa.partial.txt"):
-        (tmp_path / name).mkdir()
-        os.utime(tmp_path / name, (0, 0))
-    assert leftovers(tmp_path) == []
-
-
-def killed_in_exchange(path: Path) -> Path:
-    """Kill a process after it has moved the old directory away; the old directory in its staging folder."""
+def test_the_only_copy_of_a_directory_is_no_leftover_and_comes_back_with_the_next_write(tmp_path):
+    path = tmp_path / "bundle"
     path.mkdir()
     (path / "weights").write_text("old")
-    rename = ("rename = os.replace; files.os.replace = "
-              "lambda *names: (rename(*names), os.kill(os.getpid(), signal.SIGKILL))")
-    with write_in_process(path, rename, directory=True) as process:
-        pass
-    assert process.returncode == -9
+    # killed after it has moved the old directory away
+    kill_in_process(path, directory=True, then=f"rename = os.replace; files.os.replace = lambda *names: "
+                                               f"(rename(*names), {KILL})")
     assert not path.exists()
-    return next(found for found in path.parent.rglob("weights") if found.read_text() == "old").parent
-
-
-def test_the_only_copy_of_a_directory_is_not_a_leftover(tmp_path):
-    kept = killed_in_exchange(tmp_path / "bundle")
     assert leftovers(tmp_path) == []
-    assert (kept / "weights").read_text() == "old"
-
-
-def test_a_directory_lost_in_an_exchange_comes_back_with_the_next_write(tmp_path):
-    path = tmp_path / "bundle"
-    killed_in_exchange(path)
     with pytest.raises(ValueError, match="half"), replacing(path, directory=True):
         raise ValueError("half")
     assert (path / "weights").read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_of_another_user_is_nobodys_leftover(tmp_path, monkeypatch):
-    def refuse(path, *flags):
-        raise PermissionError(13, "Permission denied", path)
-
-    kill_in_process(tmp_path / "file")
-    monkeypatch.setattr(staging.os, "open", refuse)
-    assert leftovers(tmp_path) == []
-
-
-def test_a_file_system_without_locks_has_no_leftovers(tmp_path, monkeypatch):
+def test_nothing_is_a_leftover_where_there_are_no_locks_or_in_a_folder_of_another_user(tmp_path, monkeypatch):
     import fcntl
 
     def fail(*_):
         raise OSError(37, "No locks available")
 
+    def refuse(path, *flags):
+        raise PermissionError(13, "Permission denied", path)
+
     kill_in_process(tmp_path / "file")
+    with monkeypatch.context() as changed:
+        changed.setattr(staging.os, "open", refuse)
+        assert leftovers(tmp_path) == []
     monkeypatch.setattr(fcntl, "flock", fail)
     assert leftovers(tmp_path) == []
     with replacing(tmp_path / "other") as target:

@@ -53,23 +53,20 @@ def test_a_processor_is_named_as_its_maker_does_or_else_by_its_architecture(monk
     assert names == ["Some CPU @ 2 GHz", "aarch64"]
 
 
-def test_a_mac_is_asked_for_its_chip_and_build(monkeypatch):
-    answers = {"machdep.cpu.brand_string": "Apple M2\n", "-buildVersion": "24D60\n"}
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), "arm64"))
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: SimpleNamespace(stdout=answers[command[-1]]))
-    assert (machine.processor_name(), machine.system_version()) == ("Apple M2", "macOS 15.3 (24D60)")
-
-
-def test_a_mac_that_gives_no_answer_has_its_architecture_for_a_name(monkeypatch):
-    def fail(*_, **__):
-        raise FileNotFoundError
+@pytest.mark.parametrize(("answers", "expected"), [
+    ({"machdep.cpu.brand_string": "Apple M2\n", "-buildVersion": "24D60\n"}, ("Apple M2", "macOS 15.3 (24D60)")),
+    ({}, ("arm64", "macOS 15.3"))])
+def test_a_mac_is_asked_for_its_chip_and_build_or_else_named_by_its_architecture(monkeypatch, answers, expected):
+    def answer(command, **_):
+        if command[-1] not in answers:
+            raise FileNotFoundError
+        return SimpleNamespace(stdout=answers[command[-1]])
 
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), "arm64"))
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    monkeypatch.setattr(subprocess, "run", fail)
-    assert (machine.processor_name(), machine.system_version()) == ("arm64", "macOS 15.3")
+    monkeypatch.setattr(subprocess, "run", answer)
+    assert (machine.processor_name(), machine.system_version()) == expected
 
 
 def test_a_checkout_that_is_not_installed_says_so(monkeypatch):
@@ -129,7 +126,7 @@ def test_a_stage_within_a_stage_interrupts_it():
     assert list(timeline.seconds_by_phase()) == ["vocode", "decode"]
 
 
-def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
+def test_computing_an_item_is_work_of_its_stage_and_what_is_done_with_it_is_not():
     timeline = Timeline(clock())
 
     def items() -> Iterator[int]:
@@ -137,31 +134,17 @@ def test_computing_an_item_is_work_of_its_stage_and_an_error_passes_through():
         raise ValueError("gone")
 
     with pytest.raises(ValueError, match="gone"):
-        list(timeline.record_each("decode", items()))
-    assert timeline.seconds_by_phase() == {"decode": 2}
+        [(timeline.now(), timeline.now()) for _ in timeline.record_each("decode", items())]
+    assert timeline.seconds_by_phase() == {"decode": 2}        # the item and the error
 
 
-def test_what_is_done_with_an_item_is_not_work_of_the_stage_that_computed_it():
+def test_the_text_is_ready_at_the_start_unless_it_is_marked_later_and_the_first_sound_is_marked_once():
     timeline = Timeline(clock())
-    for _ in timeline.record_each("decode", iter("ab")):
-        timeline.now()
-        timeline.now()
-    assert timeline.seconds_by_phase() == {"decode": 3}        # two items and the end
-
-
-def test_the_text_is_ready_at_the_start_unless_it_is_marked_later():
-    timeline = Timeline(clock())
-    assert timeline.text_ready == 0
+    assert (timeline.text_ready, timeline.first_audio) == (0, None)
     timeline.mark_text_ready()
-    assert timeline.text_ready == 1
-
-
-def test_the_first_sound_is_marked_once():
-    timeline = Timeline(clock())
-    assert timeline.first_audio is None
     timeline.mark_first_audio()
     timeline.mark_first_audio()
-    assert timeline.first_audio == 1
+    assert (timeline.text_ready, timeline.first_audio) == (1, 2)
 
 
 def test_a_source_is_closed_however_the_block_ends():
