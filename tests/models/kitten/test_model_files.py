@@ -1,5 +1,6 @@
 """Folders, bundles and foreign files: each fault is one clear line."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ane.bundles.bundle import Bundle
 from ane.bundles.hub import Snapshot
 from ane.bundles.manifest import bundle_family
 from ane.models.kitten import family
@@ -48,30 +48,29 @@ def test_a_wrong_config(folder: Path, values: dict[str, Any], message: str) -> N
     refused(folder, message)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04damaged", b"\x93NUMPY", b"[]"])
-def test_damaged_voices(folder: Path, content: bytes) -> None:
-    (folder / "voices.npz").write_bytes(content)
-    refused(folder, "voices.npz cannot be read as voices")
+def archive(**tables: np.ndarray) -> bytes:
+    np.savez(content := io.BytesIO(), **tables)
+    return content.getvalue()
 
 
-def test_truncated_voices(folder: Path) -> None:
-    content = (folder / "voices.npz").read_bytes()
-    (folder / "voices.npz").write_bytes(content[:len(content) // 2])
-    refused(folder, "voices.npz cannot be read as voices")
-    flipped = bytearray(content)
-    flipped[200:300] = bytes(100)
-    (folder / "voices.npz").write_bytes(flipped)
-    refused(folder, "voices.npz")
+def style(table: np.ndarray) -> bytes:
+    return archive(**{"expr-voice-2-f": table})
 
 
-@pytest.mark.parametrize(("table", "message"), [
-    (np.zeros((4, 255), np.float32), r"must be rows of 256 floats, not float32 \(4, 255\)"),
-    (np.zeros((0, 256), np.float32), "must be rows"), (np.zeros((4, 256), np.int64), "must be rows"),
-    (np.full((4, 256), np.nan, np.float32), "has NaN or infinite values"),
-    (np.array([{}] * 256, object), "cannot be read as voices"),
+@pytest.mark.parametrize(("change", "message"), [
+    *((lambda _, damaged=damaged: damaged, "voices.npz cannot be read as voices") for damaged in (
+        b"", b"PK\x03\x04damaged", b"\x93NUMPY", b"[]", style(np.array([{}] * 256, object)))),
+    (lambda content: content[:len(content) // 2], "voices.npz cannot be read as voices"),
+    (lambda content: content[:200] + bytes(100) + content[300:], "voices.npz"),
+    (lambda _: archive(), "has no voices"),
+    (lambda _: style(np.zeros((4, 255), np.float32)), r"must be rows of 256 floats, not float32 \(4, 255\)"),
+    (lambda _: style(np.zeros((0, 256), np.float32)), "must be rows"),
+    (lambda _: style(np.zeros((4, 256), np.int64)), "must be rows"),
+    (lambda _: style(np.full((4, 256), np.nan, np.float32)), "has NaN or infinite values"),
 ])
-def test_tables_that_are_no_styles(folder: Path, table: np.ndarray, message: str) -> None:
-    np.savez(folder / "voices.npz", **{"expr-voice-2-f": table})
+def test_voices_that_are_damaged_or_no_styles_are_refused(folder: Path, change: Any, message: str) -> None:
+    path = folder / "voices.npz"
+    path.write_bytes(change(path.read_bytes()))
     refused(folder, message)
 
 
@@ -81,25 +80,14 @@ def test_a_small_file_that_states_much_memory(folder: Path, monkeypatch: pytest.
     refused(folder, "it states more than 1 MB")
 
 
-def test_no_voices(folder: Path) -> None:
-    np.savez(folder / "voices.npz")
-    refused(folder, "has no voices")
-
-
-def test_a_damaged_graph(folder: Path) -> None:
+def test_a_graph_that_is_damaged_or_of_another_model_is_refused(folder: Path) -> None:
     (folder / "model.onnx").write_bytes(b"no graph")
     refused(folder, "ONNX Runtime cannot load .*model.onnx: .*; download the model again")
-
-
-def test_a_foreign_graph(folder: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "foreign", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     onnx.save(model, folder / "model.onnx")
     refused(folder, "is not a KittenTTS graph: its inputs are x, not input_ids, style, speed")
-
-
-def test_a_graph_with_another_type_of_input(folder: Path) -> None:
     model = kitten_graph(8, 0)
     model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 128
     model.graph.initializer[1].CopyFrom(onnx.numpy_helper.from_array(np.zeros((128, 8), np.float32), "styling"))
@@ -107,20 +95,14 @@ def test_a_graph_with_another_type_of_input(folder: Path) -> None:
     refused(folder, r"its input style is tensor\(float\) \(1, 128\)")
 
 
-def test_a_graph_that_returns_nan_names_the_chunk(folder: Path) -> None:
+@pytest.mark.parametrize(("embedding", "message"), [
+    (np.full((178, 8), np.nan, np.float32), r"chunk 1 of 1, 'Say you\.': the graph returns NaN"),
+    (np.zeros((50, 8), np.float32), r"chunk 1 of 1, 'Say you\.': ONNX Runtime cannot run .*model\.onnx: ")])
+def test_a_graph_that_fails_or_returns_nan_names_the_chunk(folder: Path, embedding: np.ndarray, message: str) -> None:
     model = kitten_graph(8, 0)
-    embedding = np.full((178, 8), np.nan, np.float32)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(embedding, "embedding"))
     onnx.save(model, folder / "model.onnx")
-    with pytest.raises(UserError, match=r"chunk 1 of 1, 'Hello\.': the graph returns NaN"):
-        kitten_speaker(folder).speak("Hello.")
-
-
-def test_a_graph_that_fails_names_the_chunk(folder: Path) -> None:
-    model = kitten_graph(8, 0)
-    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.zeros((50, 8), np.float32), "embedding"))
-    onnx.save(model, folder / "model.onnx")
-    with pytest.raises(UserError, match=r"chunk 1 of 1, 'Say you\.': ONNX Runtime cannot run .*model\.onnx: "):
+    with pytest.raises(UserError, match=message):
         kitten_speaker(folder).speak("Say you.")
 
 
@@ -138,7 +120,7 @@ def test_a_repository_is_downloaded_at_the_commit_of_its_config(folder: Path, mo
                         (repository, ("config.json", "model.onnx", "voices.npz"), "1" * 40)]
 
 
-def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
     destination = tmp_path / "bundles" / "kitty"
     written = read_model_files(folder).write_bundle(destination, licence="apache-2.0",
                                   source={"repository": "a/b"})
@@ -150,6 +132,8 @@ def test_a_bundle_speaks_as_its_folder(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(*speech)
     assert is_kitten_folder(folder)
     assert not is_kitten_folder(tmp_path)
+    with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
+        FAMILY.open_bundle(random_bundle)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.onnx", "voices.npz"])
@@ -160,11 +144,3 @@ def test_a_bundle_with_a_changed_file_is_refused(folder: Path, tmp_path: Path, f
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     refused(tmp_path / "kitty", f"{file} has SHA-256")
-
-
-def test_other_commands_say_that_it_is_a_bundle_of_kitten(folder: Path, tmp_path: Path, random_bundle: Path) -> None:
-    read_model_files(folder).write_bundle(tmp_path / "kitty")
-    with pytest.raises(UserError, match="is a bundle of KittenTTS, which this command or function cannot use"):
-        Bundle(tmp_path / "kitty")
-    with pytest.raises(UserError, match="is a bundle of tortoise, not of KittenTTS"):
-        FAMILY.open_bundle(random_bundle)

@@ -64,12 +64,6 @@ def test_the_sound_is_that_of_the_published_runner(folder: Path, text: str, voic
     assert speech.facts["voice"] == (voice or "af_heart")
 
 
-def test_the_style_of_n_phonemes_is_row_n_minus_one_or_the_last(folder: Path) -> None:
-    own = speaker(folder)
-    rows = [own.chunks(own.request(text), Run())[0].style_row for text in ("Hello.", TEXT)]
-    assert rows == [len(phonemes_of("Hello.")) - 1, 15]
-
-
 def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path) -> None:
     tables = dict(np.load(folder / "voices-v1.0.bin"))
     np.savez(tmp_path / "voices.npz", **tables, bm_fable=tables["af_heart"])
@@ -180,14 +174,10 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(folder: Path, tmp_path: Pa
     assert main(["read", str(book), "-o", str(tmp_path / "book.wav"), "--bundle", "kokoro", "-v", "af_bella"]) == 0
 
 
-def damaged(folder: Path, file: str, content: bytes) -> None:
-    (folder / file).write_bytes(content)
-
-
 @pytest.mark.parametrize(("fault", "message"), [
     (lambda folder: (folder / "voices-v1.0.bin").unlink(), "there are no voices beside"),
-    (lambda folder: damaged(folder, "voices-v1.0.bin", b"damaged"), "cannot be read as voices"),
-    (lambda folder: damaged(folder, "model.onnx", b"damaged"), "cannot load .*model.onnx"),
+    (lambda folder: (folder / "voices-v1.0.bin").write_bytes(b"damaged"), "cannot be read as voices"),
+    (lambda folder: (folder / "model.onnx").write_bytes(b"damaged"), "cannot load .*model.onnx"),
     (lambda folder: (folder / "model.onnx").unlink(), "has no .onnx file"),
     (lambda folder: (folder / "a.onnx").write_bytes((folder / "model.onnx").rename(folder / "b.onnx").read_bytes()),
      "has the graphs a.onnx, b.onnx: name one of these files"),
