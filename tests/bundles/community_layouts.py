@@ -57,10 +57,6 @@ def with_old_buffers(entries: dict) -> dict:
             "gpt.h.0.attn.masked_bias": torch.tensor(-1e4), "gpt.wte.weight": torch.zeros(3, 4)}
 
 
-def halved(files: Files) -> Files:
-    return {**files, GPT: {key: value.half() for key, value in files[GPT].items()}}
-
-
 def with_more_tokens(files: Files) -> Files:
     """The vocabulary of the German fine-tunes: 44 rows more, at the end; start and stop as before."""
     grown = {key: torch.cat((files[GPT][key], torch.ones(44, *files[GPT][key].shape[1:])))
@@ -184,8 +180,7 @@ def write_univnet_folder(folder: Path, files: Files) -> Path:
 
 
 LAYOUTS = {
-    "a fine-tuned decoder": alone("8301_gpt.pth"), "its running average": alone("8301_gpt_ema.pth"),
-    "in half precision": CommunityFile(alone("autoregressive_half.pth").write, halved),
+    "a fine-tuned decoder": alone("8301_gpt_ema.pth"),
     "of old transformers": alone("old.pth", with_old_buffers), "from DataParallel": alone("parallel.pth", in_parallel),
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),

@@ -189,13 +189,6 @@ def test_an_entry_other_than_a_float_tensor_is_refused(directory, value, edit):
     assert "clvp2.pth: text_emb.weight" in refusal(directory)
 
 
-def test_the_error_for_a_checkpoint_of_another_size_mentions_config_json(directory):
-    (directory / "config.json").unlink()
-    message = refusal(directory)
-    assert "autoregressive.pth" in message
-    assert "config.json" in message
-
-
 @pytest.mark.parametrize(("more", "message"), [(-1, "beyond the network"), (1, "fewer layers")])
 def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message, edit_json):
     layers = CheckpointDirectory(directory).config("autoregressive").layers + more
@@ -203,6 +196,8 @@ def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, me
     refused = refusal(directory)
     assert "autoregressive.pth" in refused
     assert message in refused
+    (directory / "config.json").unlink()
+    assert "config.json" in refusal(directory), "what states the sizes"
 
 
 # Configs
@@ -227,7 +222,6 @@ def test_without_a_config_the_sizes_are_official(directory):
     ({"autoregressive.pth": {"layer": 3}}, "unknown constructor argument 'layer'; do you mean layers"),
     ({"autoregressive.pth": {"layers": "3"}}, "layers must be like 30, not '3'"),
     ({"autoregressive.pth": {"layers": True}}, "layers must be like"),
-    ({"autoregressive.pth": {"layers": 0}}, "layers must be like"),
     ({"autoregressive.pth": {"heads": 5, "model_dim": 32}}, "model_dim 32 cannot be split among 5 heads"),
     ({"autoregressive.pth": {"types": 2}}, "types=2 is not supported, only"),
     ({"autoregressive.pth": 3}, "must map"),
@@ -235,8 +229,6 @@ def test_without_a_config_the_sizes_are_official(directory):
     ({"hifidecoder.pth": {"upsample_factors": 8}}, "upsample_factors must be like"),
     ({"hifidecoder.pth": {"resblock_type": "2"}}, "is not supported, only"),
     ({"hifidecoder.pth": {"upsample_factors": [8, 8, 2]}}, "hifidecoder.pth"),
-    ({"diffusion_decoder.pth": {"prediction": "eps"}}, "prediction 'eps' is none of epsilon, v, x0"),
-    ({"autoregressive.pth": {"start_mel_token": 9999}}, "start_mel_token 9999 is beyond the decoder's table"),
 ])
 def test_a_config_with_other_arguments_than_upstreams_is_refused(directory, config, message):
     stated = read_constructor_arguments(directory / "config.json")

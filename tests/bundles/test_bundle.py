@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 from ane.backends.packaged.pools import pack_columns
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle
-from ane.bundles.entries import assemble
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
@@ -228,12 +227,6 @@ def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
 def test_an_int8_tensor_is_multiplied_by_its_scale_and_a_scale_alone_is_a_tensor():
     tensors = {"a": torch.tensor([2, -3], dtype=torch.int8), "a.scale": torch.tensor([0.5]), "b.scale": torch.ones(1)}
     assert {key: tensor.tolist() for key, tensor in expanded(tensors).items()} == {"a": [1.0, -1.5], "b.scale": [1.0]}
-
-
-def test_a_tensor_keeps_its_type_unless_it_has_64_bits():
-    types = {kind: assemble(("a",), {"a": torch.zeros(2, dtype=kind)}).dtype
-             for kind in (torch.float64, torch.float16, torch.int64)}
-    assert types == {torch.float64: torch.float32, torch.float16: torch.float16, torch.int64: torch.int64}
 
 
 def test_a_bundle_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

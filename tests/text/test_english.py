@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ane.text import Tokenizer, normalise_english
 from ane.text.lexicon import HTML_ELEMENTS
-from ane.text.unicode_to_ascii import KEPT, to_ascii
+from ane.text.rule import apply_rules
+from ane.text.unicode_to_ascii import KEPT, RULES
 from tests.tables import differences, rows
 
 READINGS = dict(rows(__file__, "english.tsv", "readings"))
@@ -55,7 +56,7 @@ def test_numbers_of_any_length_are_read(text):
                                   "ABC, ", "1.1.1 ", "May 1 ", "example.com ", "5 km/h "])
 def test_long_repetitive_text_takes_linear_time(unit):
     """A pattern that backtracks without bound would take hours."""
-    assert len(normalise_english(unit * (20_000 // len(unit)))) < 200_000
+    assert len(normalise_english(unit * (5_000 // len(unit)))) < 50_000
 
 
 @pytest.mark.parametrize("unit", ["9", "a"])
@@ -105,7 +106,7 @@ WITH_LETTERS = (0, 1, 2)          # the other planes are CJK as plane 2 is, unas
     *((plane, context) for plane in WITH_LETTERS for context in ("{}1", "a{}b", "α{}", "5 {} "))])
 def test_every_code_point_is_converted_and_those_of_letters_in_every_context(plane, context):
     characters = map(chr, range(plane * PLANE, (plane + 1) * PLANE))
-    assert READABLE.fullmatch(to_ascii("\n".join(map(context.format, characters))))
+    assert READABLE.fullmatch(apply_rules(RULES, "\n".join(map(context.format, characters))))
 
 
 @pytest.mark.parametrize(("written", "converted"), {
@@ -114,4 +115,4 @@ def test_every_code_point_is_converted_and_those_of_letters_in_every_context(pla
     "a\r\nb\u2028c": "a\nb\nc",
 }.items())
 def test_letters_keep_their_sound_and_symbols_their_name(written, converted):
-    assert to_ascii(written) == converted
+    assert apply_rules(RULES, written) == converted

@@ -28,11 +28,8 @@ def test_abbreviations_and_quotations_do_not_end_sentences_by_mistake(sentences)
     assert split_sentences(" ".join(sentences), desired=1, maximum=80) == sentences
 
 
-def test_short_text_is_one_chunk():
-    assert split_sentences("Hello there. How are you?\nFine.") == ["Hello there. How are you? Fine."]
-
-
 def test_sentences_are_packed_towards_the_desired_length():
+    assert split_sentences("Hello there. How are you?\nFine.") == ["Hello there. How are you? Fine."]
     chunks = split_sentences(" ".join([FOX] * 20), desired=100, maximum=140)
     assert chunks == [f"{FOX} {FOX}"] * 10
 
@@ -182,32 +179,23 @@ def test_the_default_lengths_are_upstreams():
 # --- split -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bar_is_a_break():
+def test_a_bar_is_a_break_and_parts_between_bars_are_split_if_they_are_long():
     assert split("One. Two.|Three. | Four.") == ["One. Two.", "Three.", "Four."]
-
-
-def test_parts_between_bars_are_split_if_they_are_long():
     two = f"{FOX} {FOX}"
     assert split(f"Hi there.|{two} {two}", desired=90, maximum=100) == ["Hi there.", two, two]
 
 
-def test_chunks_without_a_letter_are_dropped():
+def test_chunks_without_a_letter_or_a_spoken_sign_are_dropped_unless_there_is_no_other():
     assert split(f"{FOX}\n\n* * *\n\n{FOX}", 44, 45) == [FOX, FOX]
-
-
-@pytest.mark.parametrize("text", ["", "...", "😀 !"])
-def test_text_without_a_letter_is_returned(text):
-    assert split(text) == [text]
+    assert split("% % % %", 3, 3) == ["% %", "% %"]
+    for text in ("", "...", "😀 !"):
+        assert split(text) == [text]
 
 
 @pytest.mark.parametrize(("desired", "maximum"), [(0, 10), (-1, 10), (20, 10), (11, 10)])
 def test_impossible_lengths_are_refused(desired, maximum):
     with pytest.raises(UserError, match=f"chunks of {desired} to {maximum} characters"):
         split("Hello.", desired, maximum)
-
-
-def test_signs_that_are_spoken_are_split_too():
-    assert split("% % % %", 3, 3) == ["% %", "% %"]
 
 
 @given(texts(), st.integers(1, 60), st.integers(0, 60))

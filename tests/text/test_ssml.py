@@ -25,10 +25,7 @@ def test_pauses_divide_a_text(text, passages):
     assert read_passages(text) == passages
 
 
-FAULTY_PAUSES = rows(__file__, "ssml.tsv", "faulty pauses")
-
-
-@pytest.mark.parametrize(("text", "fault"), FAULTY_PAUSES)
+@pytest.mark.parametrize(("text", "fault"), rows(__file__, "ssml.tsv", "faulty pauses"))
 def test_markup_that_cannot_be_done_is_refused_with_its_line(text, fault):
     with pytest.raises(UserError, match=fault):
         read_passages(text)
@@ -43,9 +40,6 @@ def test_every_silence_belongs_to_a_chunk():
     passages = [Passage("", 1), Passage("a b", 2, speed=1.5), Passage("--", 3), Passage("c", 0), Passage("", 4)]
     chunks = with_deliveries(passages, lambda text: [word for word in text.split() if word.isalpha()])
     assert chunks == [("a", Delivery(1.5, before=1)), ("b", Delivery(1.5, after=5)), ("c", Delivery(after=4))]
-
-
-def test_silence_alone_is_nothing_to_say():
     with pytest.raises(NothingToSayError):
         with_deliveries([Passage("", 1)], str.split)
 
@@ -58,9 +52,6 @@ def test_breaks_and_prosody_divide_a_text():
     assert passages('A <break time="500ms"/>B<prosody rate="150%" volume="-6dB"> c</prosody>') == [
         Passage("A ", 0.5), Passage("B"), Passage(" c", speed=1.5, gain=0.501)]
     assert passages('<break strength="strong"/>A<break/><break time="1s"/>') == [Passage("", 0.8), Passage("A", 1.4)]
-
-
-def test_nested_prosody_is_multiplied():
     assert passages('<prosody rate="slow">a<prosody rate="+25%" volume="soft">b</prosody></prosody>') == [
         Passage("a", speed=0.8), Passage("b", speed=1.0, gain=0.5)]
 
@@ -75,10 +66,7 @@ def test_elements_are_read(element, words):
     assert normalise_english("".join(passage.text for passage in passages(element))) == words
 
 
-FAULTY_SSML = rows(__file__, "ssml.tsv", "faults")
-
-
-@pytest.mark.parametrize(("inside", "fault"), FAULTY_SSML)
+@pytest.mark.parametrize(("inside", "fault"), rows(__file__, "ssml.tsv", "faults"))
 def test_what_cannot_be_done_is_refused(inside, fault):
     with pytest.raises(UserError, match=fault):
         passages(inside)
