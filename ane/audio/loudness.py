@@ -18,14 +18,10 @@ LOOKAHEAD = 0.02            # seconds before and after a peak in which the limit
 
 
 class LoudnessMeter:
-    """Integrated loudness and true peak of all sound that was fed.
-
-    Args:
-        rate: samples a second.
-    """
+    """Integrated loudness and true peak of all sound that was fed."""
 
     def __init__(self, rate: int):
-        self.rate, self._hop = rate, round(0.1 * rate)
+        self._hop = round(0.1 * rate)
         self._response = k_weighting(rate)
         self._tail = np.zeros(len(self._response) - 1)          # of the convolution, to be added to what follows
         self._rest = np.zeros(0)

@@ -127,26 +127,24 @@ class MediaEncoder:
         self._stream: Any = self._container.add_stream(media.encoder, rate=OPUS_RATE if opus else rate, layout="mono")
         if media.bit_rate:
             self._stream.bit_rate = media.bit_rate
-        picture = self._add_cover(cover) if cover and media.cover and cover_size(cover) else None
         if chapters:
             self._container.set_chapters([
                 {"id": number, "start": round(chapter.start * 1000), "end": math.ceil(chapter.end * 1000),
                  "time_base": Fraction(1, 1000), "metadata": {"title": chapter.title}}
                 for number, chapter in enumerate(chapters, 1)])
-        if picture is not None:
-            self._container.start_encoding()
-            packet = av.Packet(cover.data if cover else b"")
-            packet.stream, packet.pts, packet.dts, packet.time_base = picture, 0, 0, Fraction(1, 90_000)
-            packet.is_keyframe = True
-            self._container.mux(packet)
+        if cover and media.cover and (size := cover_size(cover)):
+            self._add_cover(cover, *size)
 
-    def _add_cover(self, cover: CoverImage) -> Any:
-        width, height = cover_size(cover) or (0, 0)
+    def _add_cover(self, cover: CoverImage, width: int, height: int) -> None:
         picture = self._container.add_mux_stream("png" if cover.media_type == "image/png" else "mjpeg",
                                                  width=width, height=height)
         picture.time_base = Fraction(1, 90_000)
         picture.disposition = self._av.stream.Disposition.attached_pic
-        return picture
+        self._container.start_encoding()
+        packet = self._av.Packet(cover.data)
+        packet.stream, packet.pts, packet.dts, packet.time_base = picture, 0, 0, Fraction(1, 90_000)
+        packet.is_keyframe = True
+        self._container.mux(packet)
 
     def append(self, audio: np.ndarray) -> None:
         """Encode samples (n,) float32, clipped to [-1, 1]."""

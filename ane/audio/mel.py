@@ -3,8 +3,6 @@
 Both are computed on the CPU in float64 and rounded once, so that a clip gives the same numbers on every machine.
 """
 
-from functools import lru_cache
-
 import numpy as np
 
 CONDITIONING_RATE = 22050       # Hz; the autoregressive model's mel (upstream models/arch_util.py, TorchMelSpectrogram)
@@ -31,8 +29,7 @@ def conditioning_mel(audio: np.ndarray, mel_norms: np.ndarray) -> np.ndarray:
     Returns:
         (80, 1 + S // 256) float32.
     """
-    power = _magnitude(audio) ** 2
-    bands = _filters(CONDITIONING_RATE, 80, 8000.0, "htk") @ power
+    bands = mel_filters(CONDITIONING_RATE, 80, 8000.0, "htk") @ _magnitude(audio) ** 2
     return (_log(bands) / mel_norms.astype(np.float64)[:, None]).astype(np.float32)
 
 
@@ -45,8 +42,8 @@ def diffusion_mel(audio: np.ndarray) -> np.ndarray:
     Returns:
         (100, 1 + S // 256) float32, not normalised.
     """
-    magnitude = _magnitude(np.clip(audio, -1.0, 1.0))
-    return _log(_filters(DIFFUSION_RATE, 100, 12000.0, "slaney") @ magnitude).astype(np.float32)
+    bands = mel_filters(DIFFUSION_RATE, 100, 12000.0, "slaney") @ _magnitude(np.clip(audio, -1.0, 1.0))
+    return _log(bands).astype(np.float32)
 
 
 def normalise_mel(mel: np.ndarray) -> np.ndarray:
@@ -55,8 +52,7 @@ def normalise_mel(mel: np.ndarray) -> np.ndarray:
 
 
 def denormalise_mel(mel: np.ndarray) -> np.ndarray:
-    """Scale the diffusion model's [-1, 1] to a natural-log mel, which the vocoder takes. Shape and dtype do not change.
-    """
+    """Inverse of ``normalise_mel``: a natural-log mel, which the vocoder takes."""
     return (mel + 1) / 2 * (MEL_MAX - MEL_MIN) + MEL_MIN
 
 
@@ -113,39 +109,28 @@ def slaney_hertz(mel: np.ndarray) -> np.ndarray:
 _SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
 
 
-@lru_cache(maxsize=8)
-def _filters(rate: int, bands: int, high: float, scale: str) -> np.ndarray:
-    """``mel_filters``, cached; read-only, because callers share it."""
-    filters = mel_filters(rate, bands, high, scale)
-    filters.flags.writeable = False
-    return filters
+HANN = np.hanning(WINDOW + 1)[:-1]      # periodic
+
+
+def _spectrum(audio: np.ndarray) -> np.ndarray:
+    """The spectra of a window at every 256th sample of (WINDOW + n,): (1 + n // 256, 513) complex."""
+    return np.fft.rfft(np.lib.stride_tricks.sliding_window_view(audio, WINDOW)[::HOP] * HANN)
 
 
 def _magnitude(audio: np.ndarray) -> np.ndarray:
-    """Spectral magnitudes of audio (S,): (513, 1 + S // 256) float64.
-
-    Periodic Hann windows, centred on every 256th sample; the ends are mirrored.
-    """
-    window = _window()
-    mirrored = np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect")
-    frames = np.lib.stride_tricks.sliding_window_view(mirrored, WINDOW)[::HOP]
-    return np.abs(np.fft.rfft(frames * window)).T
+    """Spectral magnitudes of audio (S,): (513, 1 + S // 256) float64. The ends are mirrored, so windows are centred."""
+    return np.abs(_spectrum(np.pad(audio.astype(np.float64), WINDOW // 2, mode="reflect"))).T
 
 
 def _log(bands: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(bands, FLOOR))
 
 
-def _window() -> np.ndarray:
-    return np.hanning(WINDOW + 1)[:-1]
-
-
-ITERATIONS = 32
 MOMENTUM = 0.99
 EDGE = (WINDOW - HOP) // 2      # samples of the first frame before the sound, and of the last frame after it
 
 
-def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = ITERATIONS) -> np.ndarray:
+def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = 32) -> np.ndarray:
     """Sound whose magnitude mel is about exp(``mel``), without a trained vocoder. Equal mels give equal sounds.
 
     Griffin and Lim 1984 (doi 10.1109/TASSP.1984.1164317), with the momentum of Perraudin et al. 2013
@@ -160,38 +145,25 @@ def griffin_lim(mel: np.ndarray, rate: int, high: float, iterations: int = ITERA
     """
     if not mel.shape[1]:
         return np.zeros(0, np.float32)
-    magnitudes = np.maximum(_inverse_filters(rate, mel.shape[0], high) @ np.exp(mel.astype(np.float64)), 0.0).T
+    inverse = np.linalg.pinv(mel_filters(rate, mel.shape[0], high, "slaney"))         # (513, M)
+    magnitudes = np.maximum(inverse @ np.exp(mel.astype(np.float64)), 0.0).T
     turns = np.random.default_rng(0).random(magnitudes.shape)
     phases, previous = np.exp(2j * np.pi * turns), np.zeros(magnitudes.shape, complex)
     for _ in range(iterations):
-        spectrum = _spectrum(_overlap_add(magnitudes * phases), len(magnitudes))
+        spectrum = _spectrum(_overlap_add(magnitudes * phases))
         accelerated = spectrum + MOMENTUM * (spectrum - previous)
         phases, previous = accelerated / np.maximum(np.abs(accelerated), 1e-12), spectrum
     audio = _overlap_add(magnitudes * phases)[EDGE:EDGE + HOP * len(magnitudes)]
     return (audio / max(1.0, np.abs(audio).max())).astype(np.float32)
 
 
-def _spectrum(audio: np.ndarray, frames: int) -> np.ndarray:
-    """(WINDOW + HOP·(L − 1),) → (L, 513) complex."""
-    windows = np.lib.stride_tricks.sliding_window_view(audio, WINDOW)[::HOP][:frames]
-    return np.fft.rfft(windows * _window())
-
-
 def _overlap_add(spectrum: np.ndarray) -> np.ndarray:
     """The sound whose windowed frames are closest to ``spectrum`` (L, 513): (WINDOW + HOP·(L − 1),) float64."""
-    window, overlap = _window(), WINDOW // HOP
-    frames = np.fft.irfft(spectrum, WINDOW) * window
+    overlap = WINDOW // HOP
+    frames = np.fft.irfft(spectrum, WINDOW) * HANN
     parts = len(frames) + overlap - 1
     audio, weight = np.zeros((parts, HOP)), np.zeros((parts, HOP))
     for part in range(overlap):                     # each frame is four hops long
         audio[part:part + len(frames)] += frames[:, part * HOP:(part + 1) * HOP]
-        weight[part:part + len(frames)] += window[part * HOP:(part + 1) * HOP] ** 2
+        weight[part:part + len(frames)] += HANN[part * HOP:(part + 1) * HOP] ** 2
     return (audio / np.maximum(weight, 1e-3)).reshape(-1)
-
-
-@lru_cache(maxsize=4)
-def _inverse_filters(rate: int, bands: int, high: float) -> np.ndarray:
-    """(513, bands) float64; read-only, because callers share it."""
-    inverse = np.linalg.pinv(mel_filters(rate, bands, high, "slaney"))
-    inverse.flags.writeable = False
-    return inverse

@@ -41,16 +41,11 @@ class PlayerError(UserError):
 
 
 class ProductionRate:
-    """How fast sound is produced, in pieces. The wait for the first piece counts only until the second arrives.
-
-    Attributes:
-        produced: seconds of sound in all. pieces: their number. longest_wait: for a piece, in seconds.
-    """
+    """How fast sound is produced, in pieces. The wait for the first piece counts only until the second arrives."""
 
     def __init__(self, now: float):
-        self.produced = self.longest_wait = 0.0
-        self.pieces = 0
-        self._last = now
+        self.produced = self.longest_wait = 0.0     # seconds of sound; seconds of waiting for a piece
+        self.pieces, self._last = 0, now
         self._counted = self._waited = 0.0      # seconds of sound, and of waiting for it
 
     def record(self, now: float, seconds: float) -> None:
@@ -110,7 +105,7 @@ class DefaultSoundDevice:
             raise OSError(_text(error)) from error
 
     def close(self) -> None:
-        """Stop at once; ``callback`` is not called any more. May be called twice."""
+        """Stop at once; ``callback`` is not called any more."""
         self._device.close()
 
 
@@ -225,7 +220,6 @@ class PlayerProcess:
 
     def feed(self, audio: np.ndarray) -> None:
         """Append audio (n,) float32; returns when the child has room for it. PlayerError when the device failed."""
-        assert self._process.stdin is not None
         samples = np.ascontiguousarray(audio, "<f4")
         try:
             self._process.stdin.write(len(samples).to_bytes(4, "little") + samples.tobytes())
@@ -235,7 +229,6 @@ class PlayerProcess:
 
     def finish(self) -> None:
         """Wait for the end of the sound. PlayerError when the device fails."""
-        assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         if self._process.wait():
@@ -246,12 +239,10 @@ class PlayerProcess:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+            with contextlib.suppress(OSError):
+                pipe.close()
 
     def _raise_failure(self) -> None:
-        assert self._process.stdout is not None
         status = self._process.wait()
         message = self._process.stdout.read().decode(errors="replace").strip()
         raise PlayerError(message or f"the process that plays ended (exit status {status})")
@@ -289,7 +280,7 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
 
 
 def play(audio: np.ndarray, sample_rate: int) -> None:
-    """Play audio (S,) float32 at ``sample_rate`` Hz and wait for its end. Raises as ``playing`` does."""
+    """Play audio (S,) float32 and wait for its end. Raises as ``playing`` does."""
     with playing(sample_rate) as feed:
         feed(audio)
 

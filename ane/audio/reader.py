@@ -27,14 +27,7 @@ _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
 
 def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a clip of reference audio: ``read_audio``, then ``check_clip``.
-
-    Returns:
-        audio (S,) float32 mono, sample rate in Hz.
-
-    Raises:
-        UserError: see ``read_audio`` and ``check_clip``.
-    """
+    """Read a clip of reference audio: ``read_audio``, then ``check_clip``."""
     audio, rate = read_audio(path)
     check_clip(audio, rate, str(path))
     return audio, rate
@@ -47,8 +40,7 @@ def read_recording(path: Path | str) -> tuple[np.ndarray, int]:
         UserError: see ``read_audio``; NaN or infinite samples.
     """
     audio, rate = read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
-    if not np.isfinite(audio).all():
-        raise UserError(f"{path}: holds NaN or infinite samples; export it again from its source")
+    _check_finite(audio, str(path))
     return audio, rate
 
 
@@ -95,8 +87,7 @@ def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
             than ``MAX_CLIP_SECONDS``, silent, or not on the scale [-1, 1].
     """
     _check_size(len(audio), rate, origin)
-    if not np.isfinite(audio).all():
-        raise UserError(f"{origin}: holds NaN or infinite samples; export it again from its source")
+    _check_finite(audio, origin)
     seconds = len(audio) / rate
     if seconds < MIN_CLIP_SECONDS:
         raise UserError(f"{origin}: lasts {seconds:.3f} s; a clip needs at least {MIN_CLIP_SECONDS} s, best 6 to 10 s")
@@ -106,6 +97,11 @@ def check_clip(audio: np.ndarray, rate: int, origin: str) -> None:
     peak = float(np.abs(audio).max())
     if peak > MAX_PEAK:
         raise UserError(f"{origin}: its samples reach {peak:.4g}; scale them to lie between -1 and 1")
+
+
+def _check_finite(audio: np.ndarray, origin: str) -> None:
+    if not np.isfinite(audio).all():
+        raise UserError(f"{origin}: holds NaN or infinite samples; export it again from its source")
 
 
 def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_CLIP_SECONDS) -> None:
@@ -156,11 +152,7 @@ _UNKNOWN = 0x7FFFF000       # streaming writers (sox, ffmpeg) state sizes from h
 
 
 def missing_bytes(path: Path) -> int:
-    """Bytes that are missing at the end of a wav, aiff or ogg file; 0 for complete files and other formats.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Bytes that are missing at the end of a wav, aiff or ogg file; 0 for complete files and other formats."""
     size = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
@@ -173,8 +165,7 @@ def missing_bytes(path: Path) -> int:
 
 def _missing_in_chunks(file: BinaryIO, size: int, byte_order: str) -> int:
     """Walk the chunks of a RIFF or FORM file up to the sound data. ``byte_order`` is struct's."""
-    position = 12
-    data_size_64 = None
+    position, data_size_64 = 12, None
     while position + 8 <= size:
         file.seek(position)
         name, length = struct.unpack(byte_order + "4sI", file.read(8))

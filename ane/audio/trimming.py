@@ -21,13 +21,11 @@ class Trimmer:
         ValueError: ``lead`` or ``tail`` is shorter than a sample.
     """
 
-    removed = 0
-
     def __init__(self, lead: float, tail: float):
         self.lead, self.tail = round(lead * RATE), round(tail * RATE)
         if min(self.lead, self.tail) < 1:
             raise ValueError(f"lead and tail must be at least a sample, got {lead} and {tail} s")
-        self.begun = self.shortened = False         # whether sound has begun; whether silence before it was removed
+        self.removed, self.begun = 0, False         # ``begun``: whether there was sound
         self.unframed = self.held = np.empty(0, np.float32)
 
     def feed(self, audio: np.ndarray) -> np.ndarray:
@@ -56,7 +54,7 @@ class Trimmer:
         if not len(loud):
             if not self.begun and len(together) > self.lead:
                 self.removed += len(together) - self.lead
-                together, self.shortened = together[-self.lead:], True
+                together = together[-self.lead:]
             self.held = together
             return audio[:0]
         first, end = (len(self.held) + frame * index for index in (loud[0], loud[-1] + 1))
@@ -65,12 +63,11 @@ class Trimmer:
             return together[:end]
         self.begun, start = True, max(0, first - self.lead)
         self.removed += start
-        self.shortened |= bool(start)
         return self._faded_in(together[start:end])
 
     def _faded_in(self, audio: np.ndarray) -> np.ndarray:
         """The start of the kept sound, with a fade if silence before it was removed."""
-        if not self.shortened:
+        if not self.removed:
             return audio
         fade = min(FADE, self.lead, len(audio))
         return np.concatenate((audio[:fade] * ramp(fade), audio[fade:]))
@@ -78,7 +75,7 @@ class Trimmer:
 
 def ramp(samples: int) -> np.ndarray:
     """Rise linearly from nearly 0 to nearly 1: (samples,) float32."""
-    return ((np.arange(samples, dtype=np.float32) + 0.5) / samples).astype(np.float32)
+    return (np.arange(samples, dtype=np.float32) + 0.5) / samples
 
 
 def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarray:
@@ -87,12 +84,3 @@ def trimmed(audio: np.ndarray, silence: tuple[float, float] | None) -> np.ndarra
         return audio
     trimmer = Trimmer(*silence)
     return np.concatenate((trimmer.feed(audio), trimmer.finish()))
-
-
-def removed_before(audio: np.ndarray, silence: tuple[float, float] | None) -> int:
-    """Samples that ``trimmed`` removes at the beginning."""
-    if silence is None:
-        return 0
-    trimmer = Trimmer(*silence)
-    trimmer.feed(audio)
-    return trimmer.removed

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ane.audio.trimming import RATE as TRIMMING_RATE
-from ane.audio.trimming import removed_before, trimmed
+from ane.audio import trimming
 from ane.books.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
@@ -103,14 +102,13 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int 
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    edge = BREATH * speaker.sample_rate / TRIMMING_RATE
-    audio = np.clip(speech.audio, -1, 1).astype(np.float32)
-    if not len(audio):
+    if not len(speech.audio):
         return speech
-    seconds = removed_before(audio, (edge, edge)) / speaker.sample_rate
-    audio = trimmed(audio, (edge, edge))
+    edge = BREATH * speaker.sample_rate / trimming.RATE
+    trimmer = trimming.Trimmer(edge, edge)
+    audio = np.concatenate((trimmer.feed(np.clip(speech.audio, -1, 1).astype(np.float32)), trimmer.finish()))
     return replace(speech, audio=audio, words=delivered_words(
-        speech.words, PLAIN, seconds, len(audio) / speaker.sample_rate, 0.0))
+        speech.words, PLAIN, trimmer.removed / speaker.sample_rate, len(audio) / speaker.sample_rate, 0.0))
 
 
 @contextmanager
