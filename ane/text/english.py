@@ -23,11 +23,10 @@ Where English leaves a choice:
 import html
 import re
 
-from ane.text import capital_rules, date_time_rules, markup_rules, number_rules
+from ane.text import capital_rules, date_time_rules, markup_rules, number_rules, unicode_to_ascii
 from ane.text.lexicon import BARE_TITLES, ENDINGS, INTERJECTIONS, NUMBERED, PHRASES, TITLES, UNITS
 from ane.text.number_rules import plural
-from ane.text.rule import TextRule, any_of, period_after, rule
-from ane.text.unicode_to_ascii import to_ascii
+from ane.text.rule import TextRule, any_of, apply_rules, period_after, rule
 
 
 def normalise_english(text: str) -> str:
@@ -35,7 +34,7 @@ def normalise_english(text: str) -> str:
 
     Takes any Unicode text, never raises, and takes time linear in its length.
     """
-    return expanded(text, RULES)
+    return apply_rules(RULES, text).strip()
 
 
 def normalise_cased(text: str) -> str:
@@ -43,18 +42,8 @@ def normalise_cased(text: str) -> str:
 
     Words in capitals stay as they are, and other letters that are spelled have periods: "FBI", "P.M". Only A–Z and a–z.
     """
-    return expanded(text, CASED)
+    return apply_rules(CASED, text).strip()
 
-
-def expanded(text: str, rules: "tuple[TextRule, ...]") -> str:
-    text = to_ascii(HTML_ENTITIES(text))
-    for expand in rules:
-        text = expand(text)
-    return text.strip()
-
-
-HTML_ENTITIES = rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});",
-                     lambda match: html.unescape(match[0]))
 
 # --- abbreviations ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +169,8 @@ CASED_RULES = (
 )
 
 EXPANSIONS: tuple[TextRule, ...] = (
-    *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES, *capital_rules.NUMERALS, *ABBREVIATION_RULES,
-    *SIGN_RULES)
+    rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
+    *unicode_to_ascii.RULES, *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES,
+    *capital_rules.NUMERALS, *ABBREVIATION_RULES, *SIGN_RULES)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)

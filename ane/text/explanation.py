@@ -1,19 +1,11 @@
 """Which rules of the English normaliser change a text, one after the other."""
 
 import re
-import unicodedata
 from dataclasses import dataclass
 
-from ane.text.english import CASED, HTML_ENTITIES, RULES
-from ane.text.rule import TextRule, rule
-from ane.text.unicode_to_ascii import CONTEXT_RULES, ascii_character
+from ane.text.english import CASED, RULES
+from ane.text.rule import TextRule
 from ane.text.user_lexicon import Lexicon
-
-# what ``normalise_english`` does before its own rules, as rules
-TO_ASCII: tuple[TextRule, ...] = (
-    HTML_ENTITIES, rule("line ends", "\r\n?", "\n"),
-    rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])), *CONTEXT_RULES,
-    rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])))
 
 
 @dataclass(frozen=True)
@@ -29,7 +21,7 @@ def explain_english(text: str, cased: bool = False) -> tuple[str, list[ReadingSt
     """What ``normalise_english`` returns, or ``normalise_cased``, and the steps to it, without those that change spaces
     and capitals alone."""
     steps: list[ReadingStep] = []
-    for text_rule in (*TO_ASCII, *(CASED if cased else RULES)):
+    for text_rule in CASED if cased else RULES:
         def replaced(match: re.Match[str], used: TextRule = text_rule) -> str:
             new = used.replacement
             spoken = match.expand(new) if isinstance(new, str) else new(match)

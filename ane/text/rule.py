@@ -33,6 +33,12 @@ def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) 
     return TextRule(name, re.compile(pattern), replacement)
 
 
+def apply_rules(rules: Iterable[TextRule], text: str) -> str:
+    for text_rule in rules:
+        text = text_rule(text)
+    return text
+
+
 def any_of(words: Iterable[str]) -> str:
     """A pattern for any of ``words``, longest first: "km" before "k"."""
     return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"

@@ -15,7 +15,7 @@ from ane.text.date_time_rules import MONTHS, RULES, TIME_RULES, month_day_words
 from ane.text.english import SIGN_WORDS
 from ane.text.markup_rules import ADDRESS_SIGNS
 from ane.text.passages import GAINS, SPEEDS, Passage, duration_seconds
-from ane.text.rule import TextRule
+from ane.text.rule import TextRule, apply_rules
 
 SIGN_NAMES = {sign: words.strip() for sign, words in ADDRESS_SIGNS.items()} | SIGN_WORDS | {
     "#": "hash", "*": "star", "&": "ampersand", "!": "exclamation mark", "?": "question mark", ",": "comma",
@@ -113,9 +113,7 @@ def time(text: str, form: str) -> str:
 
 def by_rules(text: str, rules: tuple[TextRule, ...], wanted: str) -> str:
     """What the rules make of the whole text, which must leave no digit."""
-    words = text
-    for expand in rules:
-        words = expand(words)
+    words = apply_rules(rules, text)
     if words == text or re.search(r"\d", words):
         raise ValueError(f"{text!r} is not {wanted}")
     return words

@@ -1,6 +1,7 @@
 """Converts Unicode text to ASCII and the few signs that the English normaliser expands.
 
-Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Emoji and other pictures are dropped.
+Letters and digits of every script become ASCII (é → e, Я → Ya, ３ → 3). Emoji and other pictures are dropped. Line
+breaks become "\\n"; other control characters are dropped.
 """
 
 import re
@@ -11,7 +12,7 @@ from anyascii import anyascii
 
 from ane.system.errors import UserError
 from ane.text.lexicon import UNITS
-from ane.text.rule import rule
+from ane.text.rule import TextRule, rule
 
 KEPT = frozenset("£€¥₹₩₽¢°–—×÷±≈≠≤≥√∞§©µ→²³")        # signs for which the normaliser has rules
 
@@ -32,14 +33,6 @@ UNREADABLE = {"nearest": "read as the English ones nearest to them: the voice sp
 GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ"
 SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-n")
-
-
-def to_ascii(text: str) -> str:
-    """``text`` in ASCII and the signs in ``KEPT``. Line breaks become "\\n"; other control characters are dropped."""
-    text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    for expand in CONTEXT_RULES:
-        text = expand(text)
-    return "".join(map(ascii_character, text))
 
 
 @lru_cache(maxsize=4096)
@@ -114,12 +107,15 @@ def expand_superscript(match: re.Match) -> str:
     return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base
 
 
-# Rules that need more than one character, applied before the characters are converted one by one.
-CONTEXT_RULES = (
+# First what needs more than one character.
+RULES: tuple[TextRule, ...] = (
+    rule("line ends", "\r\n?", "\n"),
+    rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
     rule("5 kΩ", r"(?<=\d)(\s?)([kM]?)Ω", r"\1\2ohm"),
     rule("μm: micro", r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)", "µ"),
     rule("µ: mu", r"µ(?!(?:[mgslLFAVWJ]|mol)\b)", "μ"),
     rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
     rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
+    rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),
 )
