@@ -120,11 +120,11 @@ CASES = [
                lambda: (normal(1, 2, 4, 4, 4),)),
     ModuleCase("transposed convolutions", ImageDecoder, lambda: (normal(1, 4, 8, 8),), ("pixel_unshuffle",)),
     ModuleCase("attention", TinyDecoder, tokens),
-    *(ModuleCase(name, lambda kind=kind, options=options: Recurrent(kind, **options), lambda: (normal(2, 5, 8),),
-                 {nn.LSTM: ("lstm",), nn.RNN: ("rnn",)}.get(kind, ()))
-      for name, kind, options in (("LSTM", nn.LSTM, {}), ("GRU", nn.GRU, {}), ("RNN", nn.RNN, {}),
-                                  ("two bidirectional LSTMs", nn.LSTM, {"bidirectional": True, "num_layers": 2}),
-                                  ("bidirectional GRU", nn.GRU, {"bidirectional": True}))),
+    *(ModuleCase(name, lambda kind=kind, options=options: Recurrent(kind, **options), lambda: (normal(2, 5, 8),), ops)
+      for name, kind, options, ops in (
+          ("LSTM", nn.LSTM, {}, ("lstm",)), ("RNN", nn.RNN, {}, ("rnn",)),
+          ("two bidirectional LSTMs", nn.LSTM, {"bidirectional": True, "num_layers": 2}, ("lstm",)),
+          ("bidirectional GRU", nn.GRU, {"bidirectional": True}, ()))),
     ModuleCase("pooling", lambda: pooled, lambda: (normal(1, 2, 11),), ("avg_pool", "max_pool")),
     ModuleCase("resizing", lambda: resized, lambda: (normal(1, 2, 8, 6), normal(1, 4, 4, 2) / 2), ("resample",)),
     ModuleCase("indexing", lambda: indexed, lambda: (normal(4, 5), torch.tensor([[0, 2], [1, 1], [4, 3], [0, 0]],
@@ -171,7 +171,7 @@ def run(package: Package, inputs: tuple[Tensor, ...], function: str | None = Non
     return list(Interpreter(package, function).predict(arrays).values())
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_converted_module_returns_what_torch_returns(case: ModuleCase, tmp_path: Path):
     module, inputs = built(case.make), case.inputs()
     package = saved(converted(module, inputs), tmp_path)

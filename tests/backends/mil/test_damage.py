@@ -1,7 +1,9 @@
 """Weights of packages: how they are read, and damaged ones."""
 
 import os
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import coremltools as ct
@@ -15,74 +17,35 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from tests.backends.mil.programs import CHANNELS, WEIGHT, X, configured, convert, mb, normal, palettes, run, saved
 
-
-def data(package: Path) -> Path:
-    return package / "Data" / "com.apple.CoreML"
-
-
-def test_a_folder_that_is_not_a_package_is_refused(tmp_path: Path, copy: Path):
-    with pytest.raises(UserError, match=r"there is no Core ML package at .*nothing"):
-        Package(tmp_path / "nothing.mlpackage")
-    (copy / "Manifest.json").write_text("{}")
-    with pytest.raises(UserError, match=r"copy\.mlpackage is not a Core ML package"):
-        Package(copy)
-    (copy / "Manifest.json").unlink()
-    with pytest.raises(UserError, match=r"copy\.mlpackage is not a Core ML package"):
-        Package(copy)
+MANIFEST = "Manifest.json"
+MODEL, WEIGHTS = (f"Data/com.apple.CoreML/{name}" for name in ("model.mlmodel", "weights/weight.bin"))
 
 
-@pytest.mark.parametrize("damage", [lambda file: file.write_text("[" * 100_000), lambda file: os.mkfifo(file)])
-def test_a_manifest_that_cannot_be_parsed_or_is_a_fifo_is_refused(copy: Path, damage: Callable):
-    (copy / "Manifest.json").unlink()
-    damage(copy / "Manifest.json")
-    with pytest.raises(UserError, match=r"copy\.mlpackage is not a Core ML package"):
-        Package(copy)
+def truncated(kept: int) -> Callable[[Path], int]:
+    return lambda file: file.write_bytes(file.read_bytes()[:kept])
 
 
-def test_a_fifo_in_place_of_the_weight_file_is_refused(copy: Path):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.unlink()
-    os.mkfifo(weights)
-    with pytest.raises(UserError, match=r"the weight file weight.bin is missing or empty"):
-        Package(copy)
+def replaced_by_a_fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
 
 
-def test_a_missing_model_file_is_refused(copy: Path):
-    (data(copy) / "model.mlmodel").unlink()
-    with pytest.raises(UserError, match=r"copy\.mlpackage is damaged: Data/com.apple.CoreML/model\.mlmodel is missing"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("kept", [0, 1000])
-def test_a_truncated_model_file_is_refused(copy: Path, kept: int):
-    model = data(copy) / "model.mlmodel"
-    model.write_bytes(model.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"copy\.mlpackage is damaged: its model"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("kept", [100, 5000])
-def test_a_truncated_weight_file_is_refused_on_opening(copy: Path, kept: int):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.write_bytes(weights.read_bytes()[:kept])
-    with pytest.raises(UserError, match=rf"copy\.mlpackage is damaged: the weight file weight.bin ends early.* {kept}"):
-        Package(copy)
-
-
-def test_an_overwritten_weight_file_is_refused_on_opening(copy: Path):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.write_bytes(bytes(weights.stat().st_size))
-    with pytest.raises(UserError, match=r"the weight file weight.bin has no fp16 \(64, 64, 1, 1\) at byte 64"):
-        Package(copy)
-
-
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_missing_weight_file_is_refused(copy: Path, empty: bool):
-    weights = data(copy) / "weights" / "weight.bin"
-    weights.unlink()
-    if empty:
-        weights.touch()
-    with pytest.raises(UserError, match=r"the weight file weight.bin is missing or empty"):
+@pytest.mark.parametrize(("file", "damage", "message"), [
+    (".", shutil.rmtree, r"there is no Core ML package at .*copy"),
+    *((MANIFEST, damage, r"copy\.mlpackage is not a Core ML package") for damage in (
+        Path.unlink, replaced_by_a_fifo, lambda file: file.write_text("{}"),
+        lambda file: file.write_text("[" * 100_000))),
+    (MODEL, Path.unlink, r"copy\.mlpackage is damaged: Data/com.apple.CoreML/model\.mlmodel is missing"),
+    *((MODEL, truncated(kept), r"copy\.mlpackage is damaged: its model") for kept in (0, 1000)),
+    *((WEIGHTS, truncated(kept), rf"copy\.mlpackage is damaged: the weight file weight.bin ends early.* {kept}")
+      for kept in (100, 5000)),
+    (WEIGHTS, lambda file: file.write_bytes(bytes(file.stat().st_size)),
+     r"the weight file weight.bin has no fp16 \(64, 64, 1, 1\) at byte 64"),
+    *((WEIGHTS, damage, r"the weight file weight.bin is missing or empty")
+      for damage in (Path.unlink, truncated(0), replaced_by_a_fifo))])
+def test_a_damaged_package_is_refused_when_it_is_opened(copy: Path, file: str, damage: Callable, message: str):
+    damage(copy / file)
+    with pytest.raises(UserError, match=message):
         Package(copy)
 
 
@@ -92,12 +55,11 @@ def test_a_missing_function_is_refused_by_name(plain: Path):
 
 
 def test_an_unsupported_argument_is_refused_by_name(copy: Path):
-    model = data(copy) / "model.mlmodel"
     spec = ct.utils.load_spec(str(copy))
     (block,) = spec.mlProgram.functions["main"].block_specializations.values()
     relu = next(operation for operation in block.operations if operation.type == "relu")
     relu.inputs["slope"].arguments.add().name = "x"
-    model.write_bytes(spec.SerializeToString())
+    (copy / MODEL).write_bytes(spec.SerializeToString())
     with pytest.raises(UserError, match=r"does not support the argument slope of the op relu \(relu_0\) in function"):
         Interpreter(Package(copy))
 
@@ -109,11 +71,13 @@ def test_an_unsupported_op_is_refused_by_name(tmp_path: Path):
         Interpreter(Package(path))
 
 
-def _weighted(target) -> ct.models.MLModel:
+@cache
+def weighted(target) -> ct.models.MLModel:
     def body(x):
         y = mb.conv(x=x, weight=WEIGHT)
         table = normal(48, 64, seed=3).astype(np.float16)
         return mb.linear(x=mb.transpose(x=y, perm=[0, 3, 2, 1]), weight=table, bias=normal(48).astype(np.float16))
+
     return convert(body, target=target)
 
 
@@ -141,8 +105,7 @@ IN_GROUPS = {"granularity": "per_grouped_channel", "group_size": 16}
 
 @pytest.mark.parametrize(("compress", "op", "target"), [
     *(pytest.param(palettes(bits), "constexpr_lut_to_dense", target, id=f"{bits}-bit palette {target.name}")
-      for bits in (1, 2, 4, 6, 8) for target in (ct.target.iOS16, ct.target.iOS18)),
-    pytest.param(palettes(3), "constexpr_lut_to_dense", ct.target.iOS18, id="3-bit palette"),
+      for target, sizes in ((ct.target.iOS16, (1, 4, 8)), (ct.target.iOS18, (1, 2, 3, 4, 6, 8))) for bits in sizes),
     pytest.param(palettes(4, **IN_GROUPS), "constexpr_lut_to_dense", ct.target.iOS18, id="4-bit palettes in groups"),
     pytest.param(palettes(4, channel_axis=1, **IN_GROUPS), "constexpr_lut_to_dense", ct.target.iOS18,
                  id="4-bit palettes in groups of inputs"),
@@ -159,12 +122,12 @@ IN_GROUPS = {"granularity": "per_grouped_channel", "group_size": 16}
 ])
 def test_compressed_weights_equal_those_that_coremltools_decompresses(compress: Callable, op: str, target,
                                                                     tmp_path: Path):
-    compressed = compress(_weighted(target))
+    compressed = compress(weighted(target))
     path = saved(compressed, tmp_path)
     assert op in {getattr(constant, "op", None) for constant in Package(path).functions["main"].constants.values()}
     dense = run(saved(cto.decompress_weights(compressed), tmp_path, "dense"))
     np.testing.assert_array_equal(run(path), dense)
-    plain = run(saved(_weighted(target), tmp_path, "original"))
+    plain = run(saved(weighted(target), tmp_path, "original"))
     assert snr_db(plain, dense) < 60        # compression did change the weights
 
 
