@@ -1,7 +1,7 @@
 """A model on disk: configs, weights, tokenizer and mel norms, from a bundle or from official checkpoints.
 
 Read in this order: ``model`` (the interface), ``family`` (what a kind of model declares), ``opening`` (names and
-paths); then ``bundle`` with ``manifest``, ``packages``, ``hashes`` and ``weights``; then ``pickles`` and ``hub`` for
+paths); then ``bundle`` with ``manifest``, ``packages``, ``hashes`` and ``weights``; then ``entries`` and ``hub`` for
 official checkpoints.
 """
 

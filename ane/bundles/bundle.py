@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ane.bundles.family import Network, find_family
+from ane.bundles.family import Network
 from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size
 from ane.bundles.manifest import MANIFEST_FILE, read_manifest
 from ane.bundles.model import Model, read_tokenizer
@@ -46,8 +46,7 @@ class Bundle(Model):
             for name in FORMATS)
         for file in self.files:
             check_size(self.path, file)
-        self.family = find_family(self.manifest.family)
-        self.name = self.manifest.name
+        self.kind, self.name, self.precision = self.manifest.family, self.manifest.name, self.manifest.precision
         self.networks = frozenset(self.manifest.networks)
         self.trained = self.manifest.trained
         self.default_voice = self.manifest.default_voice
@@ -67,10 +66,6 @@ class Bundle(Model):
     def files(self) -> list[FileRecord]:
         return [*self.manifest.files,
                 *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
-
-    @property
-    def precision(self) -> str:
-        return self.manifest.precision
 
     @property
     def voices(self) -> Path | None:

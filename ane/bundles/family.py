@@ -1,14 +1,13 @@
 """What a kind of model (Tortoise, FastSpeech, Whisper, …) declares, so that bundles and backends need not know it.
 
-A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; bundle.json names it.
+A family is the constant ``FAMILY`` of the module ``ane.models.<name>.family``; bundle.json names it. If it speaks, what
+speaks is ``SPEAKER`` of ``ane.models.<name>.synthesizer``.
 """
 
 import importlib
-import importlib.util
 import inspect
 import math
 import os
-import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -25,6 +24,7 @@ if TYPE_CHECKING:       # torch takes a second to import
     from ane.speech.settings import SpeechSettings
 
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
+MODELS = Path(__file__).parents[1] / "models"
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,11 @@ class ModelFamily:
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
         """What ``ane.load`` returns: an ``ane.speech.Speaker``. Raises UserError when the family does not speak."""
-        raise UserError(f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot "
-                        "speak")
+        if self.settings is None:
+            raise UserError(f"{model.name} is a {self.title} model: it transcribes speech (ane transcribe) and cannot "
+                            "speak")
+        # imported here: it imports libraries for sound, which conversions do not need
+        return importlib.import_module(f"ane.models.{self.name}.synthesizer").SPEAKER(model, backend)
 
     def recognises(self, path: Path) -> bool:
         """Whether a file or a directory is a checkpoint of this family. Raises UserError for a damaged file."""
@@ -182,17 +185,14 @@ def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
     """The family of that name. Raises UserError when this version has none."""
-    if not name.isidentifier() or not _is_family(name):
+    if not name.isidentifier() or not (MODELS / name / "family.py").is_file():
         raise UserError(f"no model family is named {name!r} in this version: update tortoise-ane")
     return importlib.import_module(f"ane.models.{name}.family").FAMILY
 
 
 def families() -> Iterator[ModelFamily]:
     """Every family of this version."""
-    models = importlib.util.find_spec("ane.models")
-    for module in pkgutil.iter_modules(models.submodule_search_locations if models else ()):
-        if _is_family(module.name):
-            yield find_family(module.name)
+    return (find_family(file.parent.name) for file in sorted(MODELS.glob("*/family.py")))
 
 
 def recognised_family(path: Path) -> ModelFamily | None:
@@ -204,10 +204,3 @@ def family_of_repository(repository: str) -> ModelFamily:
     """The family that a repository of the hub is of, by its name; ``DEFAULT_FAMILY`` when no other knows it."""
     return next((family for family in families()
                  if family.repositories and re.search(family.repositories, repository, re.IGNORECASE)), find_family())
-
-
-def _is_family(name: str) -> bool:
-    package = importlib.util.find_spec(f"ane.models.{name}")
-    if package is None or package.submodule_search_locations is None:       # a module, not a folder
-        return False
-    return importlib.util.find_spec(f"ane.models.{name}.family") is not None

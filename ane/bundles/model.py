@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch takes a second to import, and every command's --help imports this module
@@ -20,7 +20,7 @@ class Model(ABC):
     """Configs, weights, tokenizer and mel norms of one model. A network's weights are read when they are asked for.
 
     Attributes:
-        family: the kind of model it is.
+        kind: name of its family.
         name: what messages call it.
         networks: names (of ``family.networks``) of the networks it has.
         precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
@@ -31,26 +31,24 @@ class Model(ABC):
         clones: whether clips of any speaker give that speaker's voice; False for a model trained on few speakers.
     """
 
+    kind: str = DEFAULT_FAMILY
     name: str
     networks: frozenset[str]
+    precision: str
     trained: bool
-    default_voice: str
-    voices: Path | None
+    default_voice: str = ""
+    voices: Path | None = None
     settings: Mapping[str, Any] = MappingProxyType({})
     clones: bool = True
 
     @cached_property
     def family(self) -> ModelFamily:
-        return find_family()
+        return find_family(self.kind)
 
     @property
     @abstractmethod
     def identity(self) -> str:
         """Hexadecimal digest that changes when weights or configs do; a key for caches."""
-
-    @property
-    @abstractmethod
-    def precision(self) -> str: ...
 
     @abstractmethod
     def config(self, network: str) -> Any:

@@ -13,6 +13,7 @@ from ane.bundles.family import Network
 from ane.system.errors import UserError
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
 FLOATS = (*PRECISIONS.values(), torch.float64)
 FP16_MAX = 65504.0
 MAX_TENSORS = 10_000    # of a network: Whisper large has 1,300. More is a config that was made to fill the memory

@@ -1,18 +1,16 @@
 """A FastSpeech checkpoint as NVIDIA's example saves it, used as it is, with a vocoder in a file of its own."""
 
-import hashlib
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ane.bundles.entries import Entries, assemble, load_pickle, match_entries
-from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.hashes import files_identity
 from ane.bundles.model import Model
-from ane.bundles.weights import PRECISIONS, layout
+from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
@@ -24,7 +22,7 @@ WRONG_KIND = "this is no checkpoint of NVIDIA's FastSpeech example, or a damaged
 
 
 class FastSpeechCheckpoint(Model):
-    """A checkpoint of NVIDIA's FastSpeech example; its sizes are read from its tensors.
+    """A checkpoint of NVIDIA's FastSpeech example, whose sizes are those of its tensors.
 
     Args:
         arguments: what the tensors do not state: {"padding": "exact" or "published"}, and "trained": false for random
@@ -36,14 +34,16 @@ class FastSpeechCheckpoint(Model):
         UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
     """
 
+    kind = "fastspeech"
+
     def __init__(self, path: Path | str, arguments: Mapping[str, Any] | None = None, where: str = "the given config",
                  vocoder: Path | str | None = None):
         self.path, self.name = Path(path), str(path)
-        self.default_voice, self.voices = "", None
         padding = read_arguments(arguments or {}, where)
         self.trained = (arguments or {}).get("trained", True) is not False
         self._entries, self._beside = checkpoint_entries(self.path)
         self._config = infer_config(self._entries, self.path, padding)
+        self.precision = PRECISION_NAMES.get(self._entries["word_emb.weight"].dtype, "fp32")
         self._config.check(self.name)
         self._found = match_entries(layout(NETWORKS["fastspeech"], self._config).shapes, self._entries, self.path,
                                     lambda key: WRONG_KIND,
@@ -55,22 +55,10 @@ class FastSpeechCheckpoint(Model):
                             f"{self._config.n_mels}: they do not fit together")
         self.networks = frozenset(("fastspeech", *([self.vocoder.network] if self.vocoder else [])))
 
-    @cached_property
-    def family(self) -> ModelFamily:
-        return find_family("fastspeech")
-
     @property
     def identity(self) -> str:
-        """Changes with the configs and with the size or time of a file; the data itself is not read."""
         files = [self.path, *([self.vocoder.path] if self.vocoder else [])]
-        stats = [(str(file), stat.st_size, stat.st_mtime_ns) for file in files for stat in [file.stat()]]
-        configs = [self.config(name) for name in sorted(self.networks)]
-        return hashlib.sha256(repr((stats, configs)).encode()).hexdigest()
-
-    @property
-    def precision(self) -> str:
-        dtype = self._entries["word_emb.weight"].dtype
-        return next((precision for precision, known in PRECISIONS.items() if known == dtype), "fp32")
+        return files_identity(files, [self.config(name) for name in sorted(self.networks)])
 
     def config(self, network: str) -> Any:
         self.require(network)

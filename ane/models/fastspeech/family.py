@@ -5,7 +5,7 @@ Dimension names: B batch, T symbols, C width of the model, L mel frames, M mel b
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint, is_fastspeec
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.vocoders.segments import hifigan_sounds
-
-if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
-    from ane.backends.base import Backend
-    from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 
 
 def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -61,17 +57,10 @@ STAGES = {
                      packaged=run_vocoder),
 }
 
-FASTSPEECH_STAGES = ModelStages(STAGES)
-
 
 class FastSpeechFamily(ModelFamily):
     name, title = "fastspeech", "FastSpeech"
-    networks, stages, settings = NETWORKS, FASTSPEECH_STAGES, FastSpeechSettings
-
-    def synthesizer(self, model: Model, backend: "Backend") -> "FastSpeechSynthesizer":
-        from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
-
-        return FastSpeechSynthesizer(model, backend)
+    networks, stages, settings = NETWORKS, ModelStages(STAGES), FastSpeechSettings
 
     def recognises(self, path: Path) -> bool:
         return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)

@@ -184,3 +184,6 @@ class FastSpeechSynthesizer(Speaker):
             notes.append(f"{shorten(part.chunk.text)!r} is silent: every duration that the model predicts for it "
                          "rounds to 0")
         return notes
+
+
+SPEAKER = FastSpeechSynthesizer

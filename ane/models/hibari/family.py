@@ -4,22 +4,14 @@ Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P
 prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs may be anything.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import run_rows
 from ane.bundles.family import ModelFamily
-from ane.bundles.model import Model
 from ane.models.hibari.networks import NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
-
-if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
-    from ane.backends.base import Backend
-    from ane.models.hibari.synthesizer import HibariSynthesizer
-
 
 TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
 
@@ -49,17 +41,11 @@ STAGES = {
                      TensorSpec(("B", "L", SPECTRA * BINS)), "spectra",
                      lambda package, stage, given: run_rows(package, stage, given["frames"], given["mask"], "frames")),
 }
-HIBARI_STAGES = ModelStages(STAGES)
 
 
 class HibariFamily(ModelFamily):
     name, title = "hibari", "hibari"
-    networks, stages, settings = NETWORKS, HIBARI_STAGES, HibariSettings
-
-    def synthesizer(self, model: Model, backend: "Backend") -> "HibariSynthesizer":
-        from ane.models.hibari.synthesizer import HibariSynthesizer
-
-        return HibariSynthesizer(model, backend)
+    networks, stages, settings = NETWORKS, ModelStages(STAGES), HibariSettings
 
 
 FAMILY = HibariFamily()

@@ -129,3 +129,6 @@ class HibariSynthesizer(Speaker):
             mask = length_mask(np.array([length]), window.shape[1])
             yield self.backend.run(stage, **{name: window}, mask=mask)[0, rate * (done - begin):rate * (stop - begin)]
             done, size = stop, most
+
+
+SPEAKER = HibariSynthesizer

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ane.bundles.hub import Snapshot, download_files
 from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel
@@ -18,11 +18,6 @@ from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
-
-if TYPE_CHECKING:       # the synthesizer imports libraries for sound
-    from ane.backends.base import Backend
-    from ane.models.kitten.synthesizer import KittenSynthesizer
-
 
 TYPES = ("ONNX1", "ONNX2")
 OWNER = "KittenML"          # of the published repositories
@@ -126,11 +121,6 @@ class KittenFamily(StyleFamily):
     name, title = "kitten", "KittenTTS"
     settings = KittenSettings
     repositories = f"^{OWNER}/"
-
-    def synthesizer(self, model: KittenModel, backend: "Backend") -> "KittenSynthesizer":
-        from ane.models.kitten.synthesizer import KittenSynthesizer
-
-        return KittenSynthesizer(model, backend)
 
     def recognises(self, path: Path) -> bool:
         return is_kitten_folder(path)

@@ -149,3 +149,6 @@ def trim_end(wave: np.ndarray) -> np.ndarray:
     if not len(wave):
         return wave
     return trimmed(np.clip(wave, -1, 1), (len(wave) / SAMPLE_RATE, END_SILENCE))
+
+
+SPEAKER = KittenSynthesizer

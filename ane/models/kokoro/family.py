@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,6 @@ from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
 from ane.system.files import read_json
-
-if TYPE_CHECKING:       # the synthesizer imports libraries for sound
-    from ane.backends.base import Backend
-    from ane.models.kokoro.synthesizer import KokoroSynthesizer
-
 
 GRAPH_FILE, VOICES_FILE = "model.onnx", "voices.npz"
 VOCABULARY_FILES = CONFIG_FILE, "vocab.json", "tokenizer.json"
@@ -152,11 +147,6 @@ class KokoroFamily(StyleFamily):
     name, title = "kokoro", "Kokoro"
     settings = KokoroSettings
     repositories = "kokoro"
-
-    def synthesizer(self, model: KokoroModel, backend: "Backend") -> "KokoroSynthesizer":
-        from ane.models.kokoro.synthesizer import KokoroSynthesizer
-
-        return KokoroSynthesizer(model, backend)
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():

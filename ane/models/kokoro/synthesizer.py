@@ -58,3 +58,6 @@ def loud_frames(wave: np.ndarray) -> np.ndarray:
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::HOP]
     power = np.maximum((frames ** 2).mean(axis=1), 1e-10)
     return power > SILENCE * power.max()
+
+
+SPEAKER = KokoroSynthesizer

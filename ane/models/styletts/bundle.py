@@ -8,7 +8,6 @@ Their stage is one graph from phonemes and a style to sound. Dimension names: T 
 """
 
 import dataclasses
-import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -20,8 +19,8 @@ import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.choosing import load_backend
-from ane.bundles.family import ModelFamily, find_family
-from ane.bundles.hashes import FileRecord, check_hash, record
+from ane.bundles.family import ModelFamily
+from ane.bundles.hashes import FileRecord, check_hash, files_identity, record
 from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.model import Model
 from ane.models.styletts.voices import StyleVoices
@@ -126,15 +125,9 @@ class StyleModel(Model):
     voices_path: Path
     networks: frozenset[str] = field(default=frozenset(), init=False)        # its graph is no PyTorch network
     trained: bool = field(default=True, init=False)
-    default_voice: str = field(default="", init=False)
-    voices: None = field(default=None, init=False)
     precision: ClassVar[str] = "fp32"
     kind: ClassVar[str]
     extra: ClassVar[str]
-
-    @property
-    def family(self) -> ModelFamily:
-        return find_family(self.kind)
 
     @property
     @abstractmethod
@@ -170,9 +163,7 @@ class StyleModel(Model):
 
     @property
     def identity(self) -> str:
-        """Changes with the size or time of a file; the data itself is not read."""
-        stats = [(name, stat.st_size, stat.st_mtime_ns) for name, file in self.files.items() for stat in [file.stat()]]
-        return hashlib.sha256(repr(stats).encode()).hexdigest()
+        return files_identity(self.files.values())
 
     def config(self, network: str) -> NoReturn:
         raise self.lacks(f"{network} network")

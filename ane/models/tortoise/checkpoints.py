@@ -13,9 +13,10 @@ import torch
 from safetensors.numpy import load_file
 
 from ane.bundles.entries import assemble, load_pickle
+from ane.bundles.hashes import files_identity
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
-from ane.bundles.weights import PRECISIONS
+from ane.bundles.weights import PRECISION_NAMES
 from ane.models.tortoise.checkpoint_files import (
     BIGVGAN,
     MEL_NORMS,
@@ -105,12 +106,9 @@ class CheckpointDirectory(Model):
 
     @property
     def identity(self) -> str:
-        """Changes with the configs and with the size or time of any file; the data itself is not read."""
         files = (*self.files.values(), self.path / "tokenizer.json", self.path / MEL_NORMS)
-        stats = [(file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
-                 for file in files if os.path.isfile(file) for stat in [file.stat()]]
-        base = self.base and self.base.identity
-        return hashlib.sha256(repr((stats, sorted(self._configs.items()), base)).encode()).hexdigest()
+        return files_identity(filter(os.path.isfile, files), sorted(self._configs.items()),
+                              self.base and self.base.identity)
 
     @cached_property
     def decoder_md5(self) -> str:
@@ -122,8 +120,7 @@ class CheckpointDirectory(Model):
     @property
     def precision(self) -> str:
         """The precision of the decoder's weights (all official files are fp32)."""
-        dtype = next(iter(self.tensors("autoregressive").values())).dtype
-        return next(precision for precision, known in PRECISIONS.items() if known == dtype)
+        return PRECISION_NAMES[next(iter(self.tensors("autoregressive").values())).dtype]
 
     def config(self, network: str) -> Any:
         self.require(network)

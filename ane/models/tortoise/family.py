@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
 from ane.bundles.family import ModelFamily
@@ -31,11 +31,6 @@ from ane.models.tortoise.packaged import (
 from ane.models.tortoise.settings import Settings
 from ane.models.vocoders.source_filter import PARAMETERS
 from ane.system.errors import UserError
-
-if TYPE_CHECKING:       # the synthesizer imports libraries for sound, which conversions do not need
-    from ane.backends.base import Backend
-    from ane.models.tortoise.synthesizer import Synthesizer
-
 
 SOURCE_FILTERS = "source_filter", "mel_source_filter"
 
@@ -76,18 +71,11 @@ DECODER = DecoderStage("autoregressive", {
 
 DENOISER = DenoiserStage("diffusion", denoiser_conditioning, lambda config: config.out_channels, bind_denoiser)
 
-TORTOISE_STAGES = ModelStages(STAGES, DECODER, DENOISER)
-
 
 class TortoiseFamily(ModelFamily):
     name, title = "tortoise", "Tortoise"
-    networks, stages, settings = NETWORKS, TORTOISE_STAGES, Settings
+    networks, stages, settings = NETWORKS, ModelStages(STAGES, DECODER, DENOISER), Settings
     data = frozenset(("tokenizer", "mel_norms"))
-
-    def synthesizer(self, model: Model, backend: "Backend") -> "Synthesizer":
-        from ane.models.tortoise.synthesizer import Synthesizer
-
-        return Synthesizer(model, backend)
 
     def recognises(self, path: Path) -> bool:
         if path.is_dir():

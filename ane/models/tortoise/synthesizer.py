@@ -91,3 +91,6 @@ class Synthesizer(Speaker):
         if normaliser not in self._timers:
             self._timers[normaliser] = WordTimer(self.backend, self.model, normaliser)
         return self._timers[normaliser]
+
+
+SPEAKER = Synthesizer

@@ -7,13 +7,11 @@ layout of faster-whisper:
     u8 type · u32 bytes · data          (little endian; a name: u16 bytes, then those, the last of them zero)
 """
 
-import hashlib
 import math
 import os
 import re
 import struct
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ane.bundles.entries import load_pickle, match_entries
-from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.hashes import files_identity
 from ane.bundles.model import Model
-from ane.bundles.weights import PRECISIONS, layout
+from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS
 from ane.models.whisper.tokenizer_files import find_tokenizer
@@ -103,9 +101,7 @@ class WhisperCheckpoint(Model):
             Whisper's.
     """
 
-    trained = True
-    default_voice = ""
-    voices = None
+    kind, trained = "whisper", True
     networks = frozenset(WHISPER_NETWORKS)
 
     def __init__(self, path: Path | str):
@@ -127,25 +123,15 @@ class WhisperCheckpoint(Model):
         self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
         for network in self.networks:
             self._check(network)
+        self.precision = PRECISION_NAMES.get(self._entries["decoder.token_embedding.weight"].dtype, "fp32")
 
     def check(self) -> dict[str, list[str]]:
         """Entries that are not used, by file: none. Keys and shapes were compared when it was opened."""
         return {}
 
-    @cached_property
-    def family(self) -> ModelFamily:
-        return find_family("whisper")
-
     @property
     def identity(self) -> str:
-        """Changes with the sizes and with the size or time of any file; the data itself is not read."""
-        stats = [(file.name, stat.st_size, stat.st_mtime_ns) for file in self.files for stat in [file.stat()]]
-        return hashlib.sha256(repr((stats, sorted(self._sizes.items()), self._heads)).encode()).hexdigest()
-
-    @property
-    def precision(self) -> str:
-        dtype = self._entries["decoder.token_embedding.weight"].dtype
-        return next((name for name, known in PRECISIONS.items() if known == dtype), "fp32")
+        return files_identity(self.files, sorted(self._sizes.items()), self._heads)
 
     @property
     def tokenizer(self) -> str:
