@@ -10,9 +10,7 @@ top of a module or within a function; imports for type checking alone do not cou
 import ast
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -21,34 +19,12 @@ from docs.generate import READING_PATH, TORTOISE_PATH, module_file
 ROOT = Path(__file__).parents[2]
 FIGURES = Path(__file__).with_name("figures.json")
 SOURCES = ("ane", "converters", "training", "benchmarks")
-# lines of Python at most
-LINE_BUDGETS = {("ane", "converters"): 36_500, ("training",): 2_000, ("benchmarks",): 2_000, ("tests",): 30_000}
-FILE_BUDGET = 330           # of SOURCES
 LONGEST_FILE = 400
-PATH_LINES, PATH_FILES = 4_000, 22
-CONTRACT = "ane.backends"       # the folder whose protocols are what models ask of engines
-CONTRACT_PROTOCOLS = 5
-
-
-@dataclass(frozen=True)
-class Structure:
-    """Figures of the source tree.
-
-    ``lines`` is by groups of folders; ``family_members`` counts what a model family declares.
-    """
-
-    lines: dict[tuple[str, ...], int]
-    files: int
-    longest: tuple[str, int]
-    classes: int
-    protocols: int
-    contract_protocols: list[str]
-    circles: list[list[str]]
-    family_members: int
-    path_lines: int
-    path_files: int
-    tortoise_lines: int
-    tortoise_files: int
+# what figures should be at most
+GOALS = {"lines of ane and converters": 36_500, "lines of training": 2_000, "lines of benchmarks": 2_000,
+         "lines of tests": 30_000, "files": 330, "lines of the longest file": LONGEST_FILE,
+         "protocols of the engine contract": 5, "circles of imports": 0, "lines of the reading path": 4_000,
+         "files of the reading path": 22}
 
 
 def sources(*folders: str) -> list[Path]:
@@ -68,8 +44,9 @@ def line_count(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines())
 
 
-def imports(file: Path, top_level_only: bool) -> set[str]:
-    """Modules of this project that a file imports when it is loaded, or anywhere in it; not for type checking alone."""
+@cache
+def imports(file: Path) -> set[str]:
+    """Modules of this project that a file imports anywhere in it; not for type checking alone."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
@@ -81,7 +58,7 @@ def imports(file: Path, top_level_only: bool) -> set[str]:
             elif isinstance(child, ast.ImportFrom) and child.module:
                 names = [f"{child.module}.{alias.name}" for alias in child.names]
                 found.update(name if is_module(name) else child.module for name in names)
-            elif not (top_level_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)):
+            else:
                 visit(child)
 
     visit(tree_of(file))
@@ -95,7 +72,7 @@ def is_module(name: str) -> bool:
 
 def circles() -> list[list[str]]:
     """Sets of modules that import each other (Tarjan's strongly connected components)."""
-    graph = {module_name(file): imports(file, top_level_only=False) for file in sources("ane", "converters")}
+    graph = {module_name(file): imports(file) for file in sources("ane", "converters")}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -133,8 +110,8 @@ def is_protocol(node: ast.ClassDef) -> bool:
 
 def contract_protocols() -> list[str]:
     """The protocols that files directly in the folder of the engine contract declare."""
-    return sorted(node.name for file, node in classes(CONTRACT.replace(".", "/"))
-                  if file.parent == ROOT / CONTRACT.replace(".", "/") and is_protocol(node))
+    return sorted(node.name for file, node in classes("ane/backends")
+                  if file.parent == ROOT / "ane" / "backends" and is_protocol(node))
 
 
 def family_members() -> int:
@@ -146,56 +123,35 @@ def family_members() -> int:
     return len(public)
 
 
-def measure() -> Structure:
-    """All figures of the tree as it stands."""
-    by_folder: dict[tuple[str, ...], int] = defaultdict(int)
-    for folders in LINE_BUDGETS:
-        by_folder[folders] = sum(line_count(file) for file in sources(*folders))
-    files = sources(*SOURCES)
-    longest = max(files, key=line_count)
+def lines(*folders: str) -> int:
+    return sum(map(line_count, sources(*folders)))
+
+
+def figures() -> dict[str, int]:
+    """What must not grow without a decision, by name; lines by folder are rounded up to the next fifty."""
+    folders = [folder.relative_to(ROOT).as_posix() for top in ("ane", "converters")
+               for folder in sorted((ROOT / top).iterdir()) if folder.is_dir()]
+    counts = {folder: lines(folder) for folder in (*folders, "training", "benchmarks", "tests")}
     path, tortoise = ([module_file(module) for modules in each.values() for module in modules]
                       for each in (READING_PATH, TORTOISE_PATH))
-    return Structure(dict(by_folder), len(files), (longest.relative_to(ROOT).as_posix(), line_count(longest)),
-                     sum(1 for _ in classes(*SOURCES)), sum(is_protocol(node) for _, node in classes(*SOURCES)),
-                     contract_protocols(), circles(), family_members(), sum(map(line_count, path)), len(path),
-                     sum(map(line_count, tortoise)), len(tortoise))
-
-
-def report(found: Structure) -> str:
-    """The figures as lines of text, each beside its budget where there is one."""
-    lines = [f"lines of {' + '.join(folders)}: {count:,} (at most {LINE_BUDGETS[folders]:,})"
-             for folders, count in found.lines.items()]
-    lines += [f"  {folder.relative_to(ROOT).as_posix()}: {sum(map(line_count, folder.rglob('*.py'))):,}"
-              for top in ("ane", "converters") for folder in sorted((ROOT / top).iterdir())
-              if folder.is_dir() and any(folder.rglob("*.py"))]
-    lines += [f"files of {', '.join(SOURCES)}: {found.files} (at most {FILE_BUDGET})",
-              f"longest file: {found.longest[0]}, {found.longest[1]} lines (at most {LONGEST_FILE})",
-              f"classes: {found.classes}",
-              f"protocols: {found.protocols}; of the engine contract: {', '.join(found.contract_protocols)} "
-              f"(at most {CONTRACT_PROTOCOLS})",
-              f"circles of imports: {len(found.circles)} (at most 0)",
-              *(f"  {', '.join(circle)}" for circle in found.circles),
-              f"members of a model family's interface: {found.family_members}",
-              f"reading path: {found.path_lines:,} lines in {found.path_files} files "
-              f"(at most {PATH_LINES:,} in {PATH_FILES})",
-              f"  of Tortoise besides: {found.tortoise_lines:,} lines in {found.tortoise_files} files"]
-    return "\n".join(lines)
-
-
-def figures(found: Structure) -> dict[str, int]:
-    """What must not grow without a decision, by name; lines by folder are rounded up to the next fifty."""
-    folders = [folder for top in ("ane", "converters") for folder in sorted((ROOT / top).iterdir()) if folder.is_dir()]
-    counts = {folder.relative_to(ROOT).as_posix(): sum(map(line_count, folder.rglob("*.py"))) for folder in folders}
-    counts |= {folder: found.lines[folder,] for folder in ("training", "benchmarks", "tests")}
     return {**{f"lines of {folder}": -(-count // 50) * 50 for folder, count in counts.items() if count},
-            "files": found.files, "lines of the longest file": found.longest[1], "protocols": found.protocols,
-            "protocols of the engine contract": len(found.contract_protocols), "circles of imports": len(found.circles),
-            "members of a model family": found.family_members, "lines of the reading path": found.path_lines,
-            "files of the reading path": found.path_files,
-            "lines of Tortoise's reading path": found.tortoise_lines}
+            "files": len(sources(*SOURCES)), "lines of the longest file": max(map(line_count, sources(*SOURCES))),
+            "protocols": sum(is_protocol(node) for _, node in classes(*SOURCES)),
+            "protocols of the engine contract": len(contract_protocols()), "circles of imports": len(circles()),
+            "members of a model family": family_members(), "lines of the reading path": sum(map(line_count, path)),
+            "files of the reading path": len(path), "lines of Tortoise's reading path": sum(map(line_count, tortoise))}
+
+
+def report(found: dict[str, int]) -> str:
+    """The figures as lines of text, each beside its goal where there is one."""
+    found = {"lines of ane and converters": lines("ane", "converters"), **found}
+    stated = [f"{name}: {count:,}" + (f" (at most {GOALS[name]:,})" if name in GOALS else "")
+              for name, count in found.items()]
+    longest = max(sources(*SOURCES), key=line_count).relative_to(ROOT).as_posix()
+    return "\n".join([*stated, f"the longest file: {longest}", *(f"circle: {', '.join(one)}" for one in circles())])
 
 
 if __name__ == "__main__":
-    print(report(measure()))
+    print(report(figures()))
     if "--write" in sys.argv:
-        FIGURES.write_text(json.dumps(figures(measure()), indent=1) + "\n", encoding="utf-8")
+        FIGURES.write_text(json.dumps(figures(), indent=1) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ def test_imports_run_downward() -> None:
     upward = []
     for file in sources("ane"):
         module = module_name(file)
-        for imported in imports(file, top_level_only=False):
+        for imported in imports(file):
             if imported.startswith("converters"):
                 if folder_of(module) != "ane.commands":
                     upward.append(f"{module} imports {imported}")
@@ -37,7 +37,7 @@ def test_no_model_names_a_backend_or_another_model() -> None:
     for file in sources("ane/models"):
         module = module_name(file)
         parts = module.split(".")
-        for imported in imports(file, top_level_only=False):
+        for imported in imports(file):
             away = imported.split(".")
             sibling = (away[:2] == ["ane", "models"] and len(away) > 3 and len(parts) > 3
                        and away[2] not in (parts[2], "vocoders", "styletts"))
@@ -53,7 +53,7 @@ def test_no_two_folders_import_each_other() -> None:
     for file in sources("ane", "converters"):
         module = module_name(file)
         home = folder_of(module) if module.startswith("ane") else "converters"
-        for imported in imports(file, top_level_only=False):
+        for imported in imports(file):
             away = folder_of(imported) if imported.startswith("ane") else "converters"
             if RANK.get(away) != RANK.get(home):
                 arrows[home].add(away)

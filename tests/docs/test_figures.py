@@ -2,11 +2,11 @@
 
 import json
 
-from tests.docs.structure import FIGURES, figures, measure
+from tests.docs.structure import FIGURES, figures
 
 
 def test_no_figure_of_the_structure_grew() -> None:
-    allowed, found = json.loads(FIGURES.read_text(encoding="utf-8")), figures(measure())
+    allowed, found = json.loads(FIGURES.read_text(encoding="utf-8")), figures()
     grown = {name: f"{count}, at most {allowed.get(name, 0)}" for name, count in found.items()
              if count > allowed.get(name, 0)}
     assert not grown, "make it smaller; or decide it, with python -m tests.docs.structure --write"
