@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ane.models.whisper.decoding import BeamSearch, DecodingOptions, WindowDecoder, WindowText, likeliest, sample_token
+from ane.models.whisper.decoding import BeamSearch, DecodingOptions, WindowDecoder, WindowText, sample_token
 from ane.models.whisper.tokens import log_sum_exp
-from ane.models.whisper.transcription import TranscriptionOptions
 from ane.system.errors import UserError
 
 
@@ -72,22 +71,12 @@ def test_a_prefix_beyond_the_positions_is_refused(make):
         make().decode(WindowText(prefix=tuple(range(70))), DecodingOptions())
 
 
-def test_an_unknown_language_is_refused(make):
-    with pytest.raises(UserError, match="language must be one of"):
-        make().decode(WindowText(), DecodingOptions(language="xx"))
-
-
 def test_tokens_are_drawn_in_proportion_to_their_probabilities():
-    logits = np.log(np.array([0.1, 0.6, 0.3], np.float32))
-    random = np.random.default_rng(0)
-    drawn = np.bincount([sample_token(logits, 1.0, random) for _ in range(4000)], minlength=3) / 4000
-    np.testing.assert_allclose(drawn, [0.1, 0.6, 0.3], atol=0.03)
-
-
-def test_a_suppressed_token_is_never_drawn():
-    logits = np.array([-np.inf, 0.0, -np.inf], np.float32)
-    random = np.random.default_rng(0)
-    assert {sample_token(logits, 0.7, random) for _ in range(200)} == {1}
+    logits, random = np.log(np.array([0.1, 0.6, 0.3, 1e-30], np.float32)), np.random.default_rng(0)
+    logits[3] = -np.inf         # suppressed
+    drawn = np.bincount([sample_token(logits, 1.0, random) for _ in range(4000)], minlength=4) / 4000
+    np.testing.assert_allclose(drawn, [0.1, 0.6, 0.3, 0], atol=0.03)
+    assert drawn[3] == 0
 
 
 END, VOCABULARY, LONGEST = 3, 6, 3
@@ -118,9 +107,6 @@ def test_as_many_beams_as_there_are_sequences_find_the_likeliest_ones():
     everything = {tokens: log_probability(tokens) for tokens in product(text, repeat=LONGEST)}
     assert len(beams) == 125
     assert beams == pytest.approx(everything)
-
-
-def test_an_ended_sequence_has_the_probability_of_its_end():
     ended = search(4, 1000).ended
     assert ended
     assert ended == pytest.approx({tokens: log_probability((*tokens, END)) for tokens in ended})
@@ -147,11 +133,6 @@ def test_beams_fill_up_what_has_not_ended():
     assert [len(tokens) for tokens, _ in found.candidates()] == [1, 1]
 
 
-def test_the_likeliest_are_in_order():
-    row = np.random.default_rng(0).permutation(100).astype(np.float32)
-    assert row[likeliest(row, 4)].tolist() == [99, 98, 97, 96]
-
-
 def test_a_backend_that_cannot_copy_lanes_is_refused(transcriber):
     decoder = WindowDecoder(transcriber.backend, transcriber.decoder_config, transcriber.special, candidates=2)
     decoder.decoder = SimpleNamespace(lanes=2, copies_lanes=False)
@@ -159,7 +140,7 @@ def test_a_backend_that_cannot_copy_lanes_is_refused(transcriber):
         decoder.decode(WindowText(), DecodingOptions(beam_size=2))
 
 
-def test_one_beam_takes_the_likeliest_tokens(transcriber, noise):
+def test_one_beam_takes_the_likeliest_tokens(transcriber):
     decoder = WindowDecoder(transcriber.backend, transcriber.decoder_config, transcriber.special)
     decoder.set_states(np.random.default_rng(0).standard_normal((1, 200, 8)).astype(np.float32))
     greedy = decoder.decode(WindowText(), DecodingOptions())
@@ -169,10 +150,3 @@ def test_one_beam_takes_the_likeliest_tokens(transcriber, noise):
 def test_beams_are_searched_at_temperature_0_only():
     options = DecodingOptions(beam_size=4, best_of=3)
     assert (options.candidates, replace(options, temperature=0.2).candidates) == (4, 3)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"beam_size": 0}, "beam_size must be at least 1"), ({"best_of": 0}, "best_of must be at least 1")])
-def test_values_that_mean_nothing_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        TranscriptionOptions(**options)

@@ -13,27 +13,16 @@ from ane.models.whisper.transcript import FORMATS, Transcript, TranscriptSegment
 FIRST, TEXT = 50364, 7
 
 
-def split(*tokens: int, frames: int = 3000):
-    segments, advance = split_segments(tokens, FIRST, frames, 0.01)
-    return [(round(segment.start, 2), round(segment.end, 2)) for segment in segments], advance
-
-
-def test_a_pair_ends_a_segment_and_the_rest_is_heard_again():
-    assert split(FIRST, TEXT, FIRST + 100, FIRST + 100, TEXT) == ([(0.0, 2.0)], 200)
-
-
-def test_a_single_timestamp_at_the_end_completes_the_window():
-    assert split(FIRST, TEXT, FIRST + 100, FIRST + 150, TEXT, FIRST + 200) == ([(0.0, 2.0), (3.0, 4.0)], 3000)
-
-
-def test_a_window_without_pairs_is_one_segment():
-    assert split(FIRST, TEXT, FIRST + 100) == ([(0.0, 2.0)], 3000)
-    assert split(TEXT, TEXT, frames=500) == ([(0.0, 5.0)], 500)
-    assert split(FIRST, TEXT, frames=500) == ([(0.0, 5.0)], 500)
-
-
-def test_a_window_without_tokens_advances():
-    assert split(frames=40) == ([(0.0, 0.4)], 40)
+@pytest.mark.parametrize(("tokens", "frames", "segments", "advance"), [
+    ((FIRST, TEXT, FIRST + 100, FIRST + 100, TEXT), 3000, [(0.0, 2.0)], 200),       # the rest is heard again
+    ((FIRST, TEXT, FIRST + 100, FIRST + 150, TEXT, FIRST + 200), 3000, [(0.0, 2.0), (3.0, 4.0)], 3000),
+    ((FIRST, TEXT, FIRST + 100), 3000, [(0.0, 2.0)], 3000),
+    ((TEXT, TEXT), 500, [(0.0, 5.0)], 500), ((FIRST, TEXT), 500, [(0.0, 5.0)], 500),
+    ((), 40, [(0.0, 0.4)], 40)])
+def test_a_pair_of_timestamps_ends_a_segment_and_a_single_one_the_window(tokens, frames, segments, advance):
+    found, next_frame = split_segments(tokens, FIRST, frames, 0.01)
+    assert [(round(segment.start, 2), round(segment.end, 2)) for segment in found] == segments
+    assert next_frame == advance
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 100)), min_size=1, max_size=8),
@@ -60,22 +49,16 @@ def segment(start: float, end: float, text: str) -> TranscriptSegment:
 
 TRANSCRIPT = Transcript("Hello. A --> b & <c>", "en", 4000.0,
                         (segment(0.0, 1.5, " Hello."), segment(3723.04, 3999.999, " A --> b & <c>")))
-EMPTY = Transcript("", "", 0.0)
 
 
-def test_text_has_a_line_for_each_segment():
-    assert FORMATS["txt"](TRANSCRIPT) == "Hello.\nA --> b & <c>\n"
-
-
-def test_srt():
-    assert FORMATS["srt"](TRANSCRIPT) == (
-        "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:02:03,040 --> 01:06:39,999\nA -> b & <c>\n")
-
-
-def test_vtt():
-    assert FORMATS["vtt"](TRANSCRIPT) == (
-        "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n\n"
-        "01:02:03.040 --> 01:06:39.999\nA --&gt; b &amp; &lt;c&gt;\n")
+@pytest.mark.parametrize(("form", "text", "empty"), [
+    ("txt", "Hello.\nA --> b & <c>\n", ""),
+    ("srt", "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:02:03,040 --> 01:06:39,999\nA -> b & <c>\n", ""),
+    ("vtt", "WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n\n"
+            "01:02:03.040 --> 01:06:39.999\nA --&gt; b &amp; &lt;c&gt;\n", "WEBVTT\n")])
+def test_text_and_subtitles(form, text, empty):
+    assert FORMATS[form](TRANSCRIPT) == text
+    assert FORMATS[form](Transcript("", "", 0.0)) == empty
 
 
 def test_json_has_every_field():
@@ -84,11 +67,6 @@ def test_json_has_every_field():
     assert content["segments"][0] == {
         "start": 0.0, "end": 1.5, "text": " Hello.", "tokens": [1, 2], "temperature": 0.0,
         "average_log_probability": -0.5, "no_speech_probability": 0.1, "compression_ratio": 1.2}
-
-
-@pytest.mark.parametrize(("form", "expected"), [("txt", ""), ("srt", ""), ("vtt", "WEBVTT\n")])
-def test_an_empty_transcript(form, expected):
-    assert FORMATS[form](EMPTY) == expected
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

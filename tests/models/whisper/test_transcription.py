@@ -14,8 +14,8 @@ from ane.audio.reader import read_recording
 from ane.backends import load_backend
 from ane.models.whisper import features
 from ane.models.whisper.checkpoints import WhisperCheckpoint
-from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
-from ane.models.whisper.features import HOP, RATE, WINDOW_SECONDS, log_mel, pad_or_cut, whisper_filters
+from ane.models.whisper.decoding import DecodedWindow
+from ane.models.whisper.features import HOP, log_mel
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RandomSizes, write_openai
@@ -27,29 +27,9 @@ def test_blocks_do_not_change_the_result(noise, monkeypatch):
     np.testing.assert_array_equal(log_mel(noise, 80, 1600), whole)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 159, 160, 161, 5000])
+@pytest.mark.parametrize("samples", [0, 159, 160, 161])
 def test_a_frame_for_each_160_samples(noise, samples):
     assert log_mel(noise[:samples], 80, 1600).shape == (80, (samples + 1600) // 160)
-
-
-def test_a_recording_is_scaled_by_its_own_loudest_value(noise):
-    quiet, padding = noise * np.float32(1e-3), WINDOW_SECONDS * RATE
-    np.testing.assert_allclose(log_mel(quiet, 80, padding).max() + 6 / 4, log_mel(noise, 80, padding).max(), atol=1e-4)
-
-
-def test_values_span_at_most_eight_decades(noise):
-    mel = log_mel(noise, 80, 16000)
-    assert mel.max() - mel.min() == pytest.approx(2.0)
-
-
-def test_filters_are_shared_and_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        whisper_filters(80)[0, 0] = 1
-
-
-def test_padding_appends_zeros():
-    np.testing.assert_array_equal(pad_or_cut(np.ones((2, 3)), 5)[:, 2:], [[1, 0, 0]] * 2)
-    np.testing.assert_array_equal(pad_or_cut(np.ones((2, 3)), 2), np.ones((2, 2)))
 
 
 QUICK = TranscriptionOptions(language="en", temperatures=(0.0,))
@@ -166,7 +146,7 @@ def test_a_window_without_speech_is_dropped(transcriber, noise, scripted, log_pr
     assert len(transcriber.transcribe(noise[:60000], 16000, QUICK).segments) == kept
 
 
-@pytest.mark.parametrize("samples", [0, 1, 100, 16000, 200000])
+@pytest.mark.parametrize("samples", [0, 1, 200000])
 def test_silence_gives_an_empty_transcript(transcriber, scripted, samples):
     scripted()
     found = transcriber.transcribe(np.zeros(samples, np.float32), 16000)
@@ -193,21 +173,6 @@ def test_times_never_decrease_whatever_the_network_predicts(transcriber, noise, 
     assert done[-1:] in ([1.0], []), "less than 10 ms have no frame"
 
 
-def test_another_sample_rate_is_resampled(transcriber, noise):
-    found = transcriber.transcribe(np.repeat(noise[:40000], 3), 48000, QUICK)
-    assert found.duration == pytest.approx(2.5)
-
-
-def test_not_a_number_is_refused(transcriber):
-    with pytest.raises(UserError, match="audio must have finite samples"):
-        transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
-
-
-def test_an_unknown_language_is_refused_before_any_work(transcriber):
-    with pytest.raises(UserError, match="language must be one of"):
-        transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon"))
-
-
 def test_an_english_model_knows_no_other_language(tmp_path, noise):
     path = write_openai(tmp_path, replace(RandomSizes(), n_vocab=51864))
     (tmp_path / "multilingual.tiktoken").rename(tmp_path / "gpt2.tiktoken")
@@ -218,14 +183,18 @@ def test_an_english_model_knows_no_other_language(tmp_path, noise):
     assert english.transcribe(noise[:40000], 16000, replace(QUICK, language=None)).language == "en"
 
 
-def test_a_model_that_speaks_cannot_transcribe():
+def test_what_cannot_be_transcribed_is_refused_before_any_work(transcriber):
+    with pytest.raises(UserError, match="audio must have finite samples"):
+        transcriber.transcribe(np.full(10, np.nan, np.float32), 16000)
+    with pytest.raises(UserError, match="language must be one of"):
+        transcriber.transcribe(np.zeros(0, np.float32), 16000, TranscriptionOptions(language="klingon"))
     synthesizer = ane.load("demo")
     with pytest.raises(UserError, match="is a Tortoise model, not Whisper"):
         Transcriber(synthesizer.model, synthesizer.backend)
 
 
 @pytest.mark.parametrize("changes", [{"task": "sing"}, {"temperatures": ()}, {"temperatures": (-1.0,)},
-                                     {"best_of": 0}])
+                                     {"best_of": 0}, {"beam_size": 0}])
 def test_impossible_options_are_refused(changes):
     with pytest.raises(UserError, match=rf"^{next(iter(changes))} must be"):
         TranscriptionOptions(**changes)
@@ -237,9 +206,10 @@ def test_repetition_compresses():
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_other_precisions_run(hugging_face_folder, noise, precision):
+    """Of a recording that is resampled."""
     model = WhisperCheckpoint(hugging_face_folder)
-    found = Transcriber(model, load_backend("torch:cpu", model, precision)).transcribe(noise[:40000], 16000, QUICK)
-    assert found.duration == 2.5
+    transcriber = Transcriber(model, load_backend("torch:cpu", model, precision))
+    assert transcriber.transcribe(np.repeat(noise[:40000], 3), 48000, QUICK).duration == pytest.approx(2.5)
 
 
 def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
@@ -250,11 +220,6 @@ def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
         layers[precision] = decoder.token_embedding
         assert type(decoder.token_embedding) is type(decoder.blocks[0].mlp[0]), "packed as the other layers are"
     assert type(layers["fp32"]) is not type(layers["int8"])
-
-
-def test_lanes_for_candidates_are_only_made_when_they_can_be_needed(transcriber):
-    assert transcriber.decoder(1) is transcriber.decoder(1)
-    assert isinstance(transcriber.decoder(2), WindowDecoder)
 
 
 @pytest.mark.skipif("WHISPER_DIR" not in os.environ, reason=(
