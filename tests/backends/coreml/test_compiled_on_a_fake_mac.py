@@ -19,7 +19,6 @@ from ane.system import paths
 from ane.system.errors import UserError
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import RecordingTools, run
-from tests.backends.coreml.native import Order
 from tests.backends.coreml.packages import X, save_two_functions
 
 
@@ -33,9 +32,13 @@ def leftovers() -> list[str]:
 # --- compiled once
 
 
-def test_a_second_start_compiles_nothing(api, package):
-    np.testing.assert_array_equal(run(api, package), 2 * X)
-    np.testing.assert_array_equal(run(api, package), 2 * X)
+def test_a_second_start_compiles_nothing_also_of_a_moved_package_and_beside_files_of_finder(api, package, tmp_path):
+    for _ in range(2):
+        np.testing.assert_array_equal(run(api, package), 2 * X)
+    (package / ".DS_Store").write_bytes(b"icons")
+    run(api, package)
+    (tmp_path / "elsewhere").mkdir()
+    run(api, package.rename(tmp_path / "elsewhere" / package.name))
     assert api.compiled == 1
     assert leftovers() == []
 
@@ -60,26 +63,11 @@ def test_a_file_changed_in_place_is_compiled_again(api, package):
     assert api.compiled == 2
 
 
-def test_finder_files_in_a_package_change_nothing(api, package):
-    run(api, package)
-    (package / ".DS_Store").write_bytes(b"icons")
-    run(api, package)
-    assert api.compiled == 1
-
-
 @pytest.mark.parametrize("other", [MacMachine("Apple M2", "25A354"), MacMachine("Apple M4", "24F74")])
 def test_another_macos_or_chip_compiles_again(api, package, other):
     run(api, package)
     run(RecordingTools(api.stand_in, other), package)
     assert api.compiled == 2
-
-
-def test_a_moved_package_keeps_its_compiled_model(api, package, tmp_path):
-    run(api, package)
-    (tmp_path / "elsewhere").mkdir()
-    moved = package.rename(tmp_path / "elsewhere" / package.name)
-    run(api, moved)
-    assert api.compiled == 1
 
 
 # --- damage and interruption
@@ -95,16 +83,20 @@ def overwrite(entry: Path) -> None:
     model.write_bytes(b"\xff" * model.stat().st_size)
 
 
-def clear_record(entry: Path) -> None:
-    (entry / "compiled.json").write_text("[")
+def replace_record_by_a_fifo(entry: Path) -> None:
+    (entry / "compiled.json").unlink()
+    os.mkfifo(entry / "compiled.json")
 
 
-@pytest.mark.parametrize("damage", [truncate, overwrite, clear_record, shutil.rmtree])
-def test_a_damaged_compiled_model_is_compiled_once_again(api, package, damage):
+@pytest.mark.parametrize("damage", [truncate, overwrite, shutil.rmtree, replace_record_by_a_fifo, *(
+    pytest.param(lambda entry, text=text: (entry / "compiled.json").write_text(text), id=f"record {text[:40]}")
+    for text in ("[", "[" * 100_000, '{"version": ' + "[" * 100_000, "null", "{}",
+                 '{"version": 1, "model": 5, "files": {}}', '{"version": 1, "model": "../m", "files": {}}'))])
+def test_a_damaged_compiled_model_or_record_is_compiled_once_again(api, package, damage):
     run(api, package)
     damage(CompiledCache().entries()[0])
-    np.testing.assert_array_equal(run(api, package), 2 * X)
-    run(api, package)
+    for _ in range(2):
+        np.testing.assert_array_equal(run(api, package), 2 * X)
     assert api.compiled == 2
     assert leftovers() == []
 
@@ -194,36 +186,6 @@ def test_of_two_processes_at_once_one_compiles_and_both_run(api, package):
     assert leftovers() == []
 
 
-def test_a_notice_precedes_compiling(api, package, notices):
-    for _ in range(2):
-        CoreMLRuntime(api).load(package, "main", "ALL")
-    assert notices == ["Compiling model for Apple M2, once for each version of macOS"]
-
-
-# --- records that cannot be read
-
-
-@pytest.mark.parametrize("text", [
-    "[" * 100_000, '{"version": ' + "[" * 100_000, "null", "{}",
-    '{"version": 1, "model": 5, "files": {}}', '{"version": 1, "model": "../m", "files": {}}'])
-def test_a_record_that_cannot_be_read_is_a_damaged_entry(api, package, text):
-    run(api, package)
-    [entry] = CompiledCache().entries()
-    (entry / "compiled.json").write_text(text)
-    assert CompiledRecord.read(entry) is None
-    run(api, package)
-    assert api.compiled == 2
-
-
-def test_a_fifo_in_place_of_a_record_does_not_block(api, package):
-    run(api, package)
-    [entry] = CompiledCache().entries()
-    (entry / "compiled.json").unlink()
-    os.mkfifo(entry / "compiled.json")
-    np.testing.assert_array_equal(run(api, package), 2 * X)
-    assert api.compiled == 2
-
-
 @pytest.mark.parametrize("damage", [lambda file: file.write_text("[" * 100_000), lambda file: os.mkfifo(file)])
 def test_a_cached_hash_that_cannot_be_read_is_computed_again(api, package, damage):
     run(api, package)
@@ -234,16 +196,12 @@ def test_a_cached_hash_that_cannot_be_read_is_computed_again(api, package, damag
     assert api.compiled == 1
 
 
-def test_every_function_of_a_package_has_a_plan(mac, tmp_path):
+def test_every_function_of_a_package_has_a_plan_and_one_that_core_ml_refuses_is_an_error_of_one_line(mac, tmp_path):
     package = Package(save_two_functions(tmp_path / "both.mlpackage"))
     for name in ("double", "triple"):
         found = function_placement(package, "CPU_AND_NE", name)
         assert found.ops == {NEURAL_ENGINE: len(package.function(name).ops)}
         assert found.unknown == 0
-
-
-def test_a_plan_that_core_ml_refuses_is_one_line(mac, tmp_path):
-    package = Package(save_two_functions(tmp_path / "both.mlpackage"))
-    mac.order(Order("plan", message="no plan today"))
+    mac.order(native.Order("plan", message="no plan today"))
     with pytest.raises(UserError, match=r"no plan for double of .*: no plan today$"):
         function_placement(package, "CPU_ONLY", "double")

@@ -87,14 +87,6 @@ def test_a_cache_is_read_where_it_is(api, package, monkeypatch):
     assert given[0].base is given[1].base is x
 
 
-@pytest.mark.parametrize("spoil", [lambda x: x.astype(np.float16), lambda x: x[:, :3], lambda x: np.repeat(
-    x, 2, axis=1)[:, ::2]])
-def test_a_cache_that_would_have_to_be_copied_is_refused(api, package, spoil):
-    function = CoreMLRuntime(api).load(package, "main", "ALL")
-    with pytest.raises(TypeError, match=r"(cache|input) x of"):
-        function.predict({}, function.make_state(), {"x": spoil(X)})
-
-
 def test_states_are_independent_of_each_other(api, package):
     function = CoreMLRuntime(api).load(package, "main", "ALL")
     mine, other = function.make_state(), function.make_state()
@@ -103,11 +95,14 @@ def test_states_are_independent_of_each_other(api, package):
     np.testing.assert_array_equal(function.predict({"x": X}, other)["sum"], X)
 
 
-@pytest.mark.parametrize("inputs", [{}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X[0]}, {"x": X.astype(np.int32)}])
-def test_inputs_other_than_declared_are_refused(api, package, inputs):
+def test_inputs_other_than_declared_and_caches_that_would_have_to_be_copied_are_refused(api, package):
     function = CoreMLRuntime(api).load(package, "main", "ALL")
-    with pytest.raises(TypeError, match="x"):
-        function.predict(inputs, function.make_state())
+    for inputs in {}, {"x": X, "z": X}, {"x": X[:, :3]}, {"x": X[0]}, {"x": X.astype(np.int32)}:
+        with pytest.raises(TypeError, match="x"):
+            function.predict(inputs, function.make_state())
+    for cache in X.astype(np.float16), X[:, :3], np.repeat(X, 2, axis=1)[:, ::2]:
+        with pytest.raises(TypeError, match=r"(cache|input) x of"):
+            function.predict({}, function.make_state(), {"x": cache})
 
 
 # --- errors
@@ -181,18 +176,17 @@ def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, versi
     assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * warns
 
 
-def test_the_machine_is_read_from_macos(mac):
-    assert CoreMLTools().machine() == M2
-
-
 # --- first loads
+
+
+PROBES = {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)}
 
 
 def runtime_with_trial(limit=60.0) -> CoreMLRuntime:
     return CoreMLRuntime(trial=trial.CoreMLTrial(limit))
 
 
-def test_a_first_load_is_announced_and_tried_once(mac, package, notices):
+def test_a_first_load_is_announced_with_the_chip_and_tried_once(mac, package, notices):
     for _ in range(2):
         function = runtime_with_trial().load(package, "main", "CPU_AND_NE")
         np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], 2 * X)
@@ -201,28 +195,24 @@ def test_a_first_load_is_announced_and_tried_once(mac, package, notices):
                        "version of macOS"]
     load, predict = "load main CPU_AND_NE", "predict main CPU_AND_NE"
     assert mac.log == ["compile model.mlpackage", load, predict, load, predict, load, predict]
+    assert CoreMLTools().machine() == M2
 
 
-def assert_never_loads_on_the_neural_engine(stand_in, package, limit: float, reason: str) -> None:
-    runtime = runtime_with_trial(limit=limit)
+@pytest.mark.parametrize(("call", "how", "limit", "reason"), [
+    ("load", "hang", 3.0, "it did not finish within 0.05 minutes"),
+    ("predict", "kill", 60.0, "it ended the process (signal 9, perhaps for lack of memory)")])
+def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, request, package, call, how, limit,
+                                                                   reason):
+    if how == "hang":           # the signal needs a real child process
+        request.getfixturevalue("forked_trials")
+    unguarded_mac.order(native.Order(call, how, units="CPU_AND_NE"))
+    runtime = runtime_with_trial(limit)
     for expected in (reason, "forgets that"):
         with pytest.raises(EngineRefusalError, match=re.escape(expected)):
             runtime.load(package, "main", "CPU_AND_NE")
-    assert stand_in.count("load main CPU_AND_NE") == 1
+    assert unguarded_mac.count("load main CPU_AND_NE") == 1
     assert CoreMLRuntime().load(package, "main", "CPU_ONLY")
     runtime.trial.close()
-
-
-def test_a_load_that_hangs_is_refused_and_not_tried_again(unguarded_mac, forked_trials, package):
-    unguarded_mac.order(native.Order("load", "hang", units="CPU_AND_NE"))
-    assert_never_loads_on_the_neural_engine(unguarded_mac, package, 3.0, "it did not finish within 0.05 minutes")
-
-
-def test_a_load_that_kills_is_refused_and_not_tried_again(unguarded_mac, package):
-    """In a real child process."""
-    unguarded_mac.order(native.Order("predict", "kill", units="CPU_AND_NE"))
-    assert_never_loads_on_the_neural_engine(unguarded_mac, package, 60.0,
-                                            "it ended the process (signal 9, perhaps for lack of memory)")
 
 
 def test_a_refusal_is_remembered_and_the_model_is_not_compiled_again_at_each_start(mac, package):
@@ -266,7 +256,7 @@ def test_a_first_prediction_that_is_not_finite_is_refused_and_not_tried_again(ma
 @pytest.mark.parametrize(("order", "found"), [((), None), (("predict", "off"), "26.0 dB, and 50"),
                                              (("predict", "nan"), "-inf dB, and 50")])
 def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order, found):
-    write_probes(package, {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)})
+    write_probes(package, PROBES)
     mac.order(*([native.Order(*order)] if order else []))
     for _ in range(2):
         if found is None:
@@ -279,7 +269,7 @@ def test_a_first_load_repeats_the_probe_of_the_package_once(mac, package, order,
 
 
 def test_a_function_that_fails_its_probe_can_be_loaded_to_look_into_it_and_is_proved_elsewhere(mac, package):
-    write_probes(package, {"main": FunctionProbe([("main", {"x": X})], {"y": 2 * X[0], "sum": X[0]}, 50.0)})
+    write_probes(package, PROBES)
     mac.order(native.Order("predict", "off"))
     for _ in range(2):
         assert CoreMLRuntime(trial=trial.CoreMLTrial(probes=False)).load(package, "main", "ALL")
