@@ -8,7 +8,6 @@ the client ends the command at once; a test of how a command takes a signal, or 
 process.
 """
 
-import array
 import gc
 import importlib
 import json
@@ -111,7 +110,11 @@ def with_one_network(arguments: list[str]) -> list[str]:
 
 def run(client: socket.socket) -> int:
     """Take over the client's streams, folder and environment, and run its command. Returns the exit status."""
-    size = int.from_bytes(receive_streams(client), "big")
+    length, streams, *_ = socket.recv_fds(client, 4, STREAMS)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    size = int.from_bytes(length, "big")
     request = json.loads(receive(client, size))
     threading.Thread(target=exit_with_client, args=(client,), daemon=True).start()
     os.chdir(request["folder"])
@@ -147,19 +150,6 @@ def python(arguments: list[str]) -> int:
     else:
         raise ValueError(f"neither -m nor -c: {arguments}")
     return 0
-
-
-def receive_streams(client: socket.socket) -> bytes:
-    """The size of the request, which comes with the client's three streams."""
-    room = socket.CMSG_SPACE(STREAMS * array.array("i").itemsize)
-    size, ancillary, _, _ = client.recvmsg(4, room)
-    streams = array.array("i")
-    for _, _, data in ancillary:
-        streams.frombytes(data)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    return size
 
 
 def receive(client: socket.socket, size: int) -> bytes:

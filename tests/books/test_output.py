@@ -94,14 +94,21 @@ def test_without_pyav_five_formats_remain_and_the_others_name_the_extra(job, tmp
         write(job, tmp_path / "book.m4b")
 
 
-def test_silences_are_heard_as_long_as_they_were_asked_for(job, tmp_path):
-    write(job, tmp_path / "book.wav", json=True)
-    audio, _ = read_recording(tmp_path / "book.wav")
+def test_times_subtitles_and_silences_agree_with_the_sound(job, tmp_path):
+    write(job, tmp_path / "book.wav", srt=True, vtt=True, json=True)
     times = json.loads((tmp_path / "book.json").read_text())
-    first, second = times["chapters"][0]["chunks"][:2]
-    gap = audio[round(first["end"] * RATE):round(second["start"] * RATE)]
+    chunks = [chunk for chapter in times["chapters"] for chunk in chapter["chunks"]]
+    assert [chunk["number"] for chunk in chunks] == list(range(1, 19))
+    assert times["chapters"][1]["start"] == times["chapters"][0]["end"]
+    audio, _ = read_recording(tmp_path / "book.wav")
+    assert times["seconds"] == pytest.approx(len(audio) / RATE, abs=1e-4)
+    gap = audio[round(chunks[0]["end"] * RATE):round(chunks[1]["start"] * RATE)]
     assert not gap.any()
     assert len(gap) / RATE == pytest.approx(1.2 - 0.1, abs=0.001)       # the edges of both sounds are the rest
+    srt, vtt = ((tmp_path / f"book.{form}").read_text() for form in ("srt", "vtt"))
+    assert len(srt.split("\n\n")) == 18
+    assert srt.startswith("1\n00:00:00,000 --> 00:00:0")
+    assert vtt.startswith("WEBVTT\n\nNOTE Chapter 1\n\n00:00:00.000 --> 00:00:0")
 
 
 def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed():
@@ -112,19 +119,6 @@ def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed
     spoken = sound_of(speaker, SimpleNamespace(chunk=SimpleNamespace(number=1, text="Rain fell."), seed=1), 1)
     assert len(spoken.audio) / RATE == pytest.approx(1.05, abs=0.02)
     assert [word.start for word in spoken.words] == pytest.approx([0.05, 0.65], abs=0.02)
-
-
-def test_times_and_subtitles_agree_with_the_sound(job, tmp_path):
-    write(job, tmp_path / "book.wav", srt=True, vtt=True, json=True)
-    times = json.loads((tmp_path / "book.json").read_text())
-    chunks = [chunk for chapter in times["chapters"] for chunk in chapter["chunks"]]
-    assert [chunk["number"] for chunk in chunks] == list(range(1, 19))
-    assert times["chapters"][1]["start"] == times["chapters"][0]["end"]
-    assert times["seconds"] == pytest.approx(soundfile.info(tmp_path / "book.wav").duration, abs=1e-4)
-    cues = (tmp_path / "book.srt").read_text().split("\n\n")
-    assert len(cues) == 18
-    assert cues[0].startswith("1\n00:00:00,000 --> 00:00:0")
-    assert (tmp_path / "book.vtt").read_text().startswith("WEBVTT\n\nNOTE Chapter 1\n\n00:00:00.000 --> 00:00:0")
 
 
 def test_one_file_a_chapter_has_a_name_and_times_of_its_own_a_playlist_and_the_cover(job, tmp_path):
@@ -300,18 +294,13 @@ def test_words_are_listed_and_underlined_where_they_are_heard(tmp_path):
     assert len(written.files) == 4
 
 
-def test_words_of_chunks_that_were_spoken_without_times_are_marked(job, tmp_path):
-    write(job, tmp_path / "book.flac", json=True, word_times=True)
-    chapters = json.loads((tmp_path / "book.json").read_text())["chapters"]
-    assert all(word["estimated"] for chapter in chapters for chunk in chapter["chunks"] for word in chunk["words"])
-
-
 def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
     run_job(tmp_path / "job", Document([BookChapter("A", [TextBlock(PARAGRAPH, "One [pause] two.")])]))
     write(tmp_path / "job", tmp_path / "book.flac", srt=True, json=True, word_times=True)
     assert "pause" not in (tmp_path / "book.srt").read_text()
     [chapter] = json.loads((tmp_path / "book.json").read_text())["chapters"]
-    assert [word["word"] for word in chapter["chunks"][0]["words"]] == ["One", "two."]
+    assert [(word["word"], word["estimated"]) for word in chapter["chunks"][0]["words"]] == [
+        ("One", True), ("two.", True)], "it was spoken without times"
 
 
 class TimedStandIn(StandInSpeaker):

@@ -41,6 +41,13 @@ def error_of(answer: tuple[int, bytes]) -> dict[str, Any]:
     return json.loads(answer[1])["error"]
 
 
+def events(server: ServerProcess, **fields: Any) -> list[dict[str, Any]]:
+    """The events of the answer."""
+    status, body = post(server, response_format="pcm", stream_format="sse", **fields)
+    assert status == 200, body
+    return [json.loads(line.removeprefix(b"data: ")) for line in body.splitlines() if line]
+
+
 def sound_of(data: bytes) -> np.ndarray:
     return np.frombuffer(data[44:], "<i2")
 
@@ -59,7 +66,4 @@ def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str
 
 
 def active(server: ServerProcess) -> float:
-    with urllib.request.urlopen(urllib.request.Request(
-            f"{server.address}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})) as response:
-        lines = response.read().decode().splitlines()
-    return float(next(line for line in lines if line.startswith("ane_active_requests ")).split()[1])
+    return server.metric("ane_active_requests", TOKEN)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.node_packages import node_modules
 from tests.server.server_process import PATIENCE, ServerProcess
-from tests.server.speech_requests import LONG, TEXT, TOKEN, post, sound_of
+from tests.server.speech_requests import LONG, TEXT, TOKEN, events, post, sound_of
 
 av = pytest.importorskip("av", reason="needs the extra server")
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -23,6 +23,16 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 def openai_client(server: ServerProcess) -> Any:
     openai = pytest.importorskip("openai")
     return openai.OpenAI(base_url=f"{server.address}/v1", api_key=TOKEN, max_retries=0)
+
+
+@pytest.mark.parametrize("fields", [{}, {"model": "demo", "preset": "fastest", "seed": 1}])
+def test_events_state_when_each_word_is_heard(server, fields):
+    *found, done = events(server, word_times=True, **fields)
+    words = [word for event in found if event["type"] == "speech.audio.words" for word in event["words"]]
+    assert [word["word"] for word in words] == TEXT.split()
+    assert all(word["start"] < word["end"] for word in words)
+    assert done["type"] == "speech.audio.done"
+    assert {event["type"] for event in events(server, **fields)} == {"speech.audio.delta", "speech.audio.done"}
 
 
 @pytest.mark.parametrize(("form", "rate"), [("wav", 24000), ("flac", 24000), ("mp3", 24000), ("opus", 48000)])
@@ -43,8 +53,7 @@ def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(ser
     whole = client.audio.speech.create(model="demo-fast", voice="default", input=TEXT, response_format="pcm").content
     with client.audio.speech.with_streaming_response.create(
             model="demo-fast", voice="default", input=TEXT, response_format="pcm", stream_format="sse") as response:
-        events = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line]
-    *deltas, done = events
+        *deltas, done = (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line)
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     assert b"".join(base64.b64decode(event["audio"]) for event in deltas) == whole
     assert done["type"] == "speech.audio.done"
@@ -184,10 +193,10 @@ def heard(server: ServerProcess, *texts: str, **start: Any) -> tuple[bytes, list
 
 
 def test_a_websocket_states_when_the_words_of_all_texts_are_heard(server):
-    sound, [*events, done] = heard(server, "The wind blew over the hill. ", "It rained.", word_times=True)
+    sound, [*found, done] = heard(server, "The wind blew over the hill. ", "It rained.", word_times=True)
     assert done["type"] == "done"
-    assert {event["type"] for event in events} == {"speech.audio.words"}
-    words = [word for event in events for word in event["words"]]
+    assert {event["type"] for event in found} == {"speech.audio.words"}
+    words = [word for event in found for word in event["words"]]
     assert " ".join(word["word"] for word in words) == "The wind blew over the hill. It rained."
     starts, seconds = [word["start"] for word in words], len(sound) / 2 / 24000
     assert starts == sorted(starts)

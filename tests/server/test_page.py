@@ -1,6 +1,5 @@
 """The page of the server in a browser: what is typed is heard, and its words are lit as they are spoken."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from benchmarks.listening import edits, words
 from tests.recogniser import Recogniser
 from tests.server.browser import open_browser
-from tests.server.speech_requests import TEXT, TOKEN
+from tests.server.speech_requests import TEXT, TOKEN, active, events
 
 pytest.importorskip("fastapi", reason="needs the extra server")
 
@@ -100,7 +99,7 @@ def test_a_token_is_asked_for(browser):
     assert options == ["demo-fast", "demo"]
 
 
-def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser):
+def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, server):
     from selenium.webdriver.common.keys import Keys
 
     press(browser, Keys.CONTROL + "a")
@@ -121,8 +120,7 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser):
     pytest.importorskip("pocketsphinx", reason="needs the extra test")
     assert edits(words(TEXT), Recogniser([]).transcribe(sound, RATE).split()) <= 3
     assert [word for word, _ in lit] == TEXT.split()
-    stated = [event["words"] for event in events(browser.current_url, "demo-fast") if "words" in event]
-    starts = [word["start"] for found in stated for word in found]
+    starts = [word["start"] for event in events(server, word_times=True) for word in event.get("words", ())]
     late = np.abs(np.diff([at for _, at in lit]) - np.diff(starts))     # a busy machine draws single words late
     assert np.median(late) < 0.1
     assert late.max() < 0.6
@@ -146,7 +144,7 @@ def test_escape_stops_the_sound_and_the_request(page, server):
     from selenium.webdriver.common.keys import Keys
 
     speak(page, " ".join([TEXT] * 40), model="demo")
-    wait_for(lambda: server.metric("ane_active_requests", TOKEN) == 1)      # before that there is nothing to log
+    wait_for(lambda: active(server) == 1)      # before that there is nothing to log
     press(page, Keys.ESCAPE)
     assert text_of(page, "status") == "Stopped."
     assert not page.find_element("id", "stop").is_enabled()
@@ -171,17 +169,12 @@ def test_the_history_outlives_the_page(page):
     wait_for(lambda: len(page.find_elements("css selector", "#history li")) == count - 1)
 
 
-def test_errors_of_the_server_are_shown(page):
+def test_an_error_of_the_server_is_shown_and_keeps_the_sound(page):
     speak(page, " … ")
     assert "nothing to say" in wait_for(lambda: text_of(page, "error"))
     speak(page, "Rain fell.")
-    wait_for(lambda: text_of(page, "status").startswith("Done"))
-    assert not text_of(page, "error")
-
-
-def test_an_error_keeps_the_sound(page):
-    speak(page, "Rain fell.")
     wait_for(lambda: ended(page))
+    assert not text_of(page, "error")
     speak(page, " … ")
     wait_for(lambda: text_of(page, "error"))
     assert text_of(page, "words") == "Rain fell."
@@ -261,26 +254,3 @@ def test_no_other_script_runs(page, server):
     wait_for(lambda: text_of(page, "status").startswith("Done") or text_of(page, "error"))
     assert page.execute_script("return window.run") is None
     assert not page.find_elements("css selector", "#words img")
-
-
-# The events that it is made of
-
-def events(address: str, model: str, **fields: Any) -> list[dict[str, Any]]:
-    body = {"model": model, "input": TEXT, "response_format": "pcm", "stream_format": "sse", "word_times": True,
-            **fields}
-    request = urllib.request.Request(f"{address.rstrip('/')}/v1/audio/speech", json.dumps(body).encode(), {
-        "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        assert "wait;" in response.headers["Server-Timing"]
-        return [json.loads(line.removeprefix(b"data: ")) for line in response if line.strip()]
-
-
-@pytest.mark.parametrize(("model", "fields"), [("demo-fast", {}), ("demo", {"preset": "fastest", "seed": 1})])
-def test_events_state_when_each_word_is_heard(server, model, fields):
-    found = events(server.address, model, **fields)
-    stated = [word for event in found if event["type"] == "speech.audio.words" for word in event["words"]]
-    assert [word["word"] for word in stated] == TEXT.split()
-    assert all(word["start"] < word["end"] for word in stated)
-    assert found[-1]["type"] == "speech.audio.done"
-    kinds = {event["type"] for event in events(server.address, model, word_times=False, **fields)}
-    assert kinds == {"speech.audio.delta", "speech.audio.done"}

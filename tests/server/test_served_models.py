@@ -73,37 +73,22 @@ def test_a_model_that_is_used_is_not_released():
         assert models.loaded == ["demo-fast"]
 
 
-def test_a_model_that_nobody_has_used_for_long_is_released(monkeypatch):
-    models = serve(idle_release=100.0)
-    use(models, "demo-fast")
-    models.release_unused()
-    assert models.loaded == ["demo-fast"]
-    now = served_models.time.monotonic()
-    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 101)
-    use(models, "demo-fast")
-    models.release_unused()
-    assert models.loaded == ["demo-fast"]
-    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 202)
-    models.release_unused()
-    assert models.loaded == []
-    use(models, "demo-fast")        # it can be loaded again
-    assert models.loaded == ["demo-fast"]
-
-
-def test_memory_of_a_released_model_is_returned_to_the_system(monkeypatch):
+def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_returned_once(monkeypatch):
     returned: list[Any] = []
     monkeypatch.setattr(served_models, "return_freed_memory", returned.append)
-    models = serve(idle_release=1e-9)
-    use(models, "demo-fast")
-    models.release_unused()
-    assert models.loaded == []
-    assert len(returned) == 1
-    models.release_unused()
-    assert len(returned) == 1, "once"
+    now, passed = served_models.time.monotonic(), [0]
+    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + passed[0])
+    models = serve(idle_release=100.0)
+    for seconds, used, returns in ((0, True, 0), (101, True, 0), (202, False, 1), (303, True, 1)):
+        passed[0] = seconds
+        if used:
+            use(models, "demo-fast")        # also after it was released
+        models.release_unused()
+        models.release_unused()
+        assert (models.loaded, len(returned)) == (["demo-fast"] if used else [], returns), seconds
     kept = serve()
     use(kept, "demo-fast")
-    now = served_models.time.monotonic()
-    monkeypatch.setattr(served_models.time, "monotonic", lambda: now + 10)
+    passed[0] += 10
     for _ in range(2):
         kept.release_unused()
     assert len(returned) == 2, "once after its last use"

@@ -116,15 +116,6 @@ def test_a_reader_of_the_output_that_was_stopped_too_is_not_mentioned():
     assert one.returncode == 130
 
 
-def test_an_error_without_a_signal_is_not_called_an_interruption(monkeypatch):
-    def work():
-        raise ValueError("a bug")
-
-    command(monkeypatch, work)
-    with pytest.raises(ValueError, match="a bug"):
-        main(["voices"])
-
-
 @pytest.mark.parametrize("stop", STOPS)
 def test_an_ignored_signal_does_not_stop_a_command(monkeypatch, stop):
     """A job in the background ignores SIGINT."""
@@ -144,11 +135,11 @@ def test_a_handler_set_by_c_code_is_left_alone(monkeypatch):
         assert main(["voices"]) == 0
 
 
-@pytest.mark.parametrize("ends", [nullcontext(), suppress(ValueError)], ids=["well", "badly"])
-def test_signal_handlers_are_restored_after_a_command(monkeypatch, ends):
+@pytest.mark.parametrize("fails", [False, True])
+def test_signal_handlers_are_restored_after_a_command_and_an_error_is_not_called_an_interruption(monkeypatch, fails):
     before = [signal.getsignal(stop) for stop in STOPS]
-    command(monkeypatch, lambda: 0 if isinstance(ends, nullcontext) else int("a bug"))
-    with ends:
+    command(monkeypatch, lambda: int("a bug") if fails else 0)
+    with pytest.raises(ValueError, match="a bug") if fails else nullcontext():
         main(["voices"])
     assert [signal.getsignal(stop) for stop in STOPS] == before
 

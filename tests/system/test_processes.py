@@ -33,6 +33,9 @@ def test_a_process_answers_until_its_input_ends_and_is_then_gone():
     with JsonProcess(COMMAND) as process:
         assert process.ready == {"ready": True}
         assert process.ask({"a": 1}) == {"request": {"a": 1}}
+        with pytest.raises(UserError, match="no such thing"):
+            process.ask("fail")
+        assert process.ask("next") == {"request": "next"}, "it goes on after an error"
         assert 0 < process.cold_start < 60
     assert process._process.returncode == 0
     if sys.platform == "linux":
@@ -43,13 +46,6 @@ def test_a_process_answers_until_its_input_ends_and_is_then_gone():
 def test_a_process_that_dies_is_reported_in_one_line(request_, message):
     with pytest.raises(ProcessEndedError, match=message), JsonProcess(COMMAND) as process:
         process.ask(request_)
-
-
-def test_an_error_in_an_answer_is_raised_and_the_process_goes_on():
-    with JsonProcess(COMMAND) as process:
-        with pytest.raises(UserError, match="no such thing"):
-            process.ask("fail")
-        assert process.ask("next") == {"request": "next"}
 
 
 def test_a_program_that_does_not_answer_in_time_is_ended():
