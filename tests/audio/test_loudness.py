@@ -160,7 +160,7 @@ def test_silence_of_exactly_the_lead_is_kept_without_a_fade():
     np.testing.assert_array_equal(np.concatenate(pieces)[:2400], hum)
 
 
-@pytest.mark.parametrize("index", [0, 100, 2400, 4799])
+@pytest.mark.parametrize("index", [0, 2400, 4799])
 def test_nan_is_not_silence(index):
     audio = np.zeros(4800, np.float32)
     audio[index] = np.nan

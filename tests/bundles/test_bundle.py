@@ -165,6 +165,9 @@ def test_packages_are_made_of_a_folder_and_a_checkpoint_in_one_file_is_imported_
                     for path in (tmp_path, tmp_path / "model.pt"))
     assert folder.endswith(f": make them with `ane convert {tmp_path} --to coreml -o DIR` and open that bundle")
     assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with" in file
+    other = SimpleNamespace(name="x", path=tmp_path, family=SimpleNamespace(title="Kitten", networks={}))
+    assert str(missing_packages(other, "onnx", "use backend=torch")) == (
+        "x is a Kitten model, and `ane convert` makes no ONNX packages of it: use backend=torch")
 
 
 def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_scaled():

@@ -16,7 +16,6 @@ import torch
 from ane.bundles import open_model
 from ane.cli import main
 from ane.commands import packages
-from ane.models.vocoders.convnext import SourceFilterNetwork
 from tests.commands.conftest import RATE
 
 LONG = "n" * 300
@@ -91,15 +90,6 @@ def test_a_checkpoint_of_no_model_that_is_known(complain, workplace, content, fa
     for command in (("import", "foreign.pt", "-o", "./out"),
                     ("say", "Hi.", "--checkpoints", "foreign.pt", "-o", "x.wav")):
         assert fault in complain(*command)
-
-
-def test_no_space_of_gpu_memory(say, monkeypatch):
-    """The CUDA allocator's error, raised where it would be: inside a network."""
-    def full(*arguments):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(SourceFilterNetwork, "forward", full)
-    assert "memory" in say("hello")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device: CUDA_VISIBLE_DEVICES= pytest tests/commands")

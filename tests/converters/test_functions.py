@@ -5,7 +5,6 @@ import pkgutil
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +12,7 @@ import ane.models
 from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.bundles.family import find_family
-from ane.bundles.packages import WEIGHTS, missing_packages
+from ane.bundles.packages import WEIGHTS
 from ane.cli import main
 from ane.commands.packages import open_undamaged
 from ane.models.tortoise.networks import NETWORKS
@@ -37,13 +36,6 @@ def test_families_with_networks_are_converted_to_both_formats():
         formats = {target for target in ("coreml", "onnx") for row in rows if getattr(row, target)}
         assert formats == ({"coreml", "onnx"} if family.networks else set())
     assert all(set(NETWORKS) <= set(convertible_networks(target)) for target in ("coreml", "onnx"))
-
-
-def test_a_model_that_cannot_be_converted_is_not_sent_to_convert():
-    family = SimpleNamespace(title="Kitten", networks={})
-    model = SimpleNamespace(name="other", path="other", family=family)
-    assert str(missing_packages(model, "onnx", "use backend=torch")) == (
-        "other is a Kitten model, and `ane convert` makes no ONNX packages of it: use backend=torch")
 
 
 def test_each_row_is_known_by_network_and_kind_and_calls_rows_of_its_network():

@@ -1,6 +1,5 @@
 """Both sides of FastSpeech as graphs, run by the interpreter, against ``ane.models.fastspeech.networks``."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -92,27 +91,6 @@ def worst(network: FastSpeech, package: Functions) -> float:
     (HALF, NARROW, 48)])
 def test_both_sides_equal_the_references(network, package, style, arithmetic, least):
     assert worst(network, package(style, arithmetic)) >= least
-
-
-def test_padding_of_a_bucket_changes_nothing(network, package):
-    """A row alone, in the smallest bucket, equals the same row in any other."""
-    mel = mel_inputs(20, 33)
-    found = package(FP32)
-    small, large = (Functions(network, [function]) for function in found.functions("mel"))
-    assert np.abs(run_mel(small, "mel", mel) - run_mel(large, "mel", mel)).max() <= 5e-6
-
-
-def test_published_padding_has_no_mask_between_the_convolutions(network):
-    published = FastSpeech(dataclasses.replace(SMALL, padding="published"))
-    published.load_state_dict(network.state_dict())
-
-    def masks(module: FastSpeech) -> list[int]:
-        built = (graph.build(FP32)._mil_program.functions["main"] for graph in graphs(module)[:2])
-        return [len(function.find_ops(op_type="mul")) for function in built]
-
-    exact, fewer = masks(network), masks(published.eval().requires_grad_(False))
-    assert exact[0] - fewer[0] == SMALL.phoneme_side_n_layer + 1      # each block, and the duration predictor
-    assert exact[1] - fewer[1] == SMALL.mel_side_n_layer
 
 
 def test_graphs_are_of_the_engines_form(paths):

@@ -21,7 +21,6 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters import blocks
 from converters.coreml.graph import Style
-from converters.coreml.merge import merge
 from converters.proof.cost import nbytes
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise.attention_block import QUERY_BLOCK
@@ -196,15 +195,6 @@ def test_outlier_channels_do_not_overflow(outlying, build):
 def test_nothing_in_the_graphs_leaves_the_engine(condition, pair, half, small):
     for path in (condition, pair, half, *(function.package for function in small)):
         assert_fits_the_engine(path, ("fp16", "fp32"))
-
-
-def test_pairs_share_the_weights(small, tmp_path):
-    def stored(*functions: PackageFunction) -> int:
-        merge(((function.name, function.package) for function in functions), tmp_path / str(len(functions)))
-        return next((tmp_path / str(len(functions))).rglob("weight.bin")).stat().st_size
-
-    _, *network = small
-    assert stored(*network) < 1.01 * stored(network[0])         # the channels of masks and biases differ
 
 
 def bind(network: DiffusionTts, served: list[PackageFunction], latents: int, length: int,
