@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ane.models.tortoise.sampling import CodeSampler
 from ane.system.decibels import snr_db
 from tests.conftest import FAMILIES
 
@@ -108,6 +109,20 @@ class RecordedNoise:
 
     def standard_normal(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
         return next(self.arrays).reshape(shape).astype(dtype)
+
+
+def sampler_of_upstream(ids: np.ndarray, exponential: np.ndarray) -> CodeSampler:
+    """Samples with upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
+    steps = zip(ids, exponential, strict=True)
+
+    def sample(own_ids: np.ndarray, probabilities: np.ndarray) -> int:
+        upstream_ids, variates = next(steps)
+        possible = upstream_ids >= 0
+        assert set(own_ids) == set(upstream_ids[possible])
+        variate = dict(zip(upstream_ids[possible], variates[possible], strict=True))
+        return int(own_ids[np.argmax(probabilities / [variate[i] for i in own_ids])])
+
+    return sample
 
 
 def golden_facts(folder: Path) -> dict[str, Any]:

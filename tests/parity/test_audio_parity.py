@@ -61,13 +61,6 @@ def test_the_resampler_to_24_khz_is_upstreams(audio):
     assert np.abs(head - audio["clip2_24000_head"][0]).max() < 1e-6
 
 
-def test_the_diffusion_mel_of_stored_samples_is_upstreams(audio, tolerance):
-    mel = diffusion_mel(audio["clip2_24000_head"][0])
-    frames = (8000 - 512) // 256 + 1        # those within the stored samples
-    error = np.abs(mel[:, :frames] - audio["diffusion_mel_clip2"][0][:, :frames])
-    assert error.max() <= tolerance("audio", "diffusion_mel_clip2")
-
-
 @pytest.mark.parametrize("clip", [1, 2])
 def test_the_diffusion_mel_is_upstreams(audio, tolerance, clip):
     samples = resample_windowed_sinc(clip_at_22050(audio, clip), 22050, 24000)[:DIFFUSION_SAMPLES]
@@ -82,17 +75,6 @@ def test_halving_the_rate_agrees_with_upstream_below_8_khz(audio):
     assert ours.shape == upstream.shape
     assert snr_db(below(upstream, 22050, 8000), below(ours, 22050, 8000)) > 45     # measured 62.7
     assert snr_db(upstream, ours) > 15                                             # measured 28.0
-
-
-@pytest.mark.parametrize("clip", [1, 2])
-def test_soxr_would_differ_from_upstream_only_above_the_speech(audio, clip):
-    """The reason not to use soxr in the last step: equal below 8 kHz, but without upstream's images above 11 kHz."""
-    samples = clip_at_22050(audio, clip)
-    upstream, soxr = resample_windowed_sinc(samples, 22050, 24000), resample(samples, 22050, 24000)
-    length = min(len(upstream), len(soxr))
-    upstream, soxr = upstream[:length], soxr[:length]
-    assert snr_db(below(upstream, 24000, 8000), below(soxr, 24000, 8000)) > 45     # measured 58.1 and 55.1
-    assert snr_db(upstream, soxr) < 40                                             # measured 27.7 and 24.5
 
 
 def test_resampled_clips_give_nearly_upstreams_conditioning_mel(audio, mel_norms):
@@ -120,13 +102,10 @@ def test_every_sample_format_is_read_at_upstreams_scale(golden, audio, name):
     length = min(len(ours), len(upstream))
     assert snr_db(upstream[:length], ours[:length]) > 15     # measured 29.1, 23.8, 22.1, 26.8: short buzzes, edges
     assert np.abs(ours).max() <= 1.0
-
-
-def test_overdriven_floats_are_clipped_as_upstream_clips_them(golden, audio):
-    samples, rate = read_audio(golden / "audio" / "float32_24000.wav")
-    assert np.abs(samples).max() > 1.1
-    ours = resample(samples, rate, 22050)
-    assert np.abs(ours).max() == np.abs(audio["load_float32_24000"]).max() == 1.0
+    overdriven = np.abs(samples).max() > 1.1
+    assert overdriven == (name == "float32_24000")
+    if overdriven:          # clipped as upstream clips it
+        assert np.abs(ours).max() == np.abs(upstream).max() == 1.0
 
 
 @pytest.mark.parametrize("clips", [(1,), (1, 2)])

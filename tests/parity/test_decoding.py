@@ -10,6 +10,7 @@ from ane.bundles import Model, open_model
 from ane.models.tortoise.decoding import pad_codes, trimmed_length
 from ane.models.tortoise.sampling import CodeSampler, Sampling
 from tests.decoding import ChunkPrompt, decode
+from tests.parity.conftest import sampler_of_upstream
 
 
 @pytest.fixture(scope="module")
@@ -30,20 +31,6 @@ def replay(codes: Iterable[int]) -> CodeSampler:
         code = int(next(remaining))
         assert code in ids
         return code
-
-    return sample
-
-
-def sampler_of_upstream(ids: np.ndarray, exponential: np.ndarray) -> CodeSampler:
-    """Samples with upstream's random numbers: torch takes argmax(probability / Exp(1) variate)."""
-    steps = zip(ids, exponential, strict=True)
-
-    def sample(own_ids: np.ndarray, probabilities: np.ndarray) -> int:
-        upstream_ids, variates = next(steps)
-        possible = upstream_ids >= 0
-        assert set(own_ids) == set(upstream_ids[possible])
-        variate = dict(zip(upstream_ids[possible], variates[possible], strict=True))
-        return int(own_ids[np.argmax(probabilities / [variate[i] for i in own_ids])])
 
     return sample
 

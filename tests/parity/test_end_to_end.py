@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import open_model
+from ane.bundles import Model, open_model
 from ane.models.tortoise import pipeline
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
@@ -14,7 +14,7 @@ from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.voices import Voice
-from tests.parity.conftest import RecordedNoise
+from tests.parity.conftest import RecordedNoise, sampler_of_upstream
 
 
 class UpstreamRandomness:
@@ -29,8 +29,7 @@ class UpstreamRandomness:
                    if name.endswith("multinomial_ids")]
         rows = [(batch, row) for batch in batches for row in range(self.stage[f"{batch}multinomial_ids"].shape[1])]
         batch, row = rows[candidate]
-        return zip(self.stage[f"{batch}multinomial_ids"][:, row],
-                   self.stage[f"{batch}multinomial_exponential"][:, row], strict=True)
+        return [self.stage[f"{batch}multinomial_{part}"][:, row] for part in ("ids", "exponential")]
 
     def diffusion(self, chunk: int, rank: int):
         return RecordedNoise([self.stage[f"cand{rank}.x_T"], *self.stage[f"cand{rank}.noise"]])
@@ -40,21 +39,16 @@ class UpstreamRandomness:
         return RecordedNoise([noise[:SILENT_FRAMES], noise[SILENT_FRAMES:]])
 
 
-def sampler_of_variates(steps):
-    """Samples as torch does with the Exp(1) variates of the run."""
-    def sample(ids: np.ndarray, probabilities: np.ndarray) -> int:
-        upstream_ids, variates = next(steps)
-        variate = dict(zip(upstream_ids, variates, strict=True))
-        return int(ids[np.argmax(probabilities / [variate[i] for i in ids])])
-    return sample
+@pytest.fixture
+def model(golden_checkpoints, golden_config) -> Model:
+    return open_model(checkpoints=golden_checkpoints, config=golden_config)
 
 
 @pytest.fixture
-def speak(golden_checkpoints, golden_config, golden_stage, monkeypatch):
+def speak(model, golden_config, golden_stage, monkeypatch):
     """``speak(stage, voice, **settings)``: speech from the text and random numbers of a golden run."""
-    model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     text = json.loads(golden_config.read_text())["_generation"]["e2e_text"]
-    monkeypatch.setattr(pipeline, "InverseCdfSampler", sampler_of_variates)
+    monkeypatch.setattr(pipeline, "InverseCdfSampler", lambda numbers: sampler_of_upstream(*numbers))
 
     def run(name: str, voice: tuple[np.ndarray, np.ndarray], **settings):
         monkeypatch.setattr(pipeline, "Randomness", lambda seed: UpstreamRandomness(golden_stage(name)))
@@ -75,13 +69,8 @@ def test_the_path_with_diffusion_gives_upstreams_audio(speak, golden_stage, asse
         assert_parity(audio[None, None], "end_to_end", f"cand{rank}.wave")
 
 
-def test_the_path_without_diffusion_gives_upstreams_audio(speak, golden_stage, golden_stage_widths, assert_parity):
+def test_the_path_without_diffusion_gives_upstreams_audio(speak, model, golden_stage, assert_parity):
     stage = golden_stage("end_to_end_fast")
-    silent = np.zeros((1, golden_stage_widths[1]), np.float32)      # HiFi-GAN does not use the diffusion latent
+    silent = np.zeros((1, model.widths[1]), np.float32)      # HiFi-GAN does not use the diffusion latent
     speech = speak("end_to_end_fast", (stage["speaker_latent"], silent), candidates=1, diffusion=None)
     assert_parity(speech.audio[None, None], "end_to_end_fast", "wave")
-
-
-@pytest.fixture
-def golden_stage_widths(golden_checkpoints, golden_config) -> tuple[int, int]:
-    return open_model(checkpoints=golden_checkpoints, config=golden_config).widths

@@ -1,4 +1,4 @@
-"""FastSpeech's packages return what NVIDIA's class returned: Core ML's interpreted in float32, ONNX's on the CPU."""
+"""FastSpeech's stages return what NVIDIA's class returned: on torch, in Core ML's packages interpreted, in ONNX's."""
 
 from collections.abc import Callable
 from functools import cache
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file as load_tensors
 
+from ane.backends.base import Backend
 from ane.backends.fixed_shapes import smallest_fitting
 from ane.backends.mil import MilRuntime
 from ane.backends.onnx.backend import OnnxBackend
@@ -31,8 +33,6 @@ Case = dict[str, np.ndarray]
 @pytest.fixture(scope="module")
 def model(golden_fastspeech: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Bundle]:
     """``model(padding)``: a bundle of the golden weights."""
-    from safetensors.torch import load_file as load_tensors
-
     @cache
     def bundle(padding: str) -> Bundle:
         work = tmp_path_factory.mktemp(padding)
@@ -66,14 +66,14 @@ def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedB
 
 @pytest.fixture(scope="module")
 def onnx(model, tmp_path_factory) -> OnnxBackend:
-    """ONNX keeps batches, and the golden batch was padded as published."""
+    """The golden batch was padded as published."""
     work, reference = tmp_path_factory.mktemp("onnx"), reference_backend(model("published"))
     package = to_onnx.write_package(model("published"), "fastspeech", to_onnx.OnnxOptions(), work)
     return OnnxBackend(UnpublishedModel(model("published"), work, [package], reference), DEVICES["cpu"], reference,
                        threads=1)
 
 
-def speak(backend: PackagedBackend | OnnxBackend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:
+def speak(backend: Backend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:
     """The stages of a case: encoder states, log durations, repeats, and the mel as NVIDIA's class returns it."""
     mask = (golden["pos"] > 0).astype(np.float32)
     encoded = backend.run("text", ids=golden["ids"].astype(np.int64), mask=mask)
@@ -108,10 +108,12 @@ def test_core_ml_gives_the_published_result_of_its_bucket(fastspeech_case, corem
     assert_close(mel, golden["mel"][:, :frames], TOLERANCE, "mel")
 
 
+@pytest.mark.parametrize("engine", ["torch", "onnx"])
 @pytest.mark.parametrize("name", ["single", "batch"])
-def test_onnx_gives_upstreams_result(name, fastspeech_case, onnx, assert_close):
+def test_an_engine_that_keeps_batches_gives_upstreams_result(name, engine, fastspeech_case, model, onnx, assert_close):
     golden = fastspeech_case(name)
-    states, log_durations, counts, mel = speak(onnx, golden)
+    backend = onnx if engine == "onnx" else reference_backend(model("published"))
+    states, log_durations, counts, mel = speak(backend, golden)
     assert_close(states, golden["encoder"], TOLERANCE, "encoder")
     assert_close(log_durations, golden["log_duration"], TOLERANCE, "log durations")
     assert np.array_equal(counts, golden["repeats"])

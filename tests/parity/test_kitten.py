@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ane.models.kitten.published_text import preprocess, split_published
-from ane.models.kitten.synthesizer import PUBLISHED_CUT, VOCABULARY, KittenSynthesizer, word_ids
+from ane.models.kitten.synthesizer import PUBLISHED_CUT, VOCABULARY, KittenSynthesizer
 from ane.models.styletts.settings import KittenSettings
 from ane.speech.request import Run
 from tests.models.kitten.kitten_model import kitten_speaker
@@ -51,11 +51,6 @@ def test_published_chunks(facts: dict[str, Any]) -> None:
         assert split_published(case["text"], case["max_len"]) == case["out"]
 
 
-def test_ids_of_phonemes(facts: dict[str, Any]) -> None:
-    for run in facts["runs"]:
-        assert [word_ids(phonemes, "")[0].tolist() for phonemes in run["phonemes"]] == run["input_ids"]
-
-
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
         chunks = replayed.chunks(replayed.request(
@@ -69,18 +64,13 @@ def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer)
             assert (chunk.input_ids.ndim, chunk.style.shape, chunk.speed.shape) == (2, (1, 256), (1,))
 
 
-def test_audio(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Path) -> None:
+def test_audio_whole_and_as_a_stream(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Path) -> None:
     assert facts["trim"] == PUBLISHED_CUT
     with np.load(directory / "audio_every_7th_sample.npz") as golden:
         for run in facts["runs"]:
             audio = replayed.speak(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED).audio
             assert audio.shape == (run["samples"],)
             assert np.abs(audio[::EVERY] - golden[run["audio"]]).max(initial=0) <= AUDIO_TOLERANCE
-
-
-def test_a_stream_has_the_same_audio(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
-    for run in facts["runs"]:
-        pieces = list(replayed.stream(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED))
-        assert len(pieces) == len(run["chunks"])
-        whole = replayed.speak(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED).audio
-        np.testing.assert_array_equal(np.concatenate(pieces), whole)
+            pieces = list(replayed.stream(run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED))
+            assert len(pieces) == len(run["chunks"])
+            np.testing.assert_array_equal(np.concatenate(pieces), audio)

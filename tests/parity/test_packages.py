@@ -1,4 +1,5 @@
-"""Packages of the golden checkpoints return upstream's outputs: Core ML's interpreted in float32, ONNX's on the CPU."""
+"""The stages of the golden checkpoints return upstream's outputs: on torch, in Core ML packages interpreted in float32,
+and in ONNX packages on the CPU."""
 
 from collections.abc import Callable
 from functools import cache
@@ -32,7 +33,17 @@ def model(golden_checkpoints, golden_config) -> Model:
 
 
 @pytest.fixture(scope="module")
-def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
+def reference(model) -> TorchBackend:
+    return TorchBackend(model, "cpu", "fp32")
+
+
+@pytest.fixture(scope="module")
+def torch(reference) -> Callable[[str], Backend]:
+    return lambda network: reference
+
+
+@pytest.fixture(scope="module")
+def coreml(model, reference, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
     """``coreml(network)``: a backend with that network as an fp32 package, with buckets that the golden set needs."""
     latents, frames = golden_stage("diffusion")["latents"].shape[1], golden_stage("diffusion")["x"].shape[-1]
     codes = golden_stage("autoregressive")["codes"].shape[1] + 1
@@ -43,7 +54,6 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
         "clvp_speech": (golden_stage("clvp")["codes"].shape[1] + 2, golden_stage("clvp")["codes_500"].shape[1]),
         "univnet": (14,), "hifigan": (14,)})
     folder: Path = tmp_path_factory.mktemp("golden-coreml")
-    reference = TorchBackend(model, "cpu", "fp32")
 
     @cache
     def backend(network: str) -> PackagedBackend:
@@ -54,10 +64,8 @@ def coreml(model, golden_stage, tmp_path_factory) -> Callable[[str], Backend]:
 
 
 @pytest.fixture(scope="module")
-def onnx(model, onnx_packages) -> Callable[[str], Backend]:
+def onnx(model, reference, onnx_packages) -> Callable[[str], Backend]:
     """``onnx(network)``: a backend with that network as an fp32 package."""
-    reference = TorchBackend(model, "cpu", "fp32")
-
     @cache
     def backend(network: str) -> OnnxBackend:
         found = UnpublishedModel(model, onnx_packages.folder, [onnx_packages.package(network)], reference)
@@ -66,14 +74,14 @@ def onnx(model, onnx_packages) -> Callable[[str], Backend]:
     return backend
 
 
-@pytest.fixture(scope="module", params=["coreml", "onnx"])
+@pytest.fixture(scope="module", params=["torch", "coreml", "onnx"])
 def format_name(request) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
 def packaged(format_name, request) -> Callable[[str], Backend]:
-    """``packaged(network)``: that network as a package of that format."""
+    """``packaged(network)``: a backend with that network, on torch or as a package of that format."""
     return request.getfixturevalue(format_name)
 
 

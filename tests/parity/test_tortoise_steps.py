@@ -46,6 +46,7 @@ def tokenizer_json(golden: Path) -> str:
     ("upstream", "english_cleaners", "ids"), ("basic", "basic_cleaners", "basic_ids")])
 def test_cleaned_text_and_ids_are_upstreams(vectors, tokenizer_json, normaliser, text, ids):
     tokenizer = Tokenizer(tokenizer_json, normaliser)
+    assert len(vectors["tokenize"]) >= 100
     for vector in vectors["tokenize"]:
         cleaned = tokenizer.normalise(vector["text"])
         assert cleaned == vector[text], vector["text"]
@@ -56,10 +57,6 @@ def test_decoded_text_is_upstreams(vectors, tokenizer_json):
     tokenizer = Tokenizer(tokenizer_json)
     for vector in vectors["tokenize"]:
         assert tokenizer.decode(vector["ids"]) == vector["decoded"], vector["text"]
-
-
-def test_the_golden_set_has_enough_texts(vectors):
-    assert len(vectors["tokenize"]) >= 100
 
 
 UPSTREAM = Sampling(temperature=0.8, repetition_penalty=2.0, top_k=50, top_p=0.8)

@@ -28,10 +28,10 @@ def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
             "n_audio_layer": size["enc"], "n_text_layer": size["dec"]}
 
 
-def open_golden_whisper(golden: Path, facts: dict[str, Any], name: str, folder: Path) -> WhisperCheckpoint:
-    """The model "full" or "short", written to ``folder`` as a Hugging Face folder."""
-    shutil.copy(golden / f"{PREFIXES[name]}weights.safetensors", folder / "model.safetensors")
-    sizes = dimensions(facts, name)
+def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> WhisperCheckpoint:
+    """The model "full", written to ``folder`` as a Hugging Face folder."""
+    shutil.copy(golden / "weights.safetensors", folder / "model.safetensors")
+    sizes = dimensions(facts, "full")
     config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))
     return WhisperCheckpoint(folder)
