@@ -19,7 +19,6 @@ from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.explain import print_explanation
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
-from ane.commands.say_lines import speak_lines
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
     add_backend_arguments,
@@ -32,7 +31,7 @@ from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
-from ane.text import nothing_to_say_error
+from ane.text import nothing_to_say_error, read_passages
 from ane.text.cast import read_cast
 from ane.text.user_lexicon import chosen_lexicon
 
@@ -250,6 +249,41 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
                 sinks[0](piece)
     if failure:
         raise failure
+
+
+def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
+                progress: ProgressDisplay) -> SpeechOutputs:
+    """Speak each line on its own, and write each as soon as it is complete."""
+    from ane.audio import write
+
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise UserError("nothing to say: there is no line with text")
+    check_lines(text, request)
+    outputs = output_paths(args.output, len(lines))
+    times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
+    with closing(synthesizer.speak_all(lines, **request, progress=progress.update)) as spoken:
+        for line, path, times_file in zip(spoken, outputs, times, strict=True):
+            write(path, line.audio, line.sample_rate)
+            if times_file is not None:
+                write_word_times(times_file, line)
+            yield line, [path]
+
+
+def check_lines(text: str, request: dict[str, Any]) -> None:
+    """Raise UserError for lines with nothing to say or faulty markup, before any is spoken. Empty lines are skipped."""
+    faulty: dict[int, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            passages = read_passages(line, request["lexicon"], request.get("ssml"))
+            if line.strip() and not any(any(map(str.isalnum, passage.text)) for passage in passages):
+                raise nothing_to_say_error(line)
+        except UserError as error:
+            faulty[number] = str(error).removeprefix("line 1: ")
+    if faulty:
+        (first, message), *others = faulty.items()
+        more = f"; faulty as well: line {', '.join(str(number) for number, _ in others)}" if others else ""
+        raise UserError(f"line {first}: {message}{more}")
 
 
 DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
