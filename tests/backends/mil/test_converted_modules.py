@@ -19,7 +19,7 @@ from ane.system.errors import UserError
 class ModuleCase:
     name: str
     make: Callable[[], Callable]        # → a module or a function of tensors
-    inputs: Callable[[], tuple[Tensor, ...]]
+    inputs: tuple[Tensor, ...]
     ops: tuple[str, ...] = ()           # that only this module tests
 
 
@@ -110,44 +110,35 @@ def normal(*shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32))
 
 
-def tokens() -> tuple[Tensor]:
-    return (torch.tensor([[3, 1, 4, 1, 5, 9]], dtype=torch.int32),)
-
-
+TOKENS = torch.tensor([[3, 1, 4, 1, 5, 9]], dtype=torch.int32)
 CASES = [
-    ModuleCase("convolutions", ResidualNet, lambda: (normal(1, 3, 32, 32),)),
+    ModuleCase("convolutions", ResidualNet, (normal(1, 3, 32, 32),)),
     ModuleCase("volume", lambda: nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2)),
-               lambda: (normal(1, 2, 4, 4, 4),)),
-    ModuleCase("transposed convolutions", ImageDecoder, lambda: (normal(1, 4, 8, 8),), ("pixel_unshuffle",)),
-    ModuleCase("attention", TinyDecoder, tokens),
-    *(ModuleCase(name, lambda kind=kind, options=options: Recurrent(kind, **options), lambda: (normal(2, 5, 8),), ops)
+               (normal(1, 2, 4, 4, 4),)),
+    ModuleCase("transposed convolutions", ImageDecoder, (normal(1, 4, 8, 8),), ("pixel_unshuffle",)),
+    *(ModuleCase(name, lambda kind=kind, options=options: Recurrent(kind, **options), (normal(2, 5, 8),), ops)
       for name, kind, options, ops in (
           ("LSTM", nn.LSTM, {}, ("lstm",)), ("RNN", nn.RNN, {}, ("rnn",)),
           ("two bidirectional LSTMs", nn.LSTM, {"bidirectional": True, "num_layers": 2}, ("lstm",)),
           ("bidirectional GRU", nn.GRU, {"bidirectional": True}, ()))),
-    ModuleCase("pooling", lambda: pooled, lambda: (normal(1, 2, 11),), ("avg_pool", "max_pool")),
-    ModuleCase("resizing", lambda: resized, lambda: (normal(1, 2, 8, 6), normal(1, 4, 4, 2) / 2), ("resample",)),
-    ModuleCase("indexing", lambda: indexed, lambda: (normal(4, 5), torch.tensor([[0, 2], [1, 1], [4, 3], [0, 0]],
+    ModuleCase("pooling", lambda: pooled, (normal(1, 2, 11),), ("avg_pool", "max_pool")),
+    ModuleCase("resizing", lambda: resized, (normal(1, 2, 8, 6), normal(1, 4, 4, 2) / 2), ("resample",)),
+    ModuleCase("indexing", lambda: indexed, (normal(4, 5), torch.tensor([[0, 2], [1, 1], [4, 3], [0, 0]],
                                                                                 dtype=torch.int32))),
-    ModuleCase("functions", lambda: functions, lambda: (normal(2, 6),),
+    ModuleCase("functions", lambda: functions, (normal(2, 6),),
                ("acos", "asin", "atanh", "cosh", "non_zero", "sinh")),
-    ModuleCase("reductions", lambda: reduced, lambda: (normal(2, 4, 6),)),
+    ModuleCase("reductions", lambda: reduced, (normal(2, 4, 6),)),
 ]
-
-
-class CalledFunction(nn.Module):
-    def __init__(self, function: Callable):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor):
-        return self.function(*inputs)
 
 
 def built(make: Callable[[], Callable]) -> nn.Module:
     torch.manual_seed(0)
     made = make()
-    return (made if isinstance(made, nn.Module) else CalledFunction(made)).eval()
+    if isinstance(made, nn.Module):
+        return made.eval()
+    module = nn.Module()
+    module.forward = made
+    return module
 
 
 def converted(module: nn.Module, inputs: tuple[Tensor, ...], specs: list | None = None,
@@ -173,7 +164,7 @@ def run(package: Package, inputs: tuple[Tensor, ...], function: str | None = Non
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_converted_module_returns_what_torch_returns(case: ModuleCase, tmp_path: Path):
-    module, inputs = built(case.make), case.inputs()
+    module, inputs = built(case.make), case.inputs
     package = saved(converted(module, inputs), tmp_path)
     assert set(case.ops) <= {op.type for op in package.function().ops}
     with torch.no_grad():
@@ -186,12 +177,12 @@ def test_a_converted_module_returns_what_torch_returns(case: ModuleCase, tmp_pat
 
 
 @pytest.mark.parametrize("lengths", [ct.RangeDim(2, 9), ct.EnumeratedShapes([(1, 2), (1, 6)])], ids=["range", "listed"])
-def test_a_flexible_length_is_taken_from_the_input(lengths, tmp_path: Path):
+def test_a_flexible_length_of_a_decoder_is_taken_from_the_input(lengths, tmp_path: Path):
     module = built(TinyDecoder)
     shape = lengths if isinstance(lengths, ct.EnumeratedShapes) else (1, lengths)
-    package = saved(converted(module, tokens(), [ct.TensorType("x0", shape, dtype=np.int32)]), tmp_path)
+    package = saved(converted(module, (TOKENS,), [ct.TensorType("x0", shape, dtype=np.int32)]), tmp_path)
     for length in (2, 6):
-        x = tokens()[0][:, :length]
+        x = TOKENS[:, :length]
         with torch.no_grad():
             np.testing.assert_allclose(run(package, (x,))[0], module(x).numpy(), rtol=1e-4, atol=1e-5)
 
@@ -213,7 +204,7 @@ def test_only_the_branch_that_applies_is_run(tmp_path: Path):
 
 def test_an_image_input_is_refused_in_one_line(tmp_path: Path):
     image = ct.ImageType("x0", (1, 3, 32, 32), scale=1 / 255)
-    package = saved(converted(built(ResidualNet), (normal(1, 3, 32, 32),), [image]), tmp_path)
+    package = saved(converted(nn.ReLU(), (normal(1, 3, 32, 32),), [image]), tmp_path)
     with pytest.raises(UserError, match=r"takes an image \(x0\).*TensorType") as caught:
         Interpreter(package)
     assert "\n" not in str(caught.value)

@@ -2,22 +2,16 @@
 
 import gc
 import weakref
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from ane.backends.torch import backend as pytorch
-from ane.backends.torch.backend import TorchBackend, TorchPrecision
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import StaticDecoder, StepRunner
 from ane.bundles.weights import skeleton
-from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
-from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from tests.backends.decoder_steps import (
     CAPACITY,
     CPU,
@@ -29,7 +23,6 @@ from tests.backends.decoder_steps import (
     columns,
     in_dtype,
 )
-from tests.decoding import ChunkPrompt, decode
 from tests.random_model import RandomModel
 
 
@@ -100,27 +93,3 @@ def test_a_longer_prefix_replaces_the_buffer_of_prefixes(network, fake_graphs):
             x = columns(turn, 2, 1)
             assert_close(*(decoder.step(x, np.full(2, turn)) for decoder in both))
     assert list(run.graphs) == [(48, 10), (64, 10)]
-
-
-def sample(lanes: int) -> list[Candidate]:
-    """The candidates of three chunks on a few lanes, refilled as candidates end."""
-    model = RandomModel()
-    config = model.config("autoregressive")
-    chunks = [ChunkPrompt(columns(index, 1), text_tokens(list(range(3, 8 + 3 * index)), config),
-                     [InverseCdfSampler(Randomness(7).candidate(index, each)) for each in range(2 + index)])
-              for index in range(3)]
-    backend = TorchBackend(model, "cpu", "fp32")
-    backend.chosen = TorchPrecision("fp32", torch.float32)       # no packed layers, as on a GPU
-    return [one for row in decode(backend, chunks, config, Sampling(max_codes=80), lanes) for one in row]
-
-
-@pytest.mark.parametrize("lanes", [1, 3, 8])
-def test_the_same_seed_gives_the_same_codes(monkeypatch, fake_graphs, lanes):
-    expected, run = sample(lanes), fake_graphs()
-    monkeypatch.setattr(pytorch, "TorchDecoder", partial(StaticDecoder, run=run, smallest=8))
-    actual = sample(lanes)
-    assert len(run.graphs) > 2
-    for one, other in zip(expected, actual, strict=True):
-        assert other.codes == one.codes
-        np.testing.assert_allclose(other.latents, one.latents, atol=1e-4)
-        np.testing.assert_allclose(other.log_probability, one.log_probability, rtol=1e-4)
