@@ -1,7 +1,7 @@
 """On a machine with other work, torch computes with fewer threads while they would wait for cores."""
 
 import builtins
-import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -55,15 +55,12 @@ def test_threads_that_wait_for_cores_are_given_up_within_a_few_calls(cores, expe
     assert counts[12] == counts[40] == expected
 
 
-def test_they_come_back_when_the_other_programs_end():
+def test_threads_come_back_when_the_other_programs_end_and_later_ones_are_noticed_as_soon():
     machine = SharedMachine(1)
     assert machine.compute(2)[-1] == 1
     machine.cores = 4
     assert machine.compute(2)[-1] == 4
-
-
-def test_programs_that_begin_later_are_noticed_as_soon():
-    machine = SharedMachine(1)
+    machine.cores = 1
     for _ in range(20):
         machine.idled += 1.0
         machine.compute(1)
@@ -110,66 +107,48 @@ def test_where_the_system_does_not_tell_nothing_is_changed():
     assert not ThreadGovernor(unknown, unknown).active
 
 
-@pytest.fixture
-def two_threads(tmp_path, monkeypatch):
-    """A folder of tasks in place of the system's: the threads 1 and 2, which waited 1 and 2 seconds."""
-    for task in "12":
-        (tmp_path / task).mkdir()
-        (tmp_path / task / "schedstat").write_text(f"7 {task}000000000 9\n")
-    monkeypatch.setattr(threads, "TASKS", tmp_path)
-    return tmp_path
+class EndedThread:
+    """The file of a thread that ended after it was opened: Linux answers ESRCH."""
 
+    def __enter__(self):
+        return self
 
-def test_a_thread_that_ends_before_its_file_is_opened_is_left_out(two_threads):
-    assert seconds_waiting() == 3.0
-    (two_threads / "1" / "schedstat").unlink()
-    assert seconds_waiting() == 2.0
-
-
-def test_a_thread_that_ends_while_its_file_is_read_is_left_out(two_threads, monkeypatch):
-    class EndedThread:
-        """The file of a thread that ended after it was opened: Linux answers ESRCH."""
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-        def read(self):
-            raise ProcessLookupError(3, "No such process")
-
-    def opened(file, *args, **kwargs):
-        ended = os.fspath(file) == str(two_threads / "1" / "schedstat")
-        return EndedThread() if ended else builtins.open(file, *args, **kwargs)
-
-    monkeypatch.setattr(threads, "open", opened, raising=False)
-    assert seconds_waiting() == 2.0
-
-
-class RecordedGovernor:
-    active = True
-
-    def __init__(self):
-        self.calls = 0
-
-    def begin(self, keeps_threads: bool) -> float:
-        self.calls += 1
-        return 0.0
-
-    def end(self, began: float) -> None:
+    def __exit__(self, *error):
         pass
+
+    def read(self):
+        raise ProcessLookupError(3, "No such process")
+
+
+def test_a_thread_that_ends_before_its_file_is_opened_or_while_it_is_read_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(threads, "TASKS", tmp_path)
+    files = [tmp_path / task / "schedstat" for task in "12"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(f"7 {file.parent.name}000000000 9\n")
+    assert seconds_waiting() == 3.0
+
+    def opened(name, mode):
+        return EndedThread() if name == str(files[0]) else builtins.open(name, mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "open", opened, raising=False)
+        assert seconds_waiting() == 2.0
+    files[0].unlink()
+    assert seconds_waiting() == 2.0
 
 
 def test_every_call_of_a_network_on_the_cpu_is_governed():
     backend = TorchBackend(RandomModel(), "cpu")
     assert isinstance(backend.governor, ThreadGovernor)
-    governor = backend.governor = RecordedGovernor()
+    calls = []
+    backend.governor = SimpleNamespace(active=True, begin=lambda keeps_threads: calls.append(keeps_threads),
+                                       end=lambda began: None)
     decoder = backend.decoder(1, 4)
     columns = np.zeros((3, 64), np.float32)
     decoder.prefill(columns)
     decoder.step(columns[None, :1], np.zeros(1, np.int64))
-    assert governor.calls == 2
+    assert calls == [False, False]
 
 
 @pytest.mark.parametrize(("threads", "keeps"), [(None, False), (2, True)])
