@@ -2,26 +2,16 @@
 
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
 from tests.server.browser import open_browser
-from tests.server.server_process import ServerProcess
+from tests.server.server_process import ServerProcess, wait_until
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 TEXT = "The wind blew over the hill. It rained in the valley, and the river rose until morning."
 PICTURES = {"page-light": (880, 1240, "light"), "page-dark": (880, 1240, "dark"), "page-phone": (390, 1240, "light")}
 FIELDS = {"text": TEXT, "voice": "michael", "preset": "fastest", "seed": "1"}
 LIT = 3.0           # seconds into the sound
-
-
-def wait_for(page: Any, condition: str) -> None:
-    until = time.monotonic() + 60
-    while not page.execute_script(f"return {condition}"):
-        if time.monotonic() > until:
-            raise RuntimeError(f"it did not happen: {condition}")
-        time.sleep(0.02)
 
 
 def main() -> None:
@@ -40,11 +30,12 @@ def main() -> None:
                     "features": [{"name": "prefers-color-scheme", "value": scheme}]})
                 page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": width < 500})
                 page.get(server.address)
-                wait_for(page, "voices.length")
+                wait_until(lambda: page.execute_script("return voices.length"))
                 for field, value in FIELDS.items():
                     page.execute_script("$(arguments[0]).value = arguments[1]; showCode()", field, value)
                 page.find_element("id", "speak").click()
-                wait_for(page, f"player.sound.complete && player.position > {LIT}")
+                wait_until(lambda: page.execute_script(
+                    f"return player.sound.complete && player.position > {LIT}"))
                 page.get_screenshot_as_file(str(folder / f"{name}.png"))
         finally:
             page.quit()

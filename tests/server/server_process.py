@@ -18,11 +18,13 @@ from typing import Any
 PATIENCE = 60.0         # seconds that a test waits for what takes a second on an idle machine
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
+    """What the condition returns when it is met."""
     until = time.monotonic() + seconds
-    while not (met := condition()) and time.monotonic() < until:
+    while not (met := condition()):
+        assert time.monotonic() < until, "it did not happen"
         time.sleep(0.05)
-    assert met
+    return met
 
 
 class ServerProcess:

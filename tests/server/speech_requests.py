@@ -12,7 +12,7 @@ from tests.server.server_process import PATIENCE, ServerProcess
 
 TEXT = "The wind blew over the hill. It rained in the valley."
 LONG = " ".join([TEXT] * 12)
-LONGEST = " ".join([TEXT] * 75)         # 12 MB of sound: more than a connection's buffers hold
+LONGEST = "A." + " [pause:60s]" * 10     # 29 MB of sound, soon made: more than a connection's buffers hold
 TOKEN = "secret"
 
 

@@ -4,9 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 from benchmarks.listening import edits, words
 from tests.recogniser import Recogniser
 from tests.server.browser import open_browser
+from tests.server.server_process import wait_until
 from tests.server.speech_requests import TEXT, TOKEN, active, events
 
 pytest.importorskip("fastapi", reason="needs the extra server")
@@ -45,16 +45,8 @@ def page(browser) -> Any:
     """The page with the token, as freshly loaded; its history is kept."""
     browser.execute_script("sessionStorage.setItem('token', arguments[0])", TOKEN)
     browser.refresh()
-    wait_for(lambda: browser.execute_script("return document.getElementById('voice').options.length"))
+    wait_until(lambda: browser.execute_script("return document.getElementById('voice').options.length"))
     return browser
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
-    return found
 
 
 def text_of(page: Any, name: str) -> str:
@@ -88,12 +80,12 @@ def ended(page: Any) -> bool:
 # These two in this order: the first has no token yet
 
 def test_a_token_is_asked_for(browser):
-    wait_for(lambda: text_of(browser, "error") == "This server needs a token.")
+    wait_until(lambda: text_of(browser, "error") == "This server needs a token.")
     assert focused(browser) == "token"
     press(browser, "wrong\n")
-    wait_for(lambda: text_of(browser, "error") == "The token is wrong.")
+    wait_until(lambda: text_of(browser, "error") == "The token is wrong.")
     press(browser, TOKEN + "\n")
-    wait_for(lambda: focused(browser) == "text")
+    wait_until(lambda: focused(browser) == "text")
     assert not text_of(browser, "error")
     options = browser.execute_script("return [...document.getElementById('model').options].map(({value}) => value)")
     assert options == ["demo-fast", "demo"]
@@ -110,7 +102,7 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, 
         order.append(focused(browser))
     assert order == ["text", "model", "voice", "seed", "speed", "speak"], "demo-fast has no presets"
     press(browser, Keys.ENTER)
-    wait_for(lambda: ended(browser))
+    wait_until(lambda: ended(browser))
     parts, lit = browser.execute_script("return [recorded.heard, recorded.lit]")
     assert {part["rate"] for part in parts} == {RATE}
     assert len(parts) > 1, "it was heard while it was made"
@@ -131,10 +123,10 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, 
 
 def test_the_sound_can_be_downloaded(page, downloads):
     speak(page, "Rain fell.", seed="7")
-    wait_for(lambda: text_of(page, "status").startswith("Done"))
+    wait_until(lambda: text_of(page, "status").startswith("Done"))
     page.find_element("id", "download").click()
     file = downloads / "speech.wav"
-    wait_for(file.exists)
+    wait_until(file.exists)
     data = file.read_bytes()
     assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
     np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
@@ -144,39 +136,39 @@ def test_escape_stops_the_sound_and_the_request(page, server):
     from selenium.webdriver.common.keys import Keys
 
     speak(page, " ".join([TEXT] * 40), model="demo")
-    wait_for(lambda: active(server) == 1)      # before that there is nothing to log
+    wait_until(lambda: active(server) == 1)      # before that there is nothing to log
     press(page, Keys.ESCAPE)
     assert text_of(page, "status") == "Stopped."
     assert not page.find_element("id", "stop").is_enabled()
-    wait_for(lambda: server.log()[-1].get("outcome") == "client gone")
+    wait_until(lambda: server.log()[-1].get("outcome") == "client gone")
 
 
 def test_the_history_outlives_the_page(page):
     speak(page, "Snow fell.", seed="9", speed="1.25")
-    wait_for(lambda: ended(page))
+    wait_until(lambda: ended(page))
     length = len(heard(page))
     page.refresh()
-    entry = wait_for(lambda: page.find_elements("css selector", "#history .load"))[0]
+    entry = wait_until(lambda: page.find_elements("css selector", "#history .load"))[0]
     assert entry.text.startswith("Snow fell.\ndemo-fast · default")
-    wait_for(lambda: page.execute_script("return document.getElementById('voice').options.length"))
+    wait_until(lambda: page.execute_script("return document.getElementById('voice').options.length"))
     entry.click()
     assert page.find_element("id", "seed").get_property("value") == "9"
     assert page.find_element("id", "speed").get_property("value") == "1.25"
     assert len(heard(page)) == length
-    wait_for(lambda: page.execute_script("return recorded.lit.map(([word]) => word)") == ["Snow", "fell."])
+    wait_until(lambda: page.execute_script("return recorded.lit.map(([word]) => word)") == ["Snow", "fell."])
     count = len(page.find_elements("css selector", "#history li"))
     page.find_element("css selector", "[aria-label='Delete: Snow fell.']").click()
-    wait_for(lambda: len(page.find_elements("css selector", "#history li")) == count - 1)
+    wait_until(lambda: len(page.find_elements("css selector", "#history li")) == count - 1)
 
 
 def test_an_error_of_the_server_is_shown_and_keeps_the_sound(page):
     speak(page, " … ")
-    assert "nothing to say" in wait_for(lambda: text_of(page, "error"))
+    assert "nothing to say" in wait_until(lambda: text_of(page, "error"))
     speak(page, "Rain fell.")
-    wait_for(lambda: ended(page))
+    wait_until(lambda: ended(page))
     assert not text_of(page, "error")
     speak(page, " … ")
-    wait_for(lambda: text_of(page, "error"))
+    wait_until(lambda: text_of(page, "error"))
     assert text_of(page, "words") == "Rain fell."
     assert page.find_element("id", "play").is_displayed()
 
@@ -186,7 +178,7 @@ def test_only_what_has_an_effect_is_asked_for(page):
     page.execute_script("models.find(({id}) => id === 'demo-fast').random = false; showChoices()")
     assert not page.find_element("id", "seed-field").is_displayed()
     speak(page, "Rain.", seed="7")
-    wait_for(lambda: ended(page))
+    wait_until(lambda: ended(page))
     assert "seed" not in text_of(page, "status")
     assert "seed" not in page.find_element("id", "code").get_property("textContent")
 
@@ -222,7 +214,7 @@ def test_axe_finds_no_fault(page, scheme):
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "features": [{"name": "prefers-color-scheme", "value": scheme}]})
     speak(page, TEXT)
-    wait_for(lambda: page.find_elements("css selector", ".lit"))
+    wait_until(lambda: page.find_elements("css selector", ".lit"))
     page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
     page.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
     found = page.execute_async_script("axe.run({runOnly: arguments[0]}).then(arguments[1])", AXE_TAGS)
@@ -251,6 +243,6 @@ def test_no_other_script_runs(page, server):
         with pytest.raises(Exception, match="requires 'Trusted"):
             page.execute_script(attack)
     speak(page, "<img src=x onerror='window.run = 1'>Rain fell.")
-    wait_for(lambda: text_of(page, "status").startswith("Done") or text_of(page, "error"))
+    wait_until(lambda: text_of(page, "status").startswith("Done") or text_of(page, "error"))
     assert page.execute_script("return window.run") is None
     assert not page.find_elements("css selector", "#words img")

@@ -112,7 +112,7 @@ def test_pauses_neither_fill_the_memory_nor_hold_the_others_up(server, form):
     status, _ = answer = post(server, input="A." + " [pause:60s]" * 340)
     assert (status, "20400 s of silence" in error_of(answer)["message"]) == (400, True)
     memory, slowest = server.status()["memory_kib"], 0.0
-    connections = [begin(server, "A." + " [pause:60s]" * 10, form=form) for _ in range(4)]
+    connections = [begin(server, LONGEST, form=form) for _ in range(4)]
     for _ in range(40):
         began = time.monotonic()
         urllib.request.urlopen(f"{server.address}/health").read()

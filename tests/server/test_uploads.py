@@ -119,10 +119,15 @@ def test_recordings_that_are_too_long_or_too_large_are_refused(client):
     assert getattr(found.value, "status_code", 413) == 413
 
 
+def form_with(file: io.BytesIO, field: str, **fields: str) -> bytes:
+    """A form with a file in this field; its boundary is x."""
+    parts = [f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n' for key, value in fields.items()]
+    head = f'--x\r\nContent-Disposition: form-data; name="{field}"; filename="a.wav"\r\n\r\n'
+    return "".join([*parts, head]).encode() + file.read() + b"\r\n--x--\r\n"
+
+
 def test_transcriptions_begin_two_at_a_time_and_end_when_their_clients_leave(server):
-    body = (b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\near\r\n'
-            b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-            + sound_file(39.0).read() + b"\r\n--x--\r\n")
+    body = form_with(sound_file(39.0), "file", model="ear")
     active = []
     with ExitStack() as stack:
         for _ in range(4):
@@ -195,11 +200,7 @@ def test_of_several_tracks_the_first_is_decoded(tmp_path):
 
 
 def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict[str, Any]]:
-    parts = {"name": name, "consent": consent}
-    body = b"".join(f'--x\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
-                    for key, value in parts.items())
-    body += (b'--x\r\nContent-Disposition: form-data; name="audio_sample"; filename="a.wav"\r\n\r\n'
-             + sound_file(6.0).read() + b"\r\n--x--\r\n")
+    body = form_with(sound_file(6.0), "audio_sample", name=name, consent=consent)
     request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
                                      {"Content-Type": "multipart/form-data; boundary=x"})
     try:
