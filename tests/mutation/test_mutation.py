@@ -53,10 +53,11 @@ def test_mutants_change_one_place_and_no_docstring_annotation_or_f_string():
         assert '"""Not below LOW."""' in mutant.source
 
 
-def test_a_sample_depends_on_its_seed_alone(project):
+def test_a_sample_depends_on_its_seed_alone_and_tests_that_take_too_long_are_ended(project):
     first, again, other = (draw(project, ["ane.ranges"], seed, 5) for seed in (1, 1, 2))
     assert first == again != other
     assert len(first) == 5
+    assert TreeCopy(project, 0.01).run("tests") == ("timeout", "")
 
 
 def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project, tmp_path, monkeypatch, capsys):
@@ -78,7 +79,3 @@ def test_the_tests_beside_a_mutant_kill_it_and_survivors_are_tried_again(project
         "from ane.ranges import clamp\ndef test_more():\n    assert clamp(2.0) is not 2", encoding="utf-8")
     assert [result["verdict"] for result in mutate()] == ["killed"] * 2
     assert json.loads(output.read_text(encoding="utf-8"))["score"] == 1.0
-
-
-def test_tests_that_take_too_long_are_ended(project):
-    assert TreeCopy(project, 0.01).run("tests") == ("timeout", "")

@@ -107,13 +107,6 @@ def test_what_a_link_refers_to_is_replaced(tmp_path):
     assert (tmp_path / "there" / "sound").read_text() == "new"
 
 
-def test_a_pipe_is_not_replaced(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:
-        target.write_text("new")
-    assert (tmp_path / "pipe").is_fifo()
-
-
 # names that no file can have
 
 BAD_NAMES = ["x" * 300, "x" * 300 + "/b", "/dev/null/x", "lone\ud800surrogate", "x\0y"]
@@ -202,13 +195,16 @@ def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, me
 
 
 @pytest.mark.timeout(30)
-def test_a_pipe_or_a_directory_is_not_read_as_json(tmp_path):
+def test_a_pipe_or_a_directory_is_not_replaced_nor_read_as_json(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
         with pytest.raises(UserError, match="not a regular file"):
             read_json(path)
     with pytest.raises(UserError, match="No such file"):
         read_json(tmp_path / "missing.json")
+    with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:
+        target.write_text("new")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("directory", [False, True])

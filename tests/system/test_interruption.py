@@ -144,30 +144,23 @@ def test_signal_handlers_are_restored_after_a_command_and_an_error_is_not_called
     assert [signal.getsignal(stop) for stop in STOPS] == before
 
 
-def test_an_uninterrupted_block_ends_before_the_stop():
+@pytest.mark.parametrize("fault", [None, ValueError("full")])
+def test_an_uninterrupted_block_ends_before_the_stop_also_if_it_fails(fault):
     reached = []
 
-    def work(outer, inner):
+    def work():
         with interruptions(), uninterrupted():
             with uninterrupted():
                 signal.raise_signal(signal.SIGTERM)
-                reached.append(inner)
-            reached.append(outer)
-
-    with pytest.raises(KeyboardInterrupt):
-        work("outer", "inner")
-    assert reached == ["inner", "outer"]
-
-
-def test_a_signal_in_an_uninterrupted_block_that_fails_is_a_stop():
-    def work():
-        with interruptions(), uninterrupted():
-            signal.raise_signal(signal.SIGINT)
-            raise ValueError("full")
+                reached.append("inner")
+            reached.append("outer")
+            if fault:
+                raise fault
 
     with pytest.raises(KeyboardInterrupt) as caught:
         work()
-    assert isinstance(caught.value.__context__, ValueError)
+    assert reached == ["inner", "outer"]
+    assert caught.value.__context__ is fault
 
 
 def test_a_stop_that_was_swallowed_takes_effect_before_a_file_is_replaced(tmp_path):
