@@ -83,7 +83,5 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
     args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
     assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]
     assert measured("torch:cpu") == ["torch:cpu, threads 1", "torch:cpu, threads 2"]
-
-
-def test_threads_to_try_are_powers_of_two_and_all():
+    # without --threads: powers of two, and all
     assert [bench.thread_counts(cores) for cores in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]

@@ -1,6 +1,5 @@
 """What is measured, and the processes that measure it."""
 
-import dataclasses
 import json
 from dataclasses import asdict, replace
 from typing import ClassVar
@@ -29,8 +28,7 @@ ROW = BenchRow("torch:cpu", "clvp_text")
 class FakeClock:
     """A clock that stands still unless a call lets time pass."""
 
-    def __init__(self):
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -68,14 +66,6 @@ def test_slow_calls_are_repeated_a_few_times_only():
     assert len(repeated(clock.passing([MAX_SECONDS] * 100), 2, clock)) == 2
 
 
-def test_an_error_for_the_user_is_in_the_row():
-    def fail():
-        raise UserError("Core ML cannot load it")
-
-    row = measure_function(MeasuredFunction(ROW, fail, lambda loaded: fail), 3)
-    assert row == dataclasses.replace(ROW, error="Core ML cannot load it")
-
-
 def test_competitors_take_turns_and_the_warm_up_is_not_counted():
     order = []
     turns = [RepeatedCall(BenchRow(name, "step"),
@@ -87,10 +77,11 @@ def test_competitors_take_turns_and_the_warm_up_is_not_counted():
     assert a.figures == {"extra": 2.0}
 
 
-def test_a_competitor_that_fails_leaves_the_contest_with_its_error():
+def test_what_fails_leaves_its_error_in_the_row():
     def fail():
         raise UserError("no memory")
 
+    assert measure_function(MeasuredFunction(ROW, fail, lambda loaded: fail), 3) == replace(ROW, error="no memory")
     good = RepeatedCall(BenchRow("a", "step"), lambda: {"value": 1.0, "peak_bytes": 7})
     first, second = measure_in_rounds([good, RepeatedCall(BenchRow("b", "step"), fail)], 3, warm_up=False)
     assert (first.value.readings, first.peak_bytes, first.figures) == (3, 7, {})
@@ -98,22 +89,20 @@ def test_a_competitor_that_fails_leaves_the_contest_with_its_error():
 
 
 def test_a_ratio_is_of_two_rows_with_equal_settings():
-    def row(competitor: str, value: float, lanes: int) -> BenchRow:
-        return BenchRow(competitor, "step", "ms", {"lanes": lanes}, Spread.of([value]))
-
-    rows = compare([row("upstream", 8.0, 1), row("upstream", 9.0, 4), row("torch", 2.0, 1), row("torch", 1.0, 8)],
-                   lambda row: row.competitor == "upstream", "times_upstream")
+    rows = [BenchRow(competitor, "step", "ms", {"lanes": lanes}, Spread.of([value])) for competitor, value, lanes in (
+        ("upstream", 8.0, 1), ("upstream", 9.0, 4), ("torch", 2.0, 1), ("torch", 1.0, 8))]
+    rows = compare(rows, lambda row: row.competitor == "upstream", "times_upstream")
     assert [row.figures.get("times_upstream") for row in rows] == [1.0, 1.0, 4.0, None]
 
 
 def test_a_row_is_read_as_it_was_written():
-    row = dataclasses.replace(ROW, value=Spread.of([1.0, 2.0]), settings={"lanes": 2}, peak_bytes=5)
+    row = replace(ROW, value=Spread.of([1.0, 2.0]), settings={"lanes": 2}, peak_bytes=5)
     for one in (row, ROW):
-        assert read_row(json.loads(json.dumps(dataclasses.asdict(one)))) == one
+        assert read_row(json.loads(json.dumps(asdict(one)))) == one
 
 
 def test_times_that_spread_by_more_than_a_fifth_are_named():
-    steady, noisy = (dataclasses.replace(ROW, value=Spread.of(times)) for times in ([1.0, 1.1, 1.2], [1.0, 1.0, 1.3]))
+    steady, noisy = (replace(ROW, value=Spread.of(times)) for times in ([1.0, 1.1, 1.2], [1.0, 1.0, 1.3]))
     assert noise_note([steady, ROW]) is None
     assert "1 of 2 times spread by more than 20%, up to 30%" in noise_note([steady, noisy])
 

@@ -52,18 +52,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones(arguments, message):
         main(arguments)
 
 
-def test_every_benchmark_takes_its_quick_options():
+def test_every_benchmark_takes_its_quick_options_and_shows_its_help(capsys):
     for name, benchmark in BENCHMARKS.items():
         if benchmark.quick is not None:
             arguments_parser().parse_args([name, *benchmark.quick.split(), "-o", "result.json"])
-
-
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_shows_its_help(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    assert "--output" in capsys.readouterr().out
+        with pytest.raises(SystemExit) as ended:
+            main([name, "--help"])
+        assert ended.value.code == 0
+        assert "--output" in capsys.readouterr().out
 
 
 def test_the_table_has_a_column_for_every_setting_that_differs_and_every_figure():
@@ -110,26 +106,17 @@ def run(*arguments: str, expected: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def commands(output: Path) -> dict[str, list[str]]:
-    """The commands of the dry run, by step."""
-    lines = run("--dry-run", "-o", str(output)).splitlines()
-    steps = [line.split()[2].rstrip(",") for line in lines if line.startswith("to run")]
-    listed = [shlex.split(line) for line in lines if line.startswith("         ")]
-    return dict(zip(steps, listed, strict=True))
-
-
-def test_the_dry_run_lists_wheels_and_steps_in_order_and_writes_nothing(tmp_path):
-    output = tmp_path / "results"
-    assert "onnxruntime-gpu>=1.27" in run("--dry-run", "-o", str(output)).splitlines()[0]
-    assert list(commands(output))[:4] == ["machine", "tests", "checkpoints", "sentence-torch"]
-    assert not output.exists()
-
-
-def test_every_command_is_one_that_its_program_accepts(tmp_path):
+def test_the_dry_run_writes_nothing_and_lists_wheels_and_steps_that_their_programs_accept(tmp_path):
     """The benchmarks also accept the competitors."""
-    known = {"sentence", "stream"}
+    output, known = tmp_path / "results", {"sentence", "stream"}
+    lines = run("--dry-run", "-o", str(output)).splitlines()
+    assert not output.exists()
+    assert "onnxruntime-gpu>=1.27" in lines[0]
+    steps = [line.split()[2].rstrip(",") for line in lines if line.startswith("to run")]
+    assert steps[:4] == ["machine", "tests", "checkpoints", "sentence-torch"]
+    listed = [shlex.split(line) for line in lines if line.startswith("         ")]
     seen: set[str] = set()
-    for name, words in commands(tmp_path).items():
+    for name, words in zip(steps, listed, strict=True):
         start = words.index("-m") + 1
         module, arguments = words[start], words[start + 1:]
         arguments = arguments[:arguments.index(">")] if ">" in arguments else arguments
@@ -138,7 +125,7 @@ def test_every_command_is_one_that_its_program_accepts(tmp_path):
             if arguments[0] in known:
                 seen.add(arguments[0])
                 assert {name.partition(":")[0] for name in options.competitors} <= set(ENGINES)
-                assert options.output == tmp_path / f"{name}.json"
+                assert options.output == output / f"{name}.json"
         elif module == "ane":
             cli.parser().parse_args(arguments)
         else:
@@ -147,27 +134,25 @@ def test_every_command_is_one_that_its_program_accepts(tmp_path):
     assert seen == known
 
 
-def test_steps_that_succeeded_are_skipped_and_failed_ones_run_again(tmp_path):
+def test_steps_that_succeeded_are_skipped_failed_ones_run_again_and_an_unknown_option_is_an_error(tmp_path):
     for name, status in (("machine", 0), ("tests", 1)):
         (tmp_path / f"{name}.step.json").write_text(json.dumps({"exit_status": status}, indent=1))
     printed = run("--dry-run", "--only", "machine,tests", "-o", str(tmp_path))
     assert "done     machine" in printed
     assert "to run   tests" in printed
     assert "sentence" not in printed
+    assert "unknown option --fast" in run("--fast", expected=2)
 
 
-def test_a_step_writes_its_result_and_its_status(tmp_path):
+def test_a_step_writes_its_result_and_its_status_and_none_starts_when_the_time_is_used_up(tmp_path):
+    assert run("--minutes", "0", "--only", "machine,tests", "-o", str(tmp_path)).split("\n")[:2] == [
+        "no time  machine", "no time  tests"]
+    assert not (tmp_path / "machine.step.json").exists()
     assert "ok       machine" in run("--only", "machine", "-o", str(tmp_path))
     assert json.loads((tmp_path / "machine.json").read_text())["works"]
     status = json.loads((tmp_path / "machine.step.json").read_text())
     assert (status["step"], status["exit_status"], status["timed_out"]) == ("machine", 0, False)
     assert "done     machine" in run("--only", "machine", "-o", str(tmp_path))
-
-
-def test_no_step_starts_when_the_time_is_used_up(tmp_path):
-    assert run("--minutes", "0", "--only", "machine,tests", "-o", str(tmp_path)).split("\n")[:2] == [
-        "no time  machine", "no time  tests"]
-    assert not (tmp_path / "machine.step.json").exists()
 
 
 def test_wheels_are_split_into_parts_and_joined(tmp_path):
@@ -180,14 +165,10 @@ def test_wheels_are_split_into_parts_and_joined(tmp_path):
     assert not wheel.exists()
     joined = tmp_path / "joined"
     source = SCRIPT.read_text().partition("\nwhile [ $# -gt 0 ]")[0].replace('cd "$(dirname "$0")/.."', "")
-    subprocess.run(["bash", "-c", f'{source}\njoin_wheels "$1" "$2"', "gpu.sh", str(tmp_path), str(joined)], check=True)
+    join = ["bash", "-c", f'{source}\njoin_wheels "$1" "$2"', "gpu.sh", str(tmp_path), str(joined)]
+    subprocess.run(join, check=True)
     assert (joined / wheel.name).read_bytes() == content
     (tmp_path / parts[1]).write_bytes(b"damaged")
-    failed = subprocess.run(["bash", "-c", f'{source}\njoin_wheels "$1" "$2"', "gpu.sh", str(tmp_path), str(joined)],
-                            capture_output=True, text=True)
+    failed = subprocess.run(join, capture_output=True, text=True)
     assert failed.returncode == 2
     assert "is damaged or incomplete" in failed.stderr
-
-
-def test_an_unknown_option_is_an_error():
-    assert "unknown option --fast" in run("--fast", expected=2)

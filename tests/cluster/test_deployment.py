@@ -54,12 +54,12 @@ def test_sound_is_streamed_and_that_of_one_machine(address):
     assert np.abs(difference).max() <= 1
 
 
-@pytest.mark.parametrize(("token", "host", "status"), [
-    ("wrong", "tts.example", 401), ("secret", "localhost", 403), ("secret", "evil.example", 403)])
-def test_a_wrong_token_or_name_of_the_server_is_refused(address, token, host, status):
-    with pytest.raises(urllib.error.HTTPError) as error:
-        ask(address, token, Host=host)
-    assert error.value.code == status
+def test_a_wrong_token_or_name_of_the_server_is_refused(address):
+    for token, host, status in (("wrong", "tts.example", 401), ("secret", "localhost", 403),
+                                ("secret", "evil.example", 403)):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            ask(address, token, Host=host)
+        assert error.value.code == status
     with ask(address, Host="tts.example") as response:
         assert response.status == 200
 

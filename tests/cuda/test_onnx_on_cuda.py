@@ -98,60 +98,45 @@ def test_two_decoders_in_turn_on_cuda_have_their_own_caches(bundle, reference):
         assert mean_snr_db([*expected], [*actual]) >= 90, turn
 
 
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+IDS = np.random.default_rng(0).integers(0, 200, (2, 40))
+
+
 @on_cuda
 @pytest.mark.parametrize(("stage", "inputs", "threshold"), [
-    ("ar_conditioning", {"mel": (1, 80, 130)}, 90), ("diffusion_conditioning", {"mel": (1, 100, 130)}, 90),
-    ("ar_random", {"noise": (2, 32)}, 90), ("univnet", {"mel": (1, 100, 19), "noise": (1, 64, 29)}, VOCODER_SNR),
-    ("hifigan", {"frames": (1, 32, 9), "conditioning": (1, 32)}, VOCODER_SNR)])
+    ("ar_conditioning", {"mel": noise(1, 80, 130)}, 90), ("diffusion_conditioning", {"mel": noise(1, 100, 130)}, 90),
+    ("ar_random", {"noise": noise(2, 32)}, 90), ("clvp_text", {"tokens": IDS}, 90), ("clvp_speech", {"codes": IDS}, 90),
+    ("univnet", {"mel": noise(1, 100, 19), "noise": noise(1, 64, 29)}, VOCODER_SNR),
+    ("hifigan", {"frames": noise(1, 32, 9), "conditioning": noise(1, 32)}, VOCODER_SNR)])
 def test_stages_on_cuda_equal_torch(bundle, reference, stage, inputs, threshold):
-    rng = np.random.default_rng(0)
-    given = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in inputs.items()}
-    expected, actual = (both.run(stage, **given) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
+    expected, actual = (both.run(stage, **inputs) for both in (reference, load_backend("onnx:cuda", bundle, "fp32")))
     assert mean_snr_db([expected], [actual]) >= threshold
 
 
 @on_cuda
-def test_the_ranker_on_cuda_equals_torch(bundle, reference):
-    cuda = load_backend("onnx:cuda", bundle, "fp32")
-    for stage, name in (("clvp_text", "tokens"), ("clvp_speech", "codes")):
-        ids = np.random.default_rng(0).integers(0, 200, (2, 40))
-        assert mean_snr_db([reference.run(stage, **{name: ids})], [cuda.run(stage, **{name: ids})]) >= 90
-
-
-@on_cuda
-def test_the_denoiser_on_cuda_equals_torch(bundle, reference):
+def test_the_denoiser_on_cuda_equals_torch(bundle, reference, load_precision):
     rng = np.random.default_rng(0)
     latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    backends = reference, load_backend("onnx:cuda", bundle, "fp32")
-    both = [backend.denoiser([latents], voice, [51]) for backend in backends]
+    exact, fp32, fp16 = (backend.denoiser([latents], voice, [51])
+                         for backend in (reference, load_precision("fp32"), load_precision("fp16")))
     for timestep in (3999, 12):
         x = rng.standard_normal((1, 100, 51), dtype=np.float32)
         for guided in (False, True):
-            [expected], [actual] = (denoise([x], timestep, guided) for denoise in both)
+            [expected], [actual] = (denoise([x], timestep, guided) for denoise in (exact, fp32))
             assert mean_snr_db([expected[:1]], [actual[:1]]) >= 80
             assert mean_snr_db([expected], [actual]) >= 50       # random weights amplify rounding without conditioning
-
-
-@on_cuda
-def test_the_denoiser_in_fp16_on_cuda_equals_torch(bundle, reference, load_precision):
-    rng = np.random.default_rng(0)
-    latents, voice = columns(1, 1, 12), rng.standard_normal((1, bundle.widths[1]), dtype=np.float32)
-    both = [backend.denoiser([latents], voice, [51]) for backend in (reference, load_precision("fp16"))]
-    x = rng.standard_normal((1, 100, 51), dtype=np.float32)
-    [expected], [actual] = (denoise([x], 3999, False) for denoise in both)
-    assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
+        if timestep == 3999:
+            [expected], [actual] = (denoise([x], timestep, False) for denoise in (exact, fp16))
+            assert mean_snr_db([expected], [actual]) >= ONNX_THRESHOLDS["fp16"]
 
 
 @on_cuda
 def test_verify_passes_on_cuda(bundle):
     """Every function of every package in every precision."""
     assert main(["verify", "--against", "onnx:cuda", "--bundle", str(bundle.path)]) == 0
-
-
-@on_cuda
-def test_int8_is_refused_on_cuda(bundle):
-    with pytest.raises(UserError, match="int8 of autoregressive is for CPUs"):
-        load_backend("onnx:cuda", bundle, "int8")
 
 
 @on_cuda
@@ -181,8 +166,10 @@ def test_lanes_with_several_prefixes_on_cuda_see_their_own(bundle, reference):
 
 
 @on_cuda
-def test_plain_onnx_uses_cuda(bundle):
+def test_plain_onnx_uses_cuda_which_refuses_int8(bundle):
     assert load_backend("onnx", bundle, "fp32").name == "onnx:cuda fp32"
+    with pytest.raises(UserError, match="int8 of autoregressive is for other devices"):
+        load_backend("onnx:cuda", bundle, "int8")
 
 
 @on_cuda

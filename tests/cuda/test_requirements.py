@@ -5,17 +5,11 @@ import pytest
 from tests.cuda.requirements import ON_ONNX, has_nvidia_gpu, require
 
 
-def test_without_a_gpu_tests_are_skipped_with_the_command_that_runs_them():
+def test_a_missing_package_skips_without_a_gpu_and_fails_with_one():
     with pytest.raises(pytest.skip.Exception, match="no onnxruntime-gpu; on a machine with an NVIDIA GPU: pip install"):
         require("no onnxruntime-gpu", ON_ONNX, gpu=False)
-
-
-def test_with_a_gpu_a_missing_package_fails():
     with pytest.raises(pytest.fail.Exception, match=r"no onnxruntime-gpu; .*pytest tests/cuda"):
         require("no onnxruntime-gpu", ON_ONNX, gpu=True)
-
-
-def test_without_a_problem_tests_run():
     require("", ON_ONNX, gpu=True)
 
 

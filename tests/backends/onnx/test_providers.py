@@ -16,7 +16,6 @@ import torch
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
-from ane.backends import load_backend
 from ane.backends.onnx import providers
 from ane.backends.onnx.providers import (
     CPU,
@@ -43,11 +42,10 @@ def failing(*names: str):
     return lambda device: "libcudnn.so.9: cannot open shared object file" if device.name in names else ""
 
 
-def test_plain_onnx_is_cuda_where_it_loads(with_cuda):
-    assert choose_onnx_device("", check=failing()).name == "cuda"
-
-
-def test_a_cuda_that_does_not_load_falls_back_to_the_cpu_with_a_notice(with_cuda, notices):
+def test_plain_onnx_is_cuda_where_it_loads_else_the_cpu_with_a_notice_and_tensorrt_only_when_named(with_cuda, notices):
+    assert choose_onnx_device("", failing()).name == "cuda"
+    assert choose_onnx_device("tensorrt", failing()).name == "tensorrt"
+    assert notices == []
     assert choose_onnx_device("", failing("cuda")).name == "cpu"
     line, = notices
     assert "CUDA provider does not load here: libcudnn.so.9: cannot open" in line
@@ -62,11 +60,6 @@ def test_a_gpu_that_onnxruntime_is_not_built_for_is_reported(monkeypatch, tmp_pa
     monkeypatch.setattr(providers.onnxruntime_module(), "get_available_providers", lambda: ["CPUExecutionProvider"])
     assert choose_onnx_device("").name == "cpu"
     assert ["this onnxruntime is built for the CPU only" in line for line in notices] == [True] * has_gpu
-
-
-def test_tensorrt_is_used_only_when_named(with_cuda):
-    assert choose_onnx_device("", check=failing("cuda")).name == "cpu"
-    assert choose_onnx_device("tensorrt", check=failing()).name == "tensorrt"
 
 
 def test_a_named_provider_whose_library_is_missing_is_an_error(with_cuda):
@@ -88,28 +81,23 @@ def test_a_provider_that_onnx_runtime_silently_leaves_out_is_noticed(with_cuda):
     assert providers.load_error(DEVICES["cpu"]) == ""
 
 
-def test_a_provider_that_this_onnxruntime_lacks_is_an_error(bundle):
+def test_without_a_provider_or_onnxruntime_the_error_names_it_or_what_to_install(monkeypatch):
     with pytest.raises(UserError, match="provider Tensorrt is not part of this onnxruntime"):
-        load_backend("onnx:tensorrt", bundle)
-
-
-def test_without_onnxruntime_the_error_names_what_to_install(monkeypatch):
+        choose_onnx_device("tensorrt")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"needs onnxruntime: pip install '.\[onnx\]'"):
         choose_onnx_device("")
 
 
-@pytest.mark.parametrize("message", [
-    "[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer of size 9",
-    "CUDA failure 2: out of memory", "std::bad_alloc"])
-def test_running_out_of_memory_is_reported(message):
-    with pytest.raises(UserError, match="no memory left"), onnx_errors("run it"):
+@pytest.mark.parametrize(("message", "line"), [
+    ("[ONNXRuntimeError] : 6 : Failed to allocate memory for requested buffer of size 9", "no memory left"),
+    ("CUDA failure 2: out of memory", "no memory left"), ("std::bad_alloc", "no memory left"),
+    ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "driver is too old")])
+def test_a_lack_of_memory_and_an_old_driver_are_reported_and_other_errors_are_raised_unchanged(message, line):
+    with pytest.raises(UserError, match=line), onnx_errors("run it"):
         raise RuntimeError(message)
-
-
-def test_an_old_driver_is_reported():
-    with pytest.raises(UserError, match="driver is too old"), onnx_errors("load it"):
-        raise RuntimeError("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version")
+    with pytest.raises(RuntimeError, match="a bug"), onnx_errors("run it"):
+        raise RuntimeError("a bug")
 
 
 def gather_graph() -> bytes:
@@ -165,34 +153,26 @@ def test_a_session_that_cannot_be_made_is_not_made_on_the_cpu_instead(with_cuda,
     assert capfd.readouterr() == ("", "")
 
 
-def test_onnx_runtime_logs_nothing(monkeypatch):
+def test_onnx_runtime_logs_nothing_and_a_session_without_its_provider_warns_nobody(monkeypatch, recwarn, capfd):
     """Its loggers write to standard error: that of each session, and that of the process, which the providers use."""
     severities: list[int] = []
     monkeypatch.setattr(providers.onnxruntime_module(), "set_default_logger_severity", severities.append)
     assert make_session(gather_graph(), [CPU]).get_session_options().log_severity_level == 4
     assert set(severities) == {4}
-
-
-def test_a_session_without_its_provider_warns_nobody(recwarn, capfd):
     assert make_session(gather_graph(), ["CUDAExecutionProvider", CPU]).get_providers() == [CPU]
     assert len(recwarn) == 0
     assert capfd.readouterr() == ("", "")
 
 
-def test_other_errors_are_raised_unchanged():
-    with pytest.raises(RuntimeError, match="a bug"), onnx_errors("run it"):
-        raise RuntimeError("a bug")
-
-
 FITTING = GpuVersions("1.31.1", "13.0", "2.13.0+cu130", "13.0", "10.16.1.11")
 
 
-@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
 @pytest.mark.parametrize("changed", [
     {}, {"tensorrt": ""}, {"tensorrt": "10.14.1.48"},
     {"onnxruntime": "1.26.0", "cuda": "12.8", "torch": "2.10.0+cu128", "torch_cuda": "12.8"}])
-def test_versions_that_fit_have_no_problem(device, changed):
-    assert version_problem(device, replace(FITTING, **changed)) == ""
+def test_versions_that_fit_have_no_problem_and_cuda_ignores_that_of_tensorrt(changed):
+    assert version_problem("tensorrt", replace(FITTING, **changed)) == ""
+    assert version_problem("cuda", replace(FITTING, **changed | {"tensorrt": "11.0.0.114"})) == ""
 
 
 @pytest.mark.parametrize(("changed", "line"), [
@@ -207,10 +187,6 @@ def test_versions_that_do_not_fit_are_one_line_with_what_to_install(changed, lin
     problem = version_problem("tensorrt", replace(FITTING, **changed))
     assert re.search(line, problem)
     assert "\n" not in problem
-
-
-def test_cuda_ignores_the_version_of_tensorrt():
-    assert version_problem("cuda", replace(FITTING, tensorrt="11.0.0.114")) == ""
 
 
 def test_the_versions_of_this_machine_are_named():
@@ -251,14 +227,12 @@ def gpu_wheel(monkeypatch) -> list[str]:
     return happened
 
 
-def test_cuda_s_libraries_are_loaded_before_the_providers_are_listed_and_the_first_session(gpu_wheel, capfd):
+def test_cuda_s_libraries_are_loaded_before_all_else_and_the_cpu_loads_none_of_them(gpu_wheel, capfd):
     assert choose_onnx_device("").name == "cuda"
     assert gpu_wheel[:2] == ["preload", "list"]
     assert gpu_wheel[-1] == "session"
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_cpu_loads_none_of_them(gpu_wheel):
+    gpu_wheel.clear()
     assert choose_onnx_device("cpu").name == "cpu"
     assert "preload" not in gpu_wheel
 

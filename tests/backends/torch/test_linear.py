@@ -77,22 +77,19 @@ def test_a_row_does_not_depend_on_its_neighbours(name):
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
-def test_constant_rows_and_zero_weights_are_exact_enough(name):
+def test_constant_rows_and_zero_weights_are_exact_enough_and_large_sums_do_not_overflow(name):
+    make, threshold = AVAILABLE[name]
     weight, bias = random_layer()
     weight[3] = 0
     x = torch.stack((torch.zeros(192), torch.ones(192), -torch.ones(192)))
-    actual = AVAILABLE[name][0](weight, bias)(x)
-    assert snr_db(torch.nn.functional.linear(x, weight, bias), actual) > AVAILABLE[name][1] - 8
+    actual = make(weight, bias)(x)
+    assert snr_db(torch.nn.functional.linear(x, weight, bias), actual) > threshold - 8
     torch.testing.assert_close(actual[0], bias, rtol=0.01, atol=1e-3)
     torch.testing.assert_close(actual[:, 3], bias[3].expand(3), rtol=0.01, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", AVAILABLE)
-def test_large_sums_do_not_overflow(name):
-    """Without VNNI, x86 adds two products of 8 bits in 16 bits, which are too few for the largest activations."""
+    # without VNNI, x86 adds two products of 8 bits in 16 bits, which are too few for the largest activations
     weight, x = torch.ones(16, 192), torch.ones(3, 192)
     x[:, -1] = 0
-    torch.testing.assert_close(AVAILABLE[name][0](weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)
+    torch.testing.assert_close(make(weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)
 
 
 @pytest.mark.skipif("FBGEMM fp16" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
@@ -136,16 +133,10 @@ def test_a_torch_without_fbgemms_kernel_uses_another(monkeypatch, vnni, fastest,
     assert prepacking("int8") is earlier
 
 
-def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it(monkeypatch):
+def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it_with_weights_as_stored(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for wanted in ("bf16", "fp16"):
         assert choose_precision(wanted, "bf16", CPU).dtype == torch.float32
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
-    assert choose_precision("bf16", "fp16", CPU).dtype == torch.bfloat16
-
-
-def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeypatch):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for stored in ("fp16", "bf16", "fp32"):
         chosen = choose_precision("auto", stored, CPU)
         assert (chosen.name, chosen.dtype) == ("fp32", torch.float32)
@@ -153,6 +144,8 @@ def test_half_precision_weights_stay_in_fp16_where_arithmetic_is_float32(monkeyp
             assert (chosen.linear is HalfWeightLinear) == (stored != "fp32")
             if stored != "fp32":
                 assert exact_prepacking(stored) is chosen.linear
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert choose_precision("bf16", "fp16", CPU).dtype == torch.bfloat16
 
 
 def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone():
