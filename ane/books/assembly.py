@@ -78,8 +78,7 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
               blocks: Sequence[PlannedBlock] = ()) -> BookTimeline:
     """When each chunk is heard. Subtitles with times begin at them, or when the one before has ended.
 
-    Raises:
-        UserError: a chunk has no sound yet, or one of another rate.
+    Raises UserError when a chunk has no sound yet, or one of another rate.
     """
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:
@@ -111,8 +110,7 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
 def with_words(timeline: BookTimeline, store: JobStore, estimated: bool) -> BookTimeline:
     """The timeline with the words of its chunks.
 
-    Args:
-        estimated: a chunk that was spoken before its words were asked for has them in proportion to their letters.
+    ``estimated``: a chunk that was spoken before its words were asked for has them in proportion to their letters.
     """
     def words(timed: TimedChunk) -> tuple[SpokenWord, ...]:
         known = [replace(word, start=word.start / timed.speed, end=word.end / timed.speed)

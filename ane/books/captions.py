@@ -7,7 +7,7 @@ from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
 from ane.speech.words import WORDS, SpokenWord
-from ane.text.passages import last_voice, without_commands, without_voices
+from ane.text.passages import voice_of, without_commands, without_voices
 
 LINE = 80       # characters of a line of a subtitle
 
@@ -35,7 +35,7 @@ def cues(timeline: BookTimeline, timed: TimedChunk,
 
     With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
     """
-    begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), speaker_of(timed)
+    begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), voice_of(timed.chunk.text)
     said = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
     lines, words = _lines(timed.chunk.text), timed.words
     if not words or [word.word for word in words] != [word for line in lines for word in line]:
@@ -48,11 +48,6 @@ def cues(timeline: BookTimeline, timed: TimedChunk,
             yield start, stop, said + "\n".join(
                 " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
                 for line in lines)
-
-
-def speaker_of(timed: TimedChunk) -> str:
-    """Who speaks a chunk, if its text has a mark; "": the narrator."""
-    return last_voice(timed.chunk.text.removesuffix("[voice]"))
 
 
 def without_arrows(text: str) -> str:
@@ -72,7 +67,7 @@ def times(timeline: BookTimeline) -> list[dict[str, Any]]:
              "chunks": [{"number": timed.chunk.number, "kind": timed.chunk.kind,
                          "text": without_voices(timed.chunk.text),
                          "start": timeline.seconds(timed.start), "end": timeline.seconds(timed.end),
-                         **({"voice": speaker_of(timed)} if speaker_of(timed) else {}),
+                         **({"voice": voice} if (voice := voice_of(timed.chunk.text)) else {}),
                          **({"language": timed.chunk.language} if timed.chunk.language else {}),
                          **word_list(timed.words, timeline.seconds(timed.start))}
                         for timed in chapter.chunks]} for chapter in timeline.chapters]

@@ -19,7 +19,7 @@ from ane.books.document import (
     split_at_headings,
     text_block,
 )
-from ane.books.epub import EpubArchive, resolve
+from ane.books.epub import BookArchive, resolve
 from ane.books.markup import MarkupToken, element_texts, tokenize
 from ane.books.omissions import FRONT_TITLES, TABLES, Omission, counted_omissions
 from ane.system.errors import UserError
@@ -55,7 +55,7 @@ class WordParagraph:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read_docx(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
+def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     """The document without what ``rules`` leave out. Raises UserError when it is damaged or no text of Word."""
     main = main_part(archive)
     beside = posixpath.dirname(main)
@@ -85,7 +85,7 @@ def read_docx(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
                     tables=omitted[TABLES])
 
 
-def main_part(archive: EpubArchive) -> str:
+def main_part(archive: BookArchive) -> str:
     for token in tokenize(archive.text(RELATIONS, "which names its parts")):
         if token.value == "relationship" and token.attributes.get("type", "").endswith("/officeDocument"):
             path = resolve("", token.attributes.get("target", "").lstrip("/"))[0]
@@ -94,7 +94,7 @@ def main_part(archive: EpubArchive) -> str:
     raise UserError("it is an archive without a text of Word: save it as DOCX or EPUB")
 
 
-def read_paragraphs(archive: EpubArchive, path: str, omitted: Counter[str]) -> Iterator[WordParagraph]:
+def read_paragraphs(archive: BookArchive, path: str, omitted: Counter[str]) -> Iterator[WordParagraph]:
     paragraph, inside, reading = WordParagraph(), 0, False
     for token in tokenize(archive.text(path, "its text")):
         if token.kind == "text":
@@ -152,16 +152,16 @@ def kind_of(paragraph: WordParagraph, styles: Mapping[str, ParagraphStyle]) -> t
     return ITEM if paragraph.listed or name.startswith("list ") else PARAGRAPH, 0, name
 
 
-def read_styles(archive: EpubArchive, path: str) -> tuple[dict[str, ParagraphStyle], str]:
+def read_styles(archive: BookArchive, path: str) -> tuple[dict[str, ParagraphStyle], str]:
     """The styles by their id, and the language of the document."""
     styles: dict[str, ParagraphStyle] = {}
     style, language = ParagraphStyle(), ""
     if path not in archive.names:
         return styles, language
     for token in tokenize(archive.text(path, "its styles")):
-        value = token.attributes.get("w:val", "") if token.kind == "start" else ""
         if token.kind != "start":
             continue
+        value = token.attributes.get("w:val", "")
         if token.value == "style":
             style = styles[token.attributes.get("w:styleid", "")] = ParagraphStyle()
         elif token.value == "name":
@@ -177,7 +177,7 @@ def read_styles(archive: EpubArchive, path: str) -> tuple[dict[str, ParagraphSty
     return styles, language
 
 
-def read_notes(archive: EpubArchive, folder: str) -> dict[tuple[str, str], str]:
+def read_notes(archive: BookArchive, folder: str) -> dict[tuple[str, str], str]:
     """The text of each footnote and endnote, by its part and id."""
     notes: dict[tuple[str, str], list[str]] = {}
     for part in NOTES.values():

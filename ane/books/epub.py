@@ -12,8 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 from urllib.parse import unquote
 
 from ane.audio.media import CoverImage
@@ -38,12 +37,9 @@ IMAGES = ("image/jpeg", "image/png")
 CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
 
 
-class EpubArchive:
-    """The files of an EPUB by their path in it.
-
-    Raises:
-        UserError: no ZIP archive, damaged, protected, or larger than any book; in every method.
-    """
+class BookArchive:
+    """The files of an EPUB or a DOCX by their path in it. Every method raises UserError when it is no ZIP archive,
+    damaged, protected, or larger than any book."""
 
     def __init__(self, file: BinaryIO):
         _check_directory(file)
@@ -55,11 +51,7 @@ class EpubArchive:
         self.names = frozenset(self._zip.namelist())
         self._left = MAX_TOTAL
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def close(self) -> None:
         self._zip.close()
 
     def read(self, name: str, purpose: str) -> bytes:
@@ -93,11 +85,7 @@ class EpubArchive:
 
 
 def resolve(base: str, reference: str) -> tuple[str, str]:
-    """The path in the archive and the fragment that ``reference`` means in the file ``base``.
-
-    Raises:
-        UserError: a path that leaves the archive.
-    """
+    """The path and the fragment that ``reference`` means in the file ``base``. UserError: outside of the archive."""
     path, _, fragment = reference.partition("#")
     if not path:
         return base, unquote(fragment)
@@ -120,8 +108,8 @@ def _check_directory(file: BinaryIO) -> None:
 def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
     """Text in UTF-16 if it begins with its mark, else in ``encoding``, with or without the mark of UTF-8.
 
-    Raises:
-        UserError: it is in another encoding, or has NUL characters. ``subject`` begins the message, ``advice`` ends it.
+    Raises UserError when it is in another encoding, or has NUL characters. ``subject`` begins the message, ``advice``
+    ends it.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
@@ -170,7 +158,7 @@ class PackageDocument:
     front: set[str] = field(default_factory=set)        # paths that the guide calls front matter
 
 
-def read_epub(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
+def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     """The book without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
     refuse_protected(archive)
     package = read_package(archive, package_path(archive))
@@ -199,7 +187,7 @@ def read_epub(archive: EpubArchive, rules: Mapping[str, Omission]) -> Document:
                     cover_of(archive, package), counted_omissions(omitted), omitted[TABLES])
 
 
-def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],
+def read_part(archive: BookArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],
               entries: Mapping[str, list[ContentsEntry]], chapters: list[BookChapter]) -> Counter[str]:
     """Add the blocks of a document of the spine to the last chapter, or to new ones; returns what it left out."""
     starts = {entry.fragment: entry.title for entry in reversed(entries.get(path, []))}
@@ -221,7 +209,7 @@ def read_part(archive: EpubArchive, path: str, package: PackageDocument, rules: 
     return reader.omitted
 
 
-def refuse_protected(archive: EpubArchive) -> None:
+def refuse_protected(archive: BookArchive) -> None:
     """Raise UserError for a book with digital rights management; fonts alone may be obfuscated."""
     if ENCRYPTION not in archive.names:
         return
@@ -231,14 +219,14 @@ def refuse_protected(archive: EpubArchive) -> None:
             raise UserError("it is protected (DRM): ane reads books without protection only")
 
 
-def package_path(archive: EpubArchive) -> str:
+def package_path(archive: BookArchive) -> str:
     for token in tokenize(archive.text(CONTAINER, "which names its package document")):
         if token.kind == "start" and token.value == "rootfile" and token.attributes.get("full-path"):
             return resolve("", token.attributes["full-path"])[0]
     raise UserError(f"{CONTAINER!r} in it names no package document: it is incomplete, download it again")
 
 
-def read_package(archive: EpubArchive, path: str) -> PackageDocument:
+def read_package(archive: BookArchive, path: str) -> PackageDocument:
     markup = archive.text(path, "its package document")
     titles, authors, languages = element_texts(markup, "title", "creator", "language")
     package = PackageDocument("".join(titles[:1]), authors, "".join(languages[:1])[:35])
@@ -283,7 +271,7 @@ def is_navigation(package: PackageDocument, path: str) -> bool:
     return any(item.path == path and "nav" in item.properties for item in package.items.values())
 
 
-def contents(archive: EpubArchive, package: PackageDocument) -> list[ContentsEntry]:
+def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEntry]:
     """The table of contents to ``CONTENTS_DEPTH``: the navigation document's, else the NCX's, else none."""
     for item in package.items.values():
         if "nav" in item.properties and item.path in archive.names:
@@ -294,7 +282,7 @@ def contents(archive: EpubArchive, package: PackageDocument) -> list[ContentsEnt
     return []
 
 
-def _entries(archive: EpubArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
+def _entries(archive: BookArchive, path: str, level: str, link: str, target: str) -> list[ContentsEntry]:
     """Entries of a navigation document (``<ol> <a href>``) or an NCX (``<navPoint> <text/> <content src/>``)."""
     found: list[ContentsEntry] = []
     depth, title, href = 0, "", ""
@@ -317,7 +305,7 @@ def _entries(archive: EpubArchive, path: str, level: str, link: str, target: str
     return found
 
 
-def cover_of(archive: EpubArchive, package: PackageDocument) -> CoverImage | None:
+def cover_of(archive: BookArchive, package: PackageDocument) -> CoverImage | None:
     """The cover, if it is a JPEG or a PNG that can be read: a book without its cover can be narrated all the same."""
     items = [item for item in package.items.values() if "cover-image" in item.properties]
     named = package.items.get(package.cover_id)

@@ -16,12 +16,11 @@ from pathlib import Path
 
 from ane.audio.media import CoverImage, cover_size, has_pyav
 from ane.books.assembly import BookTimeline, TimedChunk
-from ane.books.captions import speaker_of
 from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.speech.words import WORDS
 from ane.text import splitter
-from ane.text.passages import without_commands
+from ane.text.passages import voice_of, without_commands
 
 EPUB = ".epub"
 CONTAINER = """<?xml version="1.0" encoding="utf-8"?>
@@ -122,7 +121,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
     marked: dict[int, str] = {}         # number of a chunk → its text as XHTML
     starts: list[tuple[str, float]] = []
     for timed in timed_chapter.chunks:
-        spans, voice = [], speaker_of(timed)
+        spans, voice = [], voice_of(timed.chunk.text)
         title = f' title="{xml_text(voice)}"' if voice else ""
         for text, start in marked_parts(part, timed, facts.by_word):
             identifier = f"t{len(starts) + 1}"

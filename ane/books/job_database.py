@@ -33,8 +33,7 @@ CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NU
 class JobDatabase:
     """The database of a job, used by one process. ``path``: the folder of the job, created when it is missing.
 
-    Raises:
-        UserError: it cannot be read or written, a full disk, another version; in every method.
+    Every method raises UserError when it cannot be read or written, the disk is full, or it is of another version.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):

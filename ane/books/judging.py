@@ -4,8 +4,7 @@ The limits are from the distributions that ``tests/books/defects.json`` records.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -48,17 +47,20 @@ class SoundSignals:
 
 def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
     """The signals of a sound (S,) float32, trimmed as the chunks of a book are."""
-    size = round(FRAME * rate)
-    frames = audio[:len(audio) // size * size].reshape(-1, size)
-    levels = np.sqrt((frames ** 2).mean(axis=1)) if len(frames) else np.zeros(0)
+    levels = frame_levels(audio, rate)
     loud = np.flatnonzero(levels > QUIET)
     if not len(loud):
         return SoundSignals(0.0, -120.0, 0, 0, 0.0, -120.0)
-    level = float(np.sqrt((levels[loud] ** 2).mean()))
-    ends = [audio[:EDGE_FRAMES * size], audio[-EDGE_FRAMES * size:]]
-    edge = max(float(np.sqrt((end ** 2).mean())) for end in ends)
+    level, size = float(np.sqrt((levels[loud] ** 2).mean())), EDGE_FRAMES * round(FRAME * rate)
+    edge = max(float(np.sqrt((end ** 2).mean())) for end in (audio[:size], audio[-size:]))
     return SoundSignals((loud[-1] + 1 - loud[0]) * FRAME, decibels(level), runs_at_full_scale(audio),
                         clicks(audio, rate), float(max(np.diff(loud), default=1) - 1) * FRAME, decibels(edge / level))
+
+
+def frame_levels(audio: np.ndarray, rate: int) -> np.ndarray:
+    """The root mean square of each frame of a sound (S,)."""
+    size = round(FRAME * rate)
+    return np.sqrt((audio[:len(audio) // size * size].reshape(-1, size) ** 2).mean(axis=1))
 
 
 def runs_at_full_scale(audio: np.ndarray) -> int:
@@ -148,15 +150,11 @@ class ChunkSignals:
     @classmethod
     def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
         letters = sum(map(str.isalpha, NORMALISERS["english"](without_commands(text))))
-        sound = signals_of(spoken.audio, rate)
-        if not spoken.decoded:
+        sound, parts = signals_of(spoken.audio, rate), spoken.decoded
+        if not parts:
             return cls(sound, letters)
-        return cls(sound, letters, all(part.stopped for part in spoken.decoded),
-                   max(part.loop for part in spoken.decoded),
-                   min(part.log_probability for part in spoken.decoded))
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return cls(sound, letters, all(part.stopped for part in parts), max(part.loop for part in parts),
+                   min(part.log_probability for part in parts))
 
     @property
     def seconds_per_letter(self) -> float | None:
@@ -227,8 +225,7 @@ def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list
     found = []
     excess, word = worst_word(fit.words)
     if word and excess > MISFIT:
-        found.append(ChunkProblem(f"{word.word!r} is not found at {word.start:.1f} s",
-                                  excess / MISFIT))
+        found.append(ChunkProblem(f"{word.word!r} is not found at {word.start:.1f} s", excess / MISFIT))
     left = left_over(fit, audio, rate, loudness)
     if left > LEFT_OVER:
         found.append(ChunkProblem("loud sound belongs to no word of its text", left / LEFT_OVER))
@@ -248,7 +245,5 @@ def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> fl
 
 def loud_seconds(audio: np.ndarray, rate: int, span: tuple[float, float], loudness: float) -> float:
     """Seconds within a span of a sound (S,) that are about as loud as the speech."""
-    size = round(FRAME * rate)
     part = audio[max(0, round(span[0] * rate)):max(0, round(span[1] * rate))]
-    frames = part[:len(part) // size * size].reshape(-1, size)
-    return FRAME * sum(decibels(float(np.sqrt((frame ** 2).mean()))) > loudness + LOUD for frame in frames)
+    return FRAME * sum(decibels(level) > loudness + LOUD for level in frame_levels(part, rate).tolist())

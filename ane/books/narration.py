@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -34,11 +34,7 @@ class Narration:
         self._began = clock()
 
     def chunks(self) -> Iterator[ClaimedChunk | None]:
-        """The chunks without a sound, leased to this process; None while others speak the last of them.
-
-        Raises:
-            UserError: another process changed the plan.
-        """
+        """The chunks without a sound, leased to this process; None while others speak the last of them."""
         while True:
             claimed = self.store.claim(self.plan.digest)
             if claimed is None:
@@ -52,7 +48,7 @@ class Narration:
     def keep(self, claimed: ClaimedChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
         """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
         self.store.save(claimed, chunk.audio, rate, seconds, chunk.notes, chunk.words,
-                        ChunkSignals.of(claimed.chunk.text, chunk, rate).as_dict())
+                        asdict(ChunkSignals.of(claimed.chunk.text, chunk, rate)))
         self.spoken += 1
         done, total, left = self.store.progress()
         if self.spoken == 1:            # it took the time of loading the networks as well
@@ -82,26 +78,20 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
     return narration.spoken
 
 
-def check_finite(audio: np.ndarray) -> None:
-    """Raise UserError for a sound that cannot be stored."""
-    if not np.isfinite(audio).all():
-        raise UserError("its sound holds NaN or infinite samples; check the voice, the weights and the precision")
-
-
 def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
     """A chunk spoken with its own seed or another, its silence trimmed to ``BREATH``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
     chunk = claimed.chunk
-    where = f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}"
     try:
         speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed)
-        check_finite(speech.audio)
+        if not np.isfinite(speech.audio).all():
+            raise UserError("its sound holds NaN or infinite samples; check the voice, the weights and the precision")
     except NothingToSayError:
         speech = SpokenChunk(np.zeros(0, np.float32), ["it was left out: it has no letter that the voice can speak"])
     except UserError as error:
-        raise UserError(f"{where}: {error}") from error
+        raise UserError(f"chunk {chunk.number} of {count}, {shorten(chunk.text)!r}: {error}") from error
     if not len(speech.audio):
         return speech
     edge = BREATH * speaker.sample_rate / trimming.RATE

@@ -83,12 +83,8 @@ def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
         pages = text
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
-    chapters = split_at_headings(blocks(texts, groups, body))
     omitted["front-matter"] += contents > 0
-    if "front-matter" in rules:
-        kept = without_contents(chapters) or chapters
-        omitted["front-matter"] += len(chapters) - len(kept)
-        chapters = kept
+    chapters = without_contents(split_at_headings(blocks(texts, groups, body)), rules, omitted)
     return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted))
 
 

@@ -11,6 +11,7 @@ from ane.books.document import (
     HEADING,
     ITEM,
     PARAGRAPH,
+    SCENE_BREAK,
     BookChapter,
     Document,
     TextBlock,
@@ -53,18 +54,20 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     for part in parts:
         blocks += _blocks(part, rules, omitted)
     chapters = split_at_headings(blocks)
-    if "front-matter" in rules:
-        kept = without_contents(chapters) or chapters
-        omitted["front-matter"] += len(chapters) - len(kept)
-        chapters = kept
-    return Document(chapters, omitted=counted_omissions(omitted))
+    return Document(without_contents(chapters, rules, omitted), omitted=counted_omissions(omitted))
 
 
-def without_contents(chapters: list[BookChapter]) -> list[BookChapter]:
-    """The chapters without front matter, and without titles alone that come again: a table of contents."""
+def without_contents(chapters: list[BookChapter], rules: Mapping[str, Omission],
+                     omitted: Counter[str]) -> list[BookChapter]:
+    """The chapters without front matter, if a rule leaves it out, and without titles alone that come again: a table of
+    contents. All of them where nothing else is left."""
+    if "front-matter" not in rules:
+        return chapters
     titles = [chapter.title for chapter in chapters]
-    return [chapter for number, chapter in enumerate(chapters) if not FRONT_TITLES.fullmatch(chapter.title)
+    kept = [chapter for number, chapter in enumerate(chapters) if not FRONT_TITLES.fullmatch(chapter.title)
             and (any(block.kind != HEADING for block in chapter.blocks) or chapter.title not in titles[number + 1:])]
+    omitted["front-matter"] += len(chapters) - len(kept or chapters)
+    return kept or chapters
 
 
 def without_boilerplate(text: str) -> str:
@@ -90,7 +93,7 @@ def _blocks(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> 
     if not lines:
         return []
     if all(DIVIDER.fullmatch(line) for line in lines):
-        return [block for block in [text_block(PARAGRAPH, lines[0])] if block]
+        return [TextBlock(SCENE_BREAK)]
     if LIST_ITEM.match(lines[0]) and (len(lines) > 1 or not BARE_NUMBER.fullmatch(lines[0].strip())):
         items: list[str] = []
         for line in lines:

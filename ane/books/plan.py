@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -231,13 +231,10 @@ def cast_document(document: Document, cast: Cast | None) -> Document:
     """The document with marks of voices in its text, chapter by chapter; headings have none."""
     if cast is None:
         return document
-    return replace(document, chapters=[cast_chapter(chapter, cast) for chapter in document.chapters])
-
-
-def cast_chapter(chapter: BookChapter, cast: Cast) -> BookChapter:
-    texts = cast.marked(texts_but_headings(chapter))
-    return replace(chapter, blocks=[block if block.kind == HEADING else replace(block, text=text)
-                                    for block, text in zip(chapter.blocks, texts, strict=True)])
+    return replace(document, chapters=[
+        replace(chapter, blocks=[block if block.kind == HEADING else replace(block, text=text) for block, text in
+                                 zip(chapter.blocks, cast.marked(texts_but_headings(chapter)), strict=True)])
+        for chapter in document.chapters])
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:
@@ -255,12 +252,8 @@ class CastReport:
 
 def cast_report(document: Document, cast: Cast | None) -> CastReport:
     """What the rules find; with a cast, by the names of its speakers."""
-    lines = list(quotations(document, cast or Cast()))
+    cast = cast or Cast()
+    lines = [(number, line) for number, chapter in enumerate(document.chapters, 1)
+             for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines)]
     return CastReport(dict(Counter(line.speaker for _, line in lines if line.rule != NO_SPEECH).most_common()),
                       [(chapter, line) for chapter, line in lines if line.doubtful])
-
-
-def quotations(document: Document, cast: Cast) -> Iterator[tuple[int, QuotedLine]]:
-    for number, chapter in enumerate(document.chapters, 1):
-        for line in attribute(texts_but_headings(chapter), cast.speaker_named, cast.lines):
-            yield number, line

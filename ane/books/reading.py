@@ -5,14 +5,14 @@ import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document
 from ane.books.docx import CONTENT_TYPES, read_docx
-from ane.books.epub import EpubArchive, decoded, read_epub
+from ane.books.epub import BookArchive, decoded, read_epub
 from ane.books.html_reader import read_html, read_markdown
 from ane.books.omissions import Omission, active_omissions
 from ane.books.pdf import read_pdf
@@ -63,7 +63,7 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
 def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool) -> Document:
     start = file.read(68)
     if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
-        with EpubArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE))) as archive:
+        with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
             return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, rules)
     if suffix == ".pdf" or start.startswith(b"%PDF"):
         if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):

@@ -56,9 +56,7 @@ def badness(problems: list[ChunkProblem]) -> float:
 
 def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: BookChecker,
                progress: CheckProgress = lambda done, total: None) -> int:
-    """Judge every chunk of a job that has been spoken; returns the number of chunks that were replaced.
-
-    Chunks that were judged before in this way are left as they are.
+    """Judge every chunk of a job that was not judged in this way; returns the number of chunks that were replaced.
 
     Raises:
         UserError: as ``ane.books.narration.narrate``.

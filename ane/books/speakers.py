@@ -13,7 +13,7 @@ from ane.speech.words import SpokenWord, matched_words
 from ane.system.errors import UserError
 from ane.text import Lexicon
 from ane.text.cast import Cast
-from ane.text.passages import COMMAND, is_voice, last_voice, pause_seconds, without_commands
+from ane.text.passages import COMMAND, is_voice, pause_seconds, voice_of, without_commands
 
 if TYPE_CHECKING:
     from ane.models.tortoise.pipeline import DecodingSignals
@@ -81,7 +81,7 @@ class BookSpeaker:
 
     def respell(self, text: str) -> str:
         """As the lexicon spells it, with the digest of its voice. Raises UserError for a voice that is not there."""
-        name = last_voice(text.removesuffix("[voice]"))
+        name = voice_of(text)
         if name and name not in self._named:
             self._named[name] = voice_digest(self.synthesizer.named_voice(name, replace(self._request, text=text),
                                                                           Run()))
@@ -89,11 +89,7 @@ class BookSpeaker:
         return f"{respelled} {self._named[name]}" if name else respelled
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
-        """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note.
-
-        Raises:
-            UserError: it cannot be spoken.
-        """
+        """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note."""
         plain, removed = without_faulty_commands(text)
         speech = self.synthesizer.speak(plain, seed=seed if self.seeded else None, **self._arguments)
         notes = [f"{command} is no pause that can be made, and was left out" for command in removed]

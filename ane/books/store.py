@@ -87,7 +87,7 @@ class JobStore(JobDatabase):
 
     def set_fact(self, name: str, value: Any) -> None:
         with self._transaction() as run:
-            run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
+            set_fact(run, name, value)
 
     def seed(self, wanted: int | None) -> int:
         """The seed of the job: ``wanted``; None: that of its first run, a random one for a new job.
@@ -113,27 +113,22 @@ class JobStore(JobDatabase):
             self._drop_dead_leases(run)
             former = {name: json.loads(value) for name, value in
                       run("SELECT name, value FROM facts WHERE name IN ('plan', 'options')")}
-            if former == {"plan": plan.digest, "options": options}:
-                self._keep_seed(run)
-                return
+            changed = former != {"plan": plan.digest, "options": options}
             other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
-            if other:
+            if changed and other:
                 raise UserError(f"process {other[0]} on {other[1]} is speaking the job in {self.path} with another "
                                 "text, voice or option: wait for it, stop it, or choose another output")
-            self._keep_seed(run)
-            run("INSERT OR REPLACE INTO facts VALUES ('options', ?)", (json.dumps(options),))
+            if self._wanted_seed is not None:
+                set_fact(run, "seed", self._wanted_seed)
+            set_fact(run, "options", options)
             if former.get("plan") == plan.digest:
                 return
             run("DELETE FROM chunks")
             for chunk in plan.chunks:
                 run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))
             run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
-            for name, value in (("plan", plan.digest), ("chapters", plan.chapters)):
-                run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value)))
-
-    def _keep_seed(self, run: Callable[..., sqlite3.Cursor]) -> None:
-        if self._wanted_seed is not None:
-            run("INSERT OR REPLACE INTO facts VALUES ('seed', ?)", (json.dumps(self._wanted_seed),))
+            set_fact(run, "plan", plan.digest)
+            set_fact(run, "chapters", plan.chapters)
 
     def missing_texts(self, plan: BookPlan) -> tuple[int, int]:
         """How many chunks that were spoken have a text that ``plan`` lacks, and how many were spoken."""
@@ -198,11 +193,7 @@ class JobStore(JobDatabase):
     # Work
 
     def claim(self, plan: str) -> ClaimedChunk | None:
-        """Lease the first chunk that nobody has spoken or is speaking; None when there is none.
-
-        Raises:
-            UserError: the plan of the job is no longer the one with digest ``plan``.
-        """
+        """Lease the first chunk that nobody has spoken or is speaking; None when there is none."""
         return self._claim(plan, "s.samples IS NULL")
 
     def claim_output(self) -> bool:
@@ -286,9 +277,6 @@ class JobStore(JobDatabase):
 
     def claim_check(self, plan: str, checker: str) -> ClaimedChunk | None:
         """Lease the first chunk with a sound that this checker has not judged and nobody judges; None: there is none.
-
-        Raises:
-            UserError: the plan of the job is no longer the one with digest ``plan``.
         """
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
@@ -327,9 +315,16 @@ class JobStore(JobDatabase):
         return other
 
     def _claim(self, plan: str, condition: str, *values: str) -> ClaimedChunk | None:
-        """Lease the first chunk that meets a condition and that nobody has leased; None: there is none."""
+        """Lease the first chunk that meets a condition and that nobody has leased; None: there is none.
+
+        Raises:
+            UserError: the plan of the job is no longer the one with digest ``plan``.
+        """
         with self._transaction() as run:
-            self._check_plan(run, plan)
+            stored = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
+            if stored is None or json.loads(stored[0]) != plan:
+                raise UserError(f"another process gave the job in {self.path} another text, voice or setting "
+                                "meanwhile: this one stops")
             self._drop_dead_leases(run)
             row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
                       f"LEFT JOIN leases l USING (key) WHERE l.key IS NULL AND {condition} "
@@ -343,18 +338,16 @@ class JobStore(JobDatabase):
         run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)",
             (key, self.owner, self.host, os.getpid(), self.clock() + LEASE))
 
-    def _check_plan(self, run: Callable[..., sqlite3.Cursor], plan: str) -> None:
-        row = run("SELECT value FROM facts WHERE name = 'plan'").fetchone()
-        if row is None or json.loads(row[0]) != plan:
-            raise UserError(f"another process gave the job in {self.path} another text, voice or setting "
-                            "meanwhile: this one stops")
-
     def _drop_dead_leases(self, run: Callable[..., sqlite3.Cursor]) -> None:
         """Delete leases that expired, and those of processes of this machine that have ended."""
         run("DELETE FROM leases WHERE expires < ?", (self.clock(),))
         for key, pid in run("SELECT key, pid FROM leases WHERE host = ?", (self.host,)).fetchall():
             if not is_running(pid):
                 run("DELETE FROM leases WHERE key = ? AND pid = ?", (key, pid))
+
+
+def set_fact(run: Callable[..., sqlite3.Cursor], name: str, value: Any) -> None:
+    run("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value, default=str)))
 
 
 def as_flac(audio: np.ndarray, rate: int) -> bytes:

@@ -6,7 +6,7 @@ Of a job, workers speak and check chunks, and this process alone reads and write
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from ane.books.judging import BookNorms
 from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
@@ -28,7 +28,6 @@ from ane.system.errors import UserError
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-
 SPEAK, CHECK = "speak", "check"
 
 
@@ -48,7 +47,6 @@ class BookWorker:
         return spoken, time.perf_counter() - started
 
     def check(self, claimed: ClaimedChunk, sound: SoundToCheck, norms: BookNorms, count: int) -> CheckedChunk:
-        """``ane.books.retries.judged``: what is wrong with a sound, and a better one."""
         return judged(claimed, sound, self.speaker, self.checker, norms, count)
 
 
@@ -91,21 +89,9 @@ def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: Bo
 AHEAD = 64              # results that wait for an earlier one
 
 
-@overload
-def speak_many(texts: Iterable[str], bundle: str | None = None, address: str | None = None,
+def speak_many(texts: "Iterable[str] | Dataset", bundle: str | None = None, address: str | None = None,
                workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
-               column: str = "text", **request: Any) -> Iterator[Any]: ...
-
-
-@overload
-def speak_many(texts: "Dataset", bundle: str | None = None, address: str | None = None,
-               workers: int | None = None, threads: int = 1, backend: str = "auto", precision: str = "auto",
-               column: str = "text", **request: Any) -> "Dataset": ...
-
-
-def speak_many(texts: Any, bundle: str | None = None, address: str | None = None, workers: int | None = None,
-               threads: int = 1, backend: str = "auto", precision: str = "auto", column: str = "text",
-               **request: Any) -> Any:
+               column: str = "text", **request: Any) -> Any:
     """Speak many texts, each as ``ane.load(bundle).speak(text, **request)`` does.
 
     Args:

@@ -16,7 +16,7 @@ MISSING = "Ray is not installed: pip install '.[ray]'"
 
 
 class Worker:
-    """What a process does: makes its function once, for example by loading a model, and calls it again and again."""
+    """What a process does: makes its function once, which loads a model, and calls it again and again."""
 
     def __init__(self, make: Callable[[], Callable[..., Any]]):
         self.function = make()
@@ -51,7 +51,6 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def ray_module() -> Any:
-    """The module ``ray``. Raises UserError when it is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(MISSING)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")       # else Ray reports its use to its makers
@@ -105,11 +104,8 @@ def map_on_workers(ray: Any, make: Callable[[], Callable[..., Any]], calls: Iter
 
 
 def worker_count(ray: Any, workers: int | None, threads: int) -> tuple[int, int]:
-    """How many workers of so many threads there are, and the GPUs of each.
-
-    Raises:
-        UserError: more than the machines of the cluster have room for now; Ray would wait for more machines for ever.
-    """
+    """How many workers of so many threads there are, and the GPUs of each. UserError: more than there is room for now,
+    where Ray would wait for more machines for ever."""
     machines = [machine["Resources"] for machine in ray.nodes() if machine["Alive"]]
     on_gpus = any(machine.get("GPU") for machine in machines)
     room = sum(int(min(machine.get("CPU", 0) // threads, machine.get("GPU", 0) if on_gpus else math.inf))

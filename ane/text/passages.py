@@ -93,6 +93,11 @@ def last_voice(text: str, before: str = "") -> str:
     return found[-1] if found else before
 
 
+def voice_of(text: str) -> str:
+    """Who speaks a text of one voice, with its mark (``with_voice_mark``); "": it has none."""
+    return last_voice(text.removesuffix("[voice]"))
+
+
 def without_voices(text: str) -> str:
     """A text without its marks of voices."""
     return COMMAND.sub(lambda match: "" if is_voice(match) else match[0], text)
