@@ -29,9 +29,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
     Raises:
         UserError: markup that is faulty, or asks for something that cannot be done; with its line.
     """
-    if ssml is None:
-        ssml = is_ssml(text)
-    if ssml:
+    if is_ssml(text) if ssml is None else ssml:
         from ane.text.ssml import read_ssml
 
         passages = read_ssml(text)

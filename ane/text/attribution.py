@@ -58,7 +58,6 @@ RULES = (
 )
 OF_CAST, SAME, CONTINUED = "the cast's lines", "the same paragraph", "a quotation goes on"
 ALTERNATING, UNKNOWN, NO_SPEECH = "alternating speakers", "no attribution", "quoted words, no speech"
-PATTERNS = tuple((rule, re.compile(rule.pattern)) for rule in RULES)
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, speaker_nam
             return replace(line, speaker=speaker, rule=OF_CAST, doubtful=False)
     around = {"after": text[line.end:own[index + 1].start if index + 1 < len(own) else None][:NEAR],
               "before": text[own[index - 1].end if index else 0:line.start][-NEAR:]}
-    for rule, pattern in PATTERNS:
-        if match := (pattern.match if rule.side == "after" else pattern.search)(around[rule.side]):
+    for rule in RULES:
+        if match := (re.match if rule.side == "after" else re.search)(rule.pattern, around[rule.side]):
             groups = match.groupdict()
             name = groups.get("name") or groups.get("first") or ""
             speaker = speaker_named(name) if name else ""           # a pronoun names nobody

@@ -110,11 +110,7 @@ def title(name: str) -> str:
 
 
 def read_cast(path: Path | str) -> Cast:
-    """A cast of a TOML file: narrator, quotations, and the tables speakers, aliases and lines.
-
-    Raises:
-        UserError: it cannot be read, or is no cast; with the path.
-    """
+    """A cast of a TOML file: narrator, quotations, and the tables speakers, aliases and lines."""
     try:
         content = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
     except (OSError, RuntimeError) as error:

@@ -14,8 +14,6 @@ Where English leaves a choice:
 * A word in capitals is spelled ("f b i") when it has up to three letters and is not in ``SHORT_WORDS``, has no vowel,
   or is in ``SPELLED``; otherwise it is a word (UNESCO), and so are those in ``PRONOUNCED``. Three or more words in
   capitals in a row, not all of them acronyms, are ordinary words; only those in ``SPELLED`` are spelled.
-* Roman numerals are numbers after words such as "Chapter" and names of rulers, in capitals too. Elsewhere they are
-  numbers if they have two or more letters and are no common abbreviation (XII, but not IV).
 * HTML tags, square brackets, double quotation marks, Markdown and emoji are not read; of a placeholder such as
   <name> only the words are read. Dashes between words become commas.
 """

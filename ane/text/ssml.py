@@ -5,7 +5,7 @@ What they cannot do is refused, with its line: it is neither spoken nor left out
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from xml.parsers import expat
 
@@ -28,8 +28,7 @@ DATE_FORMATS = ("mdy", "dmy", "ymd", "md", "dm", "ym", "my", "y", "m", "d")
 def say_as(text: str, kind: str, form: str = "") -> str:
     """The words for ``text``, read as ``kind`` ("characters", "cardinal", …); ``form``: SSML's ``format``.
 
-    Raises:
-        ValueError: an unknown kind or format, or a text that is not of the kind.
+    Raises ValueError for an unknown kind or format, or a text that is not of the kind.
     """
     text = " ".join(text.split())
     if kind not in KINDS:
@@ -130,18 +129,16 @@ ELEMENTS = {
     "s": ("xml:lang",), "break": ("time", "strength"), "sub": ("alias",),
     "say-as": ("interpret-as", "format", "detail"), "prosody": ("rate", "volume"), "voice": ("name",),
 }
+REQUIRED = {"sub": "alias", "say-as": "interpret-as", "voice": "name"}
 STRENGTHS = {"none": 0.0, "x-weak": 0.0, "weak": 0.2, "medium": 0.4, "strong": 0.8, "x-strong": 1.2}     # seconds
 RATES = {"x-slow": 0.5, "slow": 0.8, "medium": 1.0, "default": 1.0, "fast": 1.25, "x-fast": 1.6}
 VOLUMES = {"silent": 0.0, "x-soft": 0.25, "soft": 0.5, "medium": 1.0, "default": 1.0, "loud": 1.41, "x-loud": 2.0}
+PROSODY = {"rate": (RATES, SPEEDS, '"120%"'), "volume": (VOLUMES, GAINS, '"-6dB"')}      # names, limits, an example
 TEXT_ONLY = ("sub", "say-as")       # elements that hold text and no elements
 
 
 def read_ssml(document: str) -> list[Passage]:
-    """The passages of a document, at least one.
-
-    Raises:
-        UserError: it is not well-formed, or asks for something that the models cannot do; with its line.
-    """
+    """The passages of a document, at least one. ``read_passages`` states the errors."""
     return list(merged(SsmlReader().read(document))) or [Passage("")]
 
 
@@ -205,15 +202,15 @@ class SsmlReader:
             raise self.error(f"xml:lang is {attributes['xml:lang']!r}: only English is spoken")
         speed, gain = (parent.speed, parent.gain) if parent else (1.0, 1.0)
         if name == "prosody":
-            speed, gain = speed * self._rate(attributes), gain * self._volume(attributes)
-            self._check(speed, SPEEDS, "rate")
-            self._check(gain, GAINS, "volume")
+            if not attributes:
+                raise self.error("<prosody> has neither rate nor volume: add one")
+            speed, gain = self._prosody(attributes, "rate", speed), self._prosody(attributes, "volume", gain)
         voice = attributes.get("name", "").strip() if name == "voice" else parent.voice if parent else ""
-        element = SsmlElement(name, attributes, speed, gain, voice)
-        self._require(element)
+        if (required := REQUIRED.get(name)) and not attributes.get(required, "").strip():
+            raise self.error(f"<{name}> has no {required}: add it")
         if name in ("p", "s"):
             self._end_sentence()
-        self._open.append(element)
+        self._open.append(SsmlElement(name, attributes, speed, gain, voice))
         self._text = ""
         if name == "break":
             self.passages.append(Passage("", self._pause(attributes)))
@@ -240,13 +237,6 @@ class SsmlReader:
             self._add(words, element)
         elif name in ("p", "s"):
             self._end_sentence()
-
-    def _require(self, element: SsmlElement) -> None:
-        for name, attribute in (("sub", "alias"), ("say-as", "interpret-as"), ("voice", "name")):
-            if element.name == name and not element.attributes.get(attribute, "").strip():
-                raise self.error(f"<{name}> has no {attribute}: add it")
-        if element.name == "prosody" and not element.attributes:
-            raise self.error("<prosody> has neither rate nor volume: add one")
 
     def _add(self, text: str, element: SsmlElement) -> None:
         """Append text. What an element gives is a word of its own: a space is put between it and a letter beside it."""
@@ -277,30 +267,29 @@ class SsmlReader:
             raise self.error(f"strength of <break> is {strength!r}: it must be one of {', '.join(STRENGTHS)}")
         return STRENGTHS[strength]
 
-    def _rate(self, attributes: Mapping[str, str]) -> float:
-        return self._value(attributes, "rate", RATES, (
-            (r"(\d{1,4}(?:\.\d+)?)%", lambda value: value / 100), (r"([+-]\d{1,4}(?:\.\d+)?)%", lambda v: 1 + v / 100),
-            (r"(\d{0,2}\.\d+|\d{1,2})", lambda value: value)), '"120%"')
-
-    def _volume(self, attributes: Mapping[str, str]) -> float:
-        return self._value(attributes, "volume", VOLUMES, (
-            (r"([+-]?\d{1,3}(?:\.\d+)?)dB", lambda value: round(10 ** (value / 20), 3)),), '"-6dB"')
-
-    def _value(self, attributes: Mapping[str, str], name: str, named: Mapping[str, float],
-               forms: tuple[tuple[str, Callable[[float], float]], ...], example: str) -> float:
+    def _prosody(self, attributes: Mapping[str, str], name: str, around: float) -> float:
+        """What an attribute of <prosody> makes of the speed or the gain ``around`` it."""
+        named, (least, most), example = PROSODY[name]
         text = attributes.get(name, "medium").strip()
-        if text in named:
-            return named[text]
-        for pattern, convert in forms:
-            if found := re.fullmatch(pattern, text):
-                return convert(float(found[1]))
-        raise self.error(f"{name} of <prosody> is {text!r}: write one of {', '.join(named)}, or a value such as "
-                         f"{example}")
+        value = named[text] if text in named else prosody_factor(name, text)
+        if value is None:
+            raise self.error(f"{name} of <prosody> is {text!r}: write one of {', '.join(named)}, or a value such as "
+                             f"{example}")
+        if not least <= around * value <= most:
+            raise self.error(f"{name} of <prosody> is {around * value:g} times the normal one, with those around it: "
+                             f"it must be from {least:g} to {most:g}")
+        return around * value
 
-    def _check(self, value: float, limits: tuple[float, float], name: str) -> None:
-        if not limits[0] <= value <= limits[1]:
-            raise self.error(f"{name} of <prosody> is {value:g} times the normal one, with those around it: it must be "
-                             f"from {limits[0]:g} to {limits[1]:g}")
+
+def prosody_factor(name: str, text: str) -> float | None:
+    """"120%", "+20%" and "1.2" → 1.2 as a rate, "-6dB" → 0.501 as a volume; None: it is no value."""
+    if name == "volume":
+        found = re.fullmatch(r"([+-]?\d{1,3}(?:\.\d+)?)dB", text)
+        return round(10 ** (float(found[1]) / 20), 3) if found else None
+    if re.fullmatch(r"[+-]?\d{1,4}(?:\.\d+)?%", text):
+        share = float(text[:-1]) / 100
+        return 1 + share if text[0] in "+-" else share
+    return float(text) if re.fullmatch(r"\d{0,2}\.\d+|\d{1,2}", text) else None
 
 
 def merged(passages: Iterable[Passage]) -> Iterator[Passage]:

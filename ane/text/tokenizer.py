@@ -31,12 +31,7 @@ class Tokenizer:
     """
 
     def __init__(self, json: str, normaliser: str = "english", source: str = "tokenizer.json"):
-        """Reads a tokenizer.
-
-        Args:
-            json: content of a tokenizer.json of the ``tokenizers`` library.
-            normaliser: key of ``NORMALISERS``.
-            source: path of the tokenizer.json, for error messages.
+        """``json``: content of a tokenizer.json of the ``tokenizers`` library; ``source``: its path, for messages.
 
         Raises:
             UserError: ``json`` is no tokenizer, or ``normaliser`` is unknown.
@@ -58,11 +53,7 @@ class Tokenizer:
         self._has_space_token = self._encoder.token_to_id(SPACE) is not None
 
     def encode(self, text: str) -> list[int]:
-        """Ids of ``text``, without start and stop tokens.
-
-        Raises:
-            UserError: nothing in ``text`` can be spoken: it is empty, or has no letter that the tokenizer knows.
-        """
+        """Ids of ``text``, without start and stop tokens. ``NothingToSayError``: nothing in it can be spoken."""
         ids = self.speakable_ids(text)
         if not ids:
             raise nothing_to_say_error(text)

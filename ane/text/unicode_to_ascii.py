@@ -70,11 +70,7 @@ def foreign_scripts(text: str) -> list[str]:
 
 
 def readable(text: str, unreadable: str) -> str:
-    """``text`` with its words in other scripts than Latin as a key of ``UNREADABLE`` says.
-
-    Raises:
-        UserError: "refuse", and there is one.
-    """
+    """``text`` with its words in other scripts than Latin as a key of ``UNREADABLE`` says. UserError: "refuse"."""
     def replaced(found: re.Match[str]) -> str:
         script = script_of(word := found[0])
         if script and unreadable == "refuse":

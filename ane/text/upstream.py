@@ -11,11 +11,11 @@ syllables in five) and Chinese (one character in eight).
 
 import re
 import unicodedata
-from collections.abc import Callable
 
 from anyascii import anyascii
 
 from ane.text import number_words
+from ane.text.rule import TextRule, apply_rules, rule
 
 LONGEST = 33        # digits of the longest number that upstream reads as one
 SCALES = ("", "thousand", "million", "billion", "trillion", "quadrillion", "quintillion", "sextillion", "septillion",
@@ -43,12 +43,12 @@ GREEK = {
     "χ": "kh", "ψ": "ps", "ω": "o",
 }
 
-ABBREVIATIONS = [(re.compile(rf"\b{short}\."), long) for short, long in {
+ABBREVIATIONS = tuple(rule(short, rf"\b{short}\.", long) for short, long in {
     "mrs": "misess",       # upstream's spelling
     "mr": "mister", "dr": "doctor", "st": "saint", "co": "company", "jr": "junior", "maj": "major", "gen": "general",
     "drs": "doctors", "rev": "reverend", "lt": "lieutenant", "hon": "honorable", "sgt": "sergeant", "capt": "captain",
     "esq": "esquire", "ltd": "limited", "col": "colonel", "ft": "fort",
-}.items()]
+}.items())
 
 
 def normalise_upstream(text: str) -> str:
@@ -56,11 +56,7 @@ def normalise_upstream(text: str) -> str:
 
     Where upstream raises (a number beyond inflect's range, "$,5") the digits are read one by one, or left as they are.
     """
-    text = "".join(map(transliterate, text)).lower()
-    for pattern, expand in NUMBER_RULES:
-        text = pattern.sub(expand, text)
-    for pattern, long in ABBREVIATIONS:
-        text = pattern.sub(long, text)
+    text = apply_rules((*NUMBER_RULES, *ABBREVIATIONS), "".join(map(transliterate, text)).lower())
     return re.sub(r"\s+", " ", text).replace('"', "")
 
 
@@ -129,10 +125,10 @@ def inflected(n: int, joint: str) -> str:
 
 # In upstream's order, without its rule for "£", which never matches: transliteration turns the sign into "ps". The
 # look-behinds change no match; without them a long run of digits takes quadratic time.
-NUMBER_RULES: list[tuple[re.Pattern, Callable[[re.Match], str]]] = [
-    (re.compile(r"[0-9][0-9,]+[0-9]"), lambda match: match[0].replace(",", "")),
-    (re.compile(r"\$([0-9.,]*[0-9]+)"), expand_dollars),
-    (re.compile(r"(?<![0-9])[0-9]+\.[0-9]+"), lambda match: match[0].replace(".", " point ")),
-    (re.compile(r"(?<![0-9])([0-9]+)(st|nd|rd|th)"), expand_ordinal),
-    (re.compile(r"[0-9]+"), expand_integer),
-]
+NUMBER_RULES: tuple[TextRule, ...] = (
+    rule("1,234", r"[0-9][0-9,]+[0-9]", lambda match: match[0].replace(",", "")),
+    rule("$5", r"\$([0-9.,]*[0-9]+)", expand_dollars),
+    rule("1.5", r"(?<![0-9])[0-9]+\.[0-9]+", lambda match: match[0].replace(".", " point ")),
+    rule("1st", r"(?<![0-9])([0-9]+)(st|nd|rd|th)", expand_ordinal),
+    rule("1234", r"[0-9]+", expand_integer),
+)

@@ -47,7 +47,7 @@ FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")         # sounds between which a
 DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 
 # How much a word is stressed: None leaves its stress as it is; the more, the stronger.
-UNSTRESSED, WEAKER, CAPITALISED, CAPITALS = -2.0, -0.5, 0.5, 2.0
+WEAKER, CAPITALISED, CAPITALS = -0.5, 0.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Dictionary:
             return f"{PRIMARY if following.vowel is None or tag != 'IN' else ''}ɪn"
         if word in ("the", "The") or (word == "THE" and tag == "DT"):
             return "ði" if following.vowel else "ðə"
-        if lower == "used" and word in ("used", "Used", "USED"):
+        if word in ("used", "Used", "USED"):
             return self.entry("used", "VBD" if tag in ("VBD", "JJ") and following.to else "DEFAULT")
         return None
 
@@ -113,15 +113,16 @@ class Dictionary:
         """Whether a word is the one without capitals: "The" or "THE", and a name only if it is long."""
         if len(word) < 2 or word == word.lower() or not word.replace("'", "").isalpha():
             return False
-        if (tag == "NNP" and len(word) <= 7) or self.gold(word) is not None or self.silver(word) is not None:
+        if (tag == "NNP" and len(word) <= 7) or self.has_entry(word):
             return False
         lower = word.lower()
         return (word == word.upper() or word[1:] == word[1:].lower()) and (
-            self.gold(lower) is not None or self.silver(lower) is not None
+            self.has_entry(lower)
             or any(ending(lower, tag, stress, following) for ending in (self.plural, self.past, self.participle)))
 
     def is_known(self, word: str) -> bool:
-        if self.gold(word) is not None or self.silver(word) is not None:
+        """Whether a word has an entry, or is spelled."""
+        if self.has_entry(word):
             return True
         if not word.isascii() or not word.isalpha():
             return False
@@ -154,6 +155,9 @@ class Dictionary:
             ("ADV",) * tag.startswith(("ADV", "RB")) + ("ADJ",) * tag.startswith(("ADJ", "JJ")))
         keys = ("None",) if at_end and "None" in readings else (tag,) if tag in readings else classes
         return next((readings[key] for key in keys if key in readings), readings["DEFAULT"]) or None
+
+    def has_entry(self, word: str) -> bool:
+        return self.gold(word) is not None or self.silver(word) is not None
 
     def gold(self, word: str) -> str | None:
         return self.with_either_capital(f"gold{self.region}", word)
@@ -225,14 +229,11 @@ def stressed(phonemes: str | None, stress: float | None) -> str | None:
     """Phonemes with more or less stress."""
     if phonemes is None or stress is None:
         return phonemes
-    marked = PRIMARY in phonemes or SECONDARY in phonemes
-    if stress < -1:
-        return phonemes.replace(PRIMARY, "").replace(SECONDARY, "")
-    if stress == -1 or (stress in (0, WEAKER) and PRIMARY in phonemes):
-        return phonemes.replace(SECONDARY, "").replace(PRIMARY, SECONDARY)
-    if not marked and stress >= 0 and (vowel := next((index for index, phoneme in enumerate(phonemes)
-                                                      if phoneme in VOWELS), None)) is not None:
-        return phonemes[:vowel] + (SECONDARY if stress <= 1 else PRIMARY) + phonemes[vowel:]
-    if stress >= 1 and PRIMARY not in phonemes and SECONDARY in phonemes:
-        return phonemes.replace(SECONDARY, PRIMARY)
-    return phonemes
+    if PRIMARY in phonemes:
+        return phonemes if stress > 0 else phonemes.replace(SECONDARY, "").replace(PRIMARY, SECONDARY)
+    if SECONDARY in phonemes:
+        return phonemes.replace(SECONDARY, PRIMARY) if stress >= 1 else phonemes
+    vowel = next((index for index, phoneme in enumerate(phonemes) if phoneme in VOWELS), None)
+    if vowel is None or stress < 0:
+        return phonemes
+    return phonemes[:vowel] + (SECONDARY if stress <= 1 else PRIMARY) + phonemes[vowel:]
