@@ -53,11 +53,7 @@ def check_output(path: Path | str) -> None:
 
 
 def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
-    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix. The file appears when it is complete.
-
-    Raises:
-        UserError: see ``writing``.
-    """
+    """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix, as ``writing`` does."""
     with writing(path, sample_rate) as append:
         append(audio)
 

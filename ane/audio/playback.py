@@ -236,11 +236,8 @@ class PlayerProcess:
 
     def close(self) -> None:
         """Stop at once."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        with contextlib.suppress(OSError), self._process:       # Popen then closes its pipes and waits
+            self._process.kill()
 
     def _raise_failure(self) -> None:
         status = self._process.wait()

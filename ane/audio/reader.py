@@ -34,11 +34,7 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples.
-
-    Raises:
-        UserError: see ``read_audio``; NaN or infinite samples.
-    """
+    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples."""
     audio, rate = read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
     _check_finite(audio, str(path))
     return audio, rate

@@ -125,11 +125,7 @@ def endless_wav_header(sample_rate: int) -> bytes:
 
 
 def pcm16(audio: np.ndarray) -> np.ndarray:
-    """Convert audio (S,) float32, clipped to [-1, 1], to (S,) little-endian int16, rounded (libsndfile truncates).
-
-    Raises:
-        UserError: NaN or infinite samples.
-    """
+    """Convert audio (S,) float32, clipped to [-1, 1], to (S,) little-endian int16, rounded (libsndfile truncates)."""
     return np.rint(_clipped(audio) * 32767).astype("<i2")
 
 

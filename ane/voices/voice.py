@@ -95,12 +95,12 @@ def open_voice(name: str, files: tuple[Path, ...]) -> Voice | Clips:
         return load_voice(path, name)
     if path.suffix == ".pth":
         rows = _tensors(path)
-        found = _OF_DECODER.search(path.stem)
-        decoder = found[1] if found else ""
-        if len(rows) == 1 and rows[0].shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE and "hifigan" in path.name:
+        decoder = found[1] if (found := _OF_DECODER.search(path.stem)) else ""
+        are_latents = all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows)
+        if are_latents and len(rows) == 1 and "hifigan" in path.name:
             none = np.zeros((1, 0), np.float32)
             return Voice(_latent(rows[0], path, "the latent"), none, name, path.name, decoder=decoder)
-        if len(rows) == 2 and all(row.shape[1] < MIN_CLIP_SECONDS * CONDITIONING_RATE for row in rows):
+        if are_latents and len(rows) == 2:
             return Voice(_latent(rows[0], path, "latent 1"), _latent(rows[1], path, "latent 2"), name, path.name,
                          decoder=decoder)
     return Clips(name, files)
@@ -136,31 +136,24 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
     """Write a voice: .safetensors holds all of it, .pth the pair of latents in upstream's format.
 
-    ``lasting``: as in ``replacing``.
-
     Raises:
         UserError: another suffix, or a path that cannot be written.
     """
     path = Path(path)
     if path.suffix not in LATENT_SUFFIXES:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
-    content = _as_pth(voice) if path.suffix == ".pth" else _as_safetensors(voice)
+    latents = [np.ascontiguousarray(latent) for latent in (voice.ar, voice.diffusion)]
+    if path.suffix == ".pth":
+        buffer = io.BytesIO()
+        torch.save(tuple(torch.from_numpy(latent.copy()) for latent in latents), buffer)
+        content = buffer.getvalue()
+    else:
+        content = safetensors.numpy.save(dict(zip(_LATENT_KEYS, latents, strict=True)), {
+            "format": _FORMAT, "name": voice.name, "source": voice.source,
+            **({_FROM_CLIPS[0]: "yes"} if voice.from_clips else {}),
+            **({"decoder": voice.decoder} if voice.decoder else {})})
     with replacing(path, lasting=lasting) as target:    # from memory: each library reports a full disk in its own way
         target.write_bytes(content)
-
-
-def _as_pth(voice: Voice) -> bytes:
-    buffer = io.BytesIO()
-    torch.save((torch.from_numpy(voice.ar.copy()), torch.from_numpy(voice.diffusion.copy())), buffer)
-    return buffer.getvalue()
-
-
-def _as_safetensors(voice: Voice) -> bytes:
-    tensors = {"ar_latent": voice.ar, "diffusion_latent": voice.diffusion}
-    return safetensors.numpy.save({key: np.ascontiguousarray(tensor) for key, tensor in tensors.items()},
-                                  {"format": _FORMAT, "name": voice.name, "source": voice.source,
-                                   **({_FROM_CLIPS[0]: "yes"} if voice.from_clips else {}),
-                                   **({"decoder": voice.decoder} if voice.decoder else {})})
 
 
 def _tensors(path: Path) -> list[np.ndarray]:
@@ -191,16 +184,11 @@ def _latent(array: np.ndarray, path: Path, key: str) -> np.ndarray:
     missing = array.size == 0 and key != _LATENT_KEYS[1]       # without the second, HiFi-GAN alone speaks
     if missing or array.dtype.kind != "f" or array.shape not in ((1, array.size), (array.size,)):
         raise UserError(f"{path}: {key} is {array.dtype} {array.shape}; a latent is one row of floats")
-    latent = _as_float32(array)
+    with np.errstate(over="ignore"):            # what is too large becomes infinite
+        latent = array.astype(np.float32)
     if not np.isfinite(latent).all():
         raise UserError(f"{path}: {key} holds NaN, infinite or far too large values; create the voice again")
     return latent.reshape(1, -1)
-
-
-def _as_float32(array: np.ndarray) -> np.ndarray:
-    """Convert to float32. Values that are too large become infinite, which the caller refuses."""
-    with np.errstate(over="ignore"):
-        return array.astype(np.float32)
 
 
 def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
@@ -226,11 +214,10 @@ def parse_mix(spec: str) -> tuple[list[str], list[float] | None]:
 
 
 def mix_voices(voices: Sequence[Voice], weights: Sequence[float] | None = None, name: str = "") -> Voice:
-    """Return the weighted mean of voices, with equal weights by default.
+    """The weighted mean of at least one voice. ``weights``: not negative, not all zero, of any sum; None: equal ones.
 
-    Args:
-        voices: at least one, all of the same widths.
-        weights: one per voice, not negative, not all zero; they are divided by their sum.
+    Raises:
+        UserError: the voices differ in their widths.
     """
     if len({voice.widths for voice in voices}) > 1:
         raise UserError(f"voice {name}: some of its voices have the decoder's latent alone, and cannot be mixed with "
