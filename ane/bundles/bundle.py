@@ -69,11 +69,8 @@ class Bundle(Model):
 
     @property
     def voices(self) -> Path | None:
-        """The directory of its voices, each checked, or None when it has none.
-
-        Raises:
-            UserError: a voice is missing or damaged, or bundle.json does not list one that is there.
-        """
+        """The directory of its voices, each checked, or None when it has none. Raises UserError: a voice is missing or
+        damaged, or bundle.json does not list one that is there."""
         if not self.manifest.voices:
             return None
         check_hashes(self.path, self.manifest.voices.values())

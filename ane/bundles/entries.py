@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from ane.bundles.weights import FLOATS, shape_text
 from ane.system.errors import UserError
@@ -98,11 +99,8 @@ def folded_key(key: str) -> str:
 
 
 def check_entry(key: str, entry: Any, shape: tuple[int, ...], path: Path, why: Callable[[], str]) -> None:
-    """Check that an entry is a plain tensor of floats of this shape; ``why`` ends the message about another shape.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Raise UserError unless an entry is a plain tensor of floats of this shape; ``why`` ends the message about
+    another."""
     if not isinstance(entry, torch.Tensor) or entry.layout != torch.strided or entry.dtype not in FLOATS:
         kind = entry.dtype if isinstance(entry, torch.Tensor) else type(entry).__name__
         raise UserError(f"{path}: {key} is {kind} where a plain tensor of floats belongs; is it a quantised copy?")
@@ -141,7 +139,13 @@ def load_pickle(path: Path | str) -> Any:
             head = file.read(64)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    _check_format(path, head)
+    if not head:
+        raise UserError(f"{path} is empty; get the file again")
+    for start, fault in OTHER_FILES.items():
+        if head.lstrip().startswith(start):
+            raise UserError(f"{path} {fault}")
+    if not head.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
+        raise UserError(f"{path} is not a PyTorch checkpoint")
     zipped = head.startswith(ZIP_MAGIC)
     try:
         if zipped:
@@ -161,6 +165,16 @@ def load_pickle(path: Path | str) -> Any:
     except Exception as error:      # a damaged file can raise any exception
         raise UserError(f"{path} cannot be read as a PyTorch checkpoint: it is truncated or damaged; "
                         "get the file again") from error
+
+
+def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file, memory-mapped. Raises UserError when it is truncated or damaged."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; get the file "
+                        "again") from error
 
 
 def unknown_checkpoint(path: Path) -> UserError:
@@ -222,16 +236,6 @@ def _tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
             seen.add(id(value))
             waiting += ([(str(key)[:200], item) for key, item in value.items()] if isinstance(value, Mapping)
                         else [(f"{name}[{number}]", item) for number, item in enumerate(value)])
-
-
-def _check_format(path: Path, head: bytes) -> None:
-    if not head:
-        raise UserError(f"{path} is empty; get the file again")
-    for start, fault in OTHER_FILES.items():
-        if head.lstrip().startswith(start):
-            raise UserError(f"{path} {fault}")
-    if not head.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
-        raise UserError(f"{path} is not a PyTorch checkpoint")
 
 
 def _refusal(path: Path, message: str) -> str:

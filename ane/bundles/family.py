@@ -29,16 +29,13 @@ MODELS = Path(__file__).parents[1] / "models"
 
 @dataclass(frozen=True)
 class Config:
-    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults.
+    """Hyper-parameters of a network, named as in upstream's constructors; the official values are the defaults."""
 
-    Attributes:
-        without_effect: names of those that do not change what the network computes.
-        split_widths: widths that attention splits evenly, each with the number of heads; no shape depends on it.
-        identifiers: names of those that are ids of tokens or codes, or lists of these; the others count from 1.
-    """
-
+    # names of those that do not change what the network computes
     without_effect: ClassVar[frozenset[str]] = frozenset()
+    # widths that attention splits evenly, each with the number of heads; no shape depends on it
     split_widths: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # names of those that are ids of tokens or codes, or lists of these; the others count from 1
     identifiers: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -81,38 +78,25 @@ def _as_json(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Network:
-    """One network of a family: its module, its config, where the official files keep it, and its precisions.
-
-    Attributes:
-        file: the official checkpoint that holds it. prefix: its keys start with this in that file.
-        wrapper: the file is a dictionary and the parameters are under this key.
-        defaults: official arguments that differ from the config's defaults.
-        unused: returns the keys that only training needs, with their shapes.
-        half_precision: computed in fp16 or bf16 when that precision is chosen. The others are small or run once, and
-            rounding in a vocoder is audible.
-        quantised: its ONNX weights may be int8 or int4, which is faster: all of them are read for every code.
-        compressed: its Core ML weights may have 8, 6 or 4 bits.
-        fp16_package: False where a Core ML package in fp16 is not accurate enough (UnivNet: 40 dB).
-        for_speech: needed to speak; the others encode voices or classify.
-        random: speech with it depends on the seed.
-        voice_width: returns the width of the voice's latent that it takes; None: it takes none.
-    """
+    """One network of a family: its module, its config, where the official files keep it, and its precisions."""
 
     name: str
     module: "type[nn.Module]"
     config: type[Config]
-    file: str
-    prefix: str = ""
-    wrapper: str | None = None
-    defaults: tuple[tuple[str, int], ...] = ()
+    file: str                               # the official checkpoint that holds it
+    prefix: str = ""                        # its keys start with this in that file
+    wrapper: str | None = None              # the file is a dictionary and the parameters are under this key
+    defaults: tuple[tuple[str, int], ...] = ()      # official arguments that differ from the config's defaults
+    # returns the keys that only training needs, with their shapes
     unused: Callable[[Config], dict[str, tuple[int, ...]]] = lambda config: {}
+    # computed in fp16 or bf16 if that is chosen; others are small or run once, and rounding in a vocoder is audible
     half_precision: bool = False
-    quantised: bool = False
-    compressed: bool = False
-    fp16_package: bool = True
-    for_speech: bool = False
-    random: bool = False
-    voice_width: Callable[[Any], int] | None = None
+    quantised: bool = False     # its ONNX weights may be int8 or int4, which is faster: all are read for every code
+    compressed: bool = False                # its Core ML weights may have 8, 6 or 4 bits
+    fp16_package: bool = True               # False where a Core ML package in fp16 is not accurate (UnivNet: 40 dB)
+    for_speech: bool = False                # needed to speak; the others encode voices or classify
+    random: bool = False                    # speech with it depends on the seed
+    voice_width: Callable[[Any], int] | None = None     # returns the width of the voice's latent; None: it takes none
 
     def official(self) -> Config:
         return self.config(**dict(self.defaults))
@@ -122,24 +106,17 @@ class ModelFamily:
     """A kind of model: what bundles, backends and commands ask about it.
 
     What else they need follows from its networks, its settings and the open model (``ane.bundles.Model``).
-
-    Attributes:
-        name: of its folder in ``ane.models``. title: its name in messages.
-        networks: by name, in the order in which bundles store them. None of PyTorch: its models
-            are ONNX graphs, and write their bundles themselves (``ane.models.styletts.bundle.StyleModel``).
-        stages: what a backend runs.
-        settings: class of the settings of a request, whose fields are its options; None: it transcribes.
-        data: what its bundles contain beside networks and voices: "tokenizer", "mel_norms".
-        repositories: regular expression found in the names of repositories of this family; "": any other.
     """
 
-    name: str
-    title: str
+    name: str                   # of its folder in ``ane.models``
+    title: str                  # its name in messages
+    # by name, in the order in which bundles store them; none: its models are ONNX graphs, and write their bundles
+    # themselves (``ane.models.styletts.bundle.StyleModel``)
     networks: Mapping[str, Network] = MappingProxyType({})
-    stages: "ModelStages"
-    settings: "type[SpeechSettings] | None" = None
-    data: frozenset[str] = frozenset()
-    repositories = ""
+    stages: "ModelStages"       # what a backend runs
+    settings: "type[SpeechSettings] | None" = None      # of a request; their fields are its options; None: transcribes
+    data: frozenset[str] = frozenset()      # what bundles have beside networks and voices: "tokenizer", "mel_norms"
+    repositories = ""           # regular expression found in the names of its repositories; "": any other
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
         """What ``ane.load`` returns: an ``ane.speech.Speaker``. Raises UserError when the family does not speak."""

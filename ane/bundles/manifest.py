@@ -87,11 +87,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_content(directory: Path) -> dict[str, Any]:
-    """``directory``/bundle.json as it is.
-
-    Raises:
-        UserError: there is none, it is damaged, or of a format this version does not know.
-    """
+    """``directory``/bundle.json as it is. Raises UserError: there is none, it is damaged, or of a format this version
+    does not know."""
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
         fault = ("it is a file; import a checkpoint first, with `ane import`" if os.path.exists(directory)
@@ -115,12 +112,8 @@ def bundle_family(directory: Path) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read ``directory``/bundle.json.
-
-    Raises:
-        UserError: there is none, it is damaged, of a format this version does not know, or of a family without
-            PyTorch networks.
-    """
+    """Read ``directory``/bundle.json. Raises UserError: there is none, it is damaged, of a format this version does not
+    know, or of a family without PyTorch networks."""
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)
     del content["format"]

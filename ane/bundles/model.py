@@ -75,10 +75,7 @@ class Model(ABC):
     @property
     def mel_norms(self) -> "np.ndarray":
         """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
-
-        Raises:
-            UserError: its family has none.
-        """
+        Raises UserError when its family has none."""
         raise self.lacks("mel norms")
 
     @property

@@ -19,8 +19,8 @@ from ane.bundles.model import Model
 from ane.system.checked import read_record
 from ane.system.errors import UserError
 
-FORMATS = ("coreml", "onnx")            # names of the sections
 NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
+FORMATS = tuple(NAMES)                  # names of the sections
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # key in a record's source: SHA-256 of the network's weights in the bundle
 ComputeUnits = Literal["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"]
@@ -39,31 +39,21 @@ class FunctionRecord:
 
 @dataclass(frozen=True)
 class PackageRecord:
-    """One package.
+    """One package."""
 
-    Attributes:
-        network: name of the network whose weights it holds.
-        precision: "fp32" or "fp16"; of Core ML also "8bit", "6bit" or "4bit", of ONNX "int8" or "int4".
-        path: of the package directory, inside the bundle.
-        files: every file in it.
-        functions: by name. ONNX functions take any length and have an empty bucket.
-        format: of ``FORMATS``.
-        scale: of the residual stream; the host multiplies its inputs by it.
-        compute_units: where Core ML may run it by default.
-        source: what it was converted from and how: weights' SHA-256, layout, style, versions.
-        warnings: the lint's warnings, each with the reason it was accepted.
-    """
-
-    network: str
-    precision: str
-    path: str
+    network: str                                # name of the network whose weights it holds
+    precision: str      # "fp32" or "fp16"; of Core ML also "8bit", "6bit" or "4bit", of ONNX "int8" or "int4"
+    path: str                                   # of the package directory, inside the bundle
     files: Annotated[list[FileRecord], Field(min_length=1)]
+    # by name; ONNX functions take any length and have an empty bucket
     functions: Annotated[dict[str, FunctionRecord], Field(min_length=1)]
-    scale: float = 1.0
-    compute_units: ComputeUnits = "CPU_AND_NE"
+    scale: float = 1.0                          # of the residual stream; the host multiplies its inputs by it
+    compute_units: ComputeUnits = "CPU_AND_NE"  # where Core ML may run it by default
+    # what it was converted from and how: weights' SHA-256, layout, style, versions
     source: dict[str, Any] = field(default_factory=dict)
+    # the lint's, each with the reason it was accepted
     warnings: list[dict[str, Any]] = field(default_factory=list)
-    format: str = "coreml"
+    format: str = "coreml"                      # of ``FORMATS``
 
 
 @dataclass(frozen=True)
@@ -104,11 +94,8 @@ def sections_of(packages: Sequence[PackageRecord]) -> dict[str, Any]:
 
 def read_section(sections: Mapping[str, Any], where: str, networks: Collection[str],
                  name: str = "coreml") -> list[PackageRecord]:
-    """The packages of these networks in a manifest's section ``name``; [] without the section.
-
-    Raises:
-        UserError: the section is damaged, or of a later version.
-    """
+    """The packages of these networks in a manifest's section ``name``; [] without the section. Raises UserError: the
+    section is damaged, or of a later version."""
     if name not in sections:
         return []
     found = read_record(PackageSection, sections[name], f"{where}: {name}", DAMAGED)

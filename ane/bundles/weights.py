@@ -50,10 +50,7 @@ class _WithoutValues(TorchFunctionMode):
 
 def skeleton(network: Network, config: Any) -> nn.Module:
     """The module of ``network``, its parameters without values, to be filled by ``load_state_dict(…, assign=True)``.
-
-    Raises:
-        UserError: the values of ``config`` do not fit together.
-    """
+    Raises UserError: the values of ``config`` do not fit together."""
     try:
         if any(isinstance(value, int) and value > MAX_SIZE for value in vars(config).values()):
             raise ValueError(f"no number may exceed {MAX_SIZE}")
@@ -99,19 +96,17 @@ def convert_precision(tensors: Mapping[str, torch.Tensor], precision: str, buffe
     seen: set[int] = set()
     for key, tensor in tensors.items():
         if tensor.is_floating_point():
-            _check_range(tensor, precision if key not in buffers else "fp32", f"{where}: {key}")
-            tensor = tensor.to(torch.float32 if key in buffers else PRECISIONS[precision])
+            if not torch.isfinite(tensor).all():
+                raise UserError(f"{where}: {key} has NaN or infinite values: the file is damaged or its training "
+                                "diverged")
+            kept = "fp32" if key in buffers else precision
+            if kept == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
+                raise UserError(f"{where}: {key} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 "
+                                "(65504); use precision=fp32 or bf16")
+            tensor = tensor.to(PRECISIONS[kept])
         tensor = tensor.contiguous()
         if tensor.untyped_storage().data_ptr() in seen:
             tensor = tensor.clone()
         seen.add(tensor.untyped_storage().data_ptr())
         result[key] = tensor
     return result
-
-
-def _check_range(tensor: torch.Tensor, precision: str, where: str) -> None:
-    if not torch.isfinite(tensor).all():
-        raise UserError(f"{where} has NaN or infinite values: the file is damaged or its training diverged")
-    if precision == "fp16" and tensor.numel() and tensor.abs().max() > FP16_MAX:
-        raise UserError(f"{where} has a value of {tensor.abs().max():.4g}, beyond the range of fp16 (65504); "
-                        "use precision=fp32 or bf16")

@@ -41,14 +41,10 @@ def symbol_ids(words: Sequence[PhonemeWord],
 
 @dataclass(frozen=True)
 class PhonemeChunk(Chunk):
-    """A piece of text spoken in one pass.
+    """A piece of text spoken in one pass."""
 
-    Attributes:
-        ids: (T,) int64. spans: each word with its first id and the one after its last.
-    """
-
-    ids: np.ndarray
-    spans: Sequence[tuple[str, int, int]]
+    ids: np.ndarray                             # (T,) int64
+    spans: Sequence[tuple[str, int, int]]       # each word with its first id and the one after its last
 
 
 def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None,

@@ -38,17 +38,14 @@ class FedStream(SoundStream):
         self._stream = stream
         self._streams: list[Any] = []           # ``Stream``, one for each text
         self._begins: list[float] = []          # the second of the sound at which each begins
-        self._items = self._pieces(ready_texts(texts, reader))
+        self._work = self._pieces(ready_texts(texts, reader))
         self._sound = stepped(self.items(), timeline)
-
-    def __next__(self) -> np.ndarray:
-        return next(self._sound)
 
     def items(self) -> Iterator[np.ndarray | Lanes | None]:
         """As ``Stream.items``; and None where there is no text yet, if the texts have a None there."""
         while True:
             try:
-                item = next(self._items, END)
+                item = next(self._work, END)
             finally:
                 self.elapsed = self.timeline.now() - self.timeline.text_ready
             if item is END:
@@ -56,10 +53,6 @@ class FedStream(SoundStream):
             if isinstance(item, np.ndarray):
                 self._samples += len(item)
             yield item
-
-    def close(self) -> None:
-        """Stop the work and release the networks."""
-        self._items.close()
 
     @property
     def chunks(self) -> list[str]:

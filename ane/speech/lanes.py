@@ -49,23 +49,16 @@ class LanePrompt(Protocol):
 
 @dataclass(eq=False)
 class QueuedPrompt:
-    """A prompt on the lanes.
-
-    Attributes:
-        priority: key for sorting; of the prompts that wait, the one with the least gets a free lane.
-        sampled: its sequences that have a lane. results: of those that have ended, by index; finished: their number.
-        error: why all of them ended.
-        cancelled: set it to give up the sequences that have not ended.
-    """
+    """A prompt on the lanes."""
 
     prompt: LanePrompt
-    priority: Callable[[], Any]
+    priority: Callable[[], Any]         # key for sorting; of the prompts that wait, the least gets a free lane
     waiting: deque[int]
-    sampled: dict[int, SampledSequence] = field(default_factory=dict)
-    results: dict[int, Any] = field(default_factory=dict)
-    finished: int = 0
-    error: UserError | None = None
-    cancelled: bool = False
+    sampled: dict[int, SampledSequence] = field(default_factory=dict)       # its sequences that have a lane
+    results: dict[int, Any] = field(default_factory=dict)                   # of those that have ended, by index
+    finished: int = 0                   # their number
+    error: UserError | None = None      # why all of them ended
+    cancelled: bool = False             # set it to give up the sequences that have not ended
     prefix_index: int | None = None
     first: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None      # what every sequence starts from
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field
@@ -24,15 +24,10 @@ FREE = 4096             # characters that a lexicon may add to any text
 
 @checked
 class Budget:
-    """Limits of one request. Sound costs no memory in sum: it is made and sent in pieces of bounded length.
+    """Limits of one request."""
 
-    Attributes:
-        silence: seconds of all pauses of the text together.
-        expansion: length of the text when its lexicon has respelled it, relative to what was sent.
-    """
-
-    silence: float = Field(default=600.0, gt=0)
-    expansion: float = Field(default=4.0, ge=1)
+    silence: float = Field(default=600.0, gt=0)         # seconds of all pauses of the text together
+    expansion: float = Field(default=4.0, ge=1)         # of the text by its lexicon, relative to what was sent
 
 
 @dataclass
@@ -43,10 +38,6 @@ class Spending:
     silence: float = 0.0
     sent: int = 0
     spelled: int = 0
-
-    def fresh(self) -> "Spending":
-        """That of another request with the same budget."""
-        return Spending(self.budget)
 
     def add(self, sent: str, passages: Iterable[Passage]) -> None:
         """Count a text and its passages. Raises UserError when they are beyond the budget."""
@@ -65,7 +56,6 @@ class Spending:
 Progress = Callable[[str, int, int, str], None]        # (phase, done, total, note)
 # phonemes in braces, of which one is a vowel with its stress
 ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:\s+[A-Z]{1,2}[012]?){0,40}\s*\}")
-Markup = Literal["auto", "ssml", "none"]
 
 
 def checked_voice(voice: Any) -> Any:
@@ -85,63 +75,37 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
 
 @checked
 class SpeechRequest:
-    """What is to be spoken, and how: the command line, the server, books and programs all make this object.
-
-    Attributes:
-        voice: a name, a path or a mix as on the command line, or what ``Speaker.prepare`` returned; None: the model's
-            default.
-        seed: None: a random one, which the result states.
-        settings: of the model's kind; None: its defaults.
-        speed: 2 is twice as fast; None: 1, or that of the settings.
-        lexicon: respells words.
-        markup: "ssml"; "none": pauses such as [pause:1.5s] only; "auto": SSML if the text begins with "<speak".
-        word_times: whether to state when each word is heard, where that takes longer; other models always do.
-        cast: who speaks quotations and what the text marks.
-    """
+    """What is to be spoken, and how: the command line, the server, books and programs all make this object, with what
+    ``Speaker.request`` takes."""
 
     text: str
     voice: Any = None
     seed: int | None = Field(default=None, ge=0)
     settings: Any = None
-    speed: float | None = None
+    speed: float | None = None          # None: 1, or that of the settings
     lexicon: Lexicon | None = None
-    markup: Markup = "auto"
+    ssml: bool | None = None            # False: only pauses like [pause:1.5s]; None: if the text begins with "<speak"
     word_times: bool = False
     cast: Cast | None = None
-
-    @property
-    def ssml(self) -> bool | None:
-        return {"ssml": True, "none": False}.get(self.markup)
 
 
 @dataclass
 class Run:
-    """Progress, timing, shared lanes and limits of one request: what its answer does not depend on.
-
-    Attributes:
-        progress: called during the work. timeline: records when each phase runs.
-        lanes: those that several requests share; None: a request has its own if it needs some.
-        priority: key for sorting requests that share lanes, the least being the most urgent.
-        whole: whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one
-            after the other, each as soon as it can be.
-        spending: what the texts of the request have cost, and may.
-        named_voice: the voice that a name in a text means.
-    """
+    """What accompanies one request, and what its answer does not depend on."""
 
     progress: Progress = report_nothing
     timeline: Timeline = field(default_factory=Timeline)
-    lanes: Lanes | None = None
-    priority: Callable[[], Any] = lambda: 0
+    lanes: Lanes | None = None      # those that several requests share; None: a request has its own if it needs some
+    priority: Callable[[], Any] = lambda: 0     # key for sorting requests that share lanes; the least is most urgent
+    # whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one after the
+    # other, each as soon as it can be
     whole: bool = False
     spending: Spending = field(default_factory=Spending)
-    named_voice: Callable[[str], Any] = str
+    named_voice: Callable[[str], Any] = str     # the voice that a name in a text means
 
     def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
-        """``read_passages`` of the request's text.
-
-        Raises:
-            UserError: as well when it costs more than it may, or has phonemes in braces without ``arpabet``.
-        """
+        """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
+        phonemes in braces without ``arpabet``."""
         text = request.text
         if request.cast and request.cast.attributed and request.cast.voices:
             if request.ssml or (request.ssml is None and is_ssml(text)):
@@ -158,16 +122,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of text that is spoken in one pass; families add what their networks take.
-
-    Attributes:
-        delivery: its speed and volume, and the silence around it, apart from what the networks do themselves.
-        final: whether it is the last of its text.
-    """
+    """A piece of text that is spoken in one pass; families add what their networks take."""
 
     text: str
+    # its speed and volume, and the silence around it, apart from what the networks do themselves
     delivery: Delivery = field(default=PLAIN, kw_only=True)
-    final: bool = field(default=True, kw_only=True)
+    final: bool = field(default=True, kw_only=True)         # whether it is the last of its text
 
     def at_its_speed(self) -> Self:
         """The chunk when the network spoke it at its speed, so that its sound need not be stretched."""
@@ -184,22 +144,14 @@ class Piece:
     """Sound of one chunk. Pieces of chunks follow each other in order; each chunk has at least its last one.
 
     What is known of the chunk is stated by one of its pieces.
-
-    Attributes:
-        samples: (n,) float32 within ±1, n ≥ 0.
-        last: whether it is the last of its chunk.
-        words: of the chunk, in seconds from the beginning of its sound.
-        counts: what was made for the chunk: codes, frames or tokens.
-        notes: warnings; "{chunks}" in one stands for the numbers of all chunks that have it.
-        details: other facts of the chunk, such as its mel, by the name under which ``Speech`` lists them.
-        alternatives: the sound of other candidates for the chunk, where whole chunks are made.
     """
 
-    samples: np.ndarray
+    samples: np.ndarray                         # (n,) float32 within ±1, n ≥ 0
     chunk: Chunk
-    last: bool = False
-    words: Sequence[SpokenWord] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    last: bool = False                          # whether it is the last of its chunk
+    words: Sequence[SpokenWord] = ()            # of the chunk, in seconds from the beginning of its sound
+    counts: Mapping[str, int] = field(default_factory=dict)     # what was made for it: codes, frames or tokens
+    notes: Sequence[str] = ()       # warnings; "{chunks}" in one stands for the numbers of all chunks that have it
+    # other facts of the chunk, such as its mel, by the name under which ``Speech`` lists them
     details: Mapping[str, Any] = field(default_factory=dict)
-    alternatives: Sequence[np.ndarray] = ()
+    alternatives: Sequence[np.ndarray] = ()     # other candidates' sound of the chunk, where whole chunks are made

@@ -11,8 +11,6 @@ from ane.bundles.model import Model
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
-SPLIT = "the desired number of characters in a chunk, then the maximum, which is no smaller"
-
 
 def setting(default: Any, help: str, *, metavar: str = "", option: str = "", group: str = "", **limits: Any) -> Any:
     """A field of settings that is also an option, by its own name or by ``option``.
@@ -48,24 +46,25 @@ class Option:
 class SpeechSettings:
     """What the settings of all models have in common.
 
-    Attributes:
-        presets: names of settings that may be chosen by them.
+    Some have ``speed``, 1 as trained and 2 twice as fast, and ``split``, the desired and the maximum characters of a
+    chunk (None: the text is one chunk). A chunk of more than one pass takes is split further, or with None an error.
+
+    Raises:
+        UserError: a value is out of range.
     """
 
-    presets: ClassVar[Sequence[str]] = ()
+    presets: ClassVar[Sequence[str]] = ()       # names of settings that may be chosen by them
 
     def __post_init__(self) -> None:
         split = getattr(self, "split", None)
         if split is not None and not 1 <= split[0] <= split[1]:
-            raise UserError(f"split must be {SPLIT}; got {split[0]},{split[1]}", "split")
+            raise UserError("split must be the desired number of characters in a chunk, then the maximum, which is no "
+                            f"smaller; got {split[0]},{split[1]}", "split")
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
-        """Settings with these changes. ``model``: the settings in a model's bundle.json.
-
-        Raises:
-            UserError: a value is out of range, or this kind of model has no presets.
-        """
+        """Settings with these changes. ``model``: the settings in a model's bundle.json. Raises UserError: a value is
+        out of range, or this kind of model has no presets."""
         if preset is not None:
             raise UserError("preset has no effect: this kind of model has none", "preset")
         return cls(**changes)
@@ -76,11 +75,8 @@ class SpeechSettings:
         return {option.name: option for option in options_of(cls)}
 
     def changed(self, options: Mapping[str, Any]) -> Self:
-        """These settings with the values of options; "no_split" makes one chunk of the text.
-
-        Raises:
-            UserError: a value out of range, or an option without effect.
-        """
+        """These settings with the values of options; "no_split" makes one chunk of the text. Raises UserError: a value
+        out of range, or an option without effect."""
         values, known = dict(options), self.options()
         changes: dict[str, Any] = {}
         if values.pop("no_split", False):
@@ -137,11 +133,8 @@ def shown_default(value: Any) -> str:
 
 
 def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
-    """The settings that are given, or those of a preset.
-
-    Raises:
-        UserError: both are given, settings of another class than ``kind``, or a preset that is unknown.
-    """
+    """The settings that are given, or those of a preset. Raises UserError: both are given, settings of another class
+    than ``kind``, or a preset that is unknown."""
     if settings is None:
         return kind.of(preset, model.settings)
     if preset is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from ane.bundles import Model
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, checked_voice, report_nothing
+from ane.speech.request import Chunk, Piece, Progress, Run, SpeechRequest, Spending, checked_voice, report_nothing
 from ane.speech.settings import SpeechSettings, check_option, chosen_settings
 from ane.speech.stream import Speech, Stream, delivered
 from ane.system.errors import UserError
@@ -134,9 +134,8 @@ class Speaker(ABC):
                 check_option(self.model, name)
         known = cast_of(cast, quote_voice)
         voice = known.narrator if known and known.narrator and voice is None else voice
-        markup = "auto" if ssml is None else "ssml" if ssml else "none"
-        return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon, markup, bool(word_times),
-                                            known))
+        return self.completed(SpeechRequest(text, voice, seed, settings, speed, lexicon,
+                                            None if ssml is None else bool(ssml), bool(word_times), known))
 
     def speak(self, text: str, voice: Any = None, preset: str | None = None, **arguments: Any) -> Speech:
         """Speak ``text``. The other arguments and the errors are those of ``request``, and of ``Run``:
@@ -269,11 +268,17 @@ class Speaker(ABC):
 
     def _begin(self, requests: Sequence[SpeechRequest],
                run: Run) -> tuple[list[list[Chunk]], dict[str, Any], Generator[Piece | Lanes, None, None]]:
-        """The chunks of each of some requests that differ in their texts only, and the facts and the sound of all."""
+        """The chunks of each of some requests that differ in their texts only, and the facts and the sound of all.
+
+        Of the chunks of a text, only the last is marked as final.
+        """
         run.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
-        runs = [run] if len(requests) == 1 else [replace(run, spending=run.spending.fresh()) for _ in requests]
-        chunks = [with_final(self.chunks(request, own)) for request, own in zip(requests, runs, strict=True)]
+        runs = [run] if len(requests) == 1 else [replace(run, spending=Spending(run.spending.budget)) for _ in requests]
+        chunks = []
+        for request, own in zip(requests, runs, strict=True):
+            *others, last = self.chunks(request, own)
+            chunks.append([*(replace(chunk, final=False) for chunk in others), last])
         self._require(requests[0])
         named = {chunk.delivery.voice: request for request, own in zip(requests, chunks, strict=True) for chunk in own
                  if chunk.delivery.voice}
@@ -326,11 +331,6 @@ class Speaker(ABC):
         """Raise UserError when the model lacks a network that speaking with these settings needs."""
         for network in self.networks(request.settings):
             self.model.require(network)
-
-
-def with_final(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Chunks of one text, of which only the last is marked as such."""
-    return [*(replace(chunk, final=False) for chunk in chunks[:-1]), chunks[-1]]
 
 
 def up_to_final(pieces: Iterator[Piece | Lanes]) -> Generator[Piece | Lanes, None, None]:

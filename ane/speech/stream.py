@@ -20,8 +20,26 @@ from ane.system.timeline import Timeline, closing_source
 from ane.text.passages import PLAIN, Delivery
 
 
+class SoundFacts:
+    """What speech and streams have in common: their facts are attributes too, ``speech.seed``."""
+
+    elapsed: float
+    seconds: float
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of work per second of audio; infinite without audio."""
+        return self.elapsed / self.seconds if self.seconds else inf
+
+    def __getattr__(self, name: str) -> Any:
+        for named in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
+            if name in named:
+                return named[name]
+        raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
+
+
 @dataclass
-class Speech:
+class Speech(SoundFacts):
     """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``.
 
     Attributes:
@@ -52,20 +70,9 @@ class Speech:
     timeline: Timeline = field(default_factory=Timeline)
     words: list[SpokenWord] = field(default_factory=list)
 
-    def __getattr__(self, name: str) -> Any:
-        for named in (self.__dict__.get("facts", {}), self.__dict__.get("details", {})):
-            if name in named:
-                return named[name]
-        raise AttributeError(f"this speech has no {name}")
-
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> float:     # type: ignore[override]
         return len(self.audio) / self.sample_rate
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of work per second of audio; infinite without audio."""
-        return self.elapsed / self.seconds if len(self.audio) else float("inf")
 
     def save(self, path: Path | str) -> None:
         """Write the audio to ``path``; the suffix is the format: .wav, .flac, .aiff, .mp3 or .ogg.
@@ -82,7 +89,7 @@ class Speech:
         return f'<audio controls src="data:audio/wav;base64,{b64encode(file.getvalue()).decode()}"></audio>'
 
 
-class SoundStream(Iterator[np.ndarray]):
+class SoundStream(SoundFacts, Iterator[np.ndarray]):
     """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``.
 
     Attributes:
@@ -95,19 +102,23 @@ class SoundStream(Iterator[np.ndarray]):
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()
     _samples = 0            # of the pieces returned so far
+    _sound: Iterator[np.ndarray]
+    _work: Generator        # makes the sound
+
+    def __next__(self) -> np.ndarray:
+        return next(self._sound)
+
+    def close(self) -> None:
+        """Stop the work and release the networks."""
+        self._work.close()
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> float:     # type: ignore[override]
         return self._samples / self.sample_rate
 
     @property
     def seconds_by_phase(self) -> dict[str, float]:
         return self.timeline.seconds_by_phase()
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds per second of audio; infinite before the first sample."""
-        return self.elapsed / self.seconds if self._samples else float("inf")
 
 
 def stepped(items: Iterable[Any], timeline: Timeline) -> Iterator[Any]:
@@ -138,14 +149,11 @@ class Stream(SoundStream):
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, run.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
-        self._pieces, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0
+        self._work, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0
         self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
         self.began = run.timeline.text_ready
         self._tracked = self._tracking()
         self._sound = stepped(self.items(), self.timeline)
-
-    def __next__(self) -> np.ndarray:
-        return next(self._sound)
 
     def items(self) -> Iterator[np.ndarray | Lanes]:
         """The pieces of sound, and between them the lanes that must take a step before the next piece can come.
@@ -162,7 +170,7 @@ class Stream(SoundStream):
         """The pieces, each after its facts have been noted."""
         while True:
             try:
-                item = next(self._pieces, None)
+                item = next(self._work, None)
             finally:
                 self.elapsed = self.timeline.now() - self.began
             if item is None:
@@ -200,15 +208,6 @@ class Stream(SoundStream):
         return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, details,
                       [np.concatenate(rank) for rank in zip(*others, strict=True)],
                       self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
-
-    def close(self) -> None:
-        """Stop the work and release the networks."""
-        self._pieces.close()
-
-    def __getattr__(self, name: str) -> Any:
-        if name in (facts := self.__dict__.get("facts", {})):
-            return facts[name]
-        raise AttributeError(f"this stream has no {name}")
 
     @property
     def notes(self) -> list[str]:

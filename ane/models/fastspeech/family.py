@@ -40,11 +40,6 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
     return np.stack(rows)
 
 
-def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of the vocoder."""
-    return hifigan_sounds(package.functions(stage), inputs["mel"])
-
-
 # masks are 1 at a row's symbols or frames and 0 after them, where an output may be anything
 STAGES = {
     # the output's last channel is the log durations, the others are the encoder's states
@@ -54,7 +49,7 @@ STAGES = {
     "mel": Stage("fastspeech", {"states": TensorSpec(("B", "T", "C")), "alignment": TensorSpec(("B", "T", "L")),
                                 "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "mel", run_mel),
     "vocoder": Stage("vocoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", 1, "256L")),
-                     packaged=run_vocoder),
+                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"])),
 }
 
 

@@ -140,16 +140,9 @@ DURATION_KERNEL = 3     # fixed in NVIDIA's class, as its padding of 1 is
 
 @dataclass(frozen=True)
 class FastSpeechConfig(Config):
-    """Sizes, named as the arguments of NVIDIA's class; its defaults (hparams/base.yaml) are the defaults.
+    """Sizes, named as the arguments of NVIDIA's class; its defaults (hparams/base.yaml) are the defaults."""
 
-    Attributes:
-        max_seq_len: number of positions: the most symbols, and the most mel frames, of one pass.
-        embeddings: rows of the symbol table.
-        padding: "exact": masks between the convolutions, so a result does not depend on its padding; "published": none
-            there, as in NVIDIA's class, whose results change near the end of a padded text.
-    """
-
-    max_seq_len: int = 2048
+    max_seq_len: int = 2048         # positions: the most symbols, and the most mel frames, of one pass
     d_model: int = 384
     phoneme_side_n_layer: int = 6
     phoneme_side_head: int = 2
@@ -160,7 +153,9 @@ class FastSpeechConfig(Config):
     fft_conv1d_kernel: int = 3
     duration_predictor_filter_size: int = 256
     n_mels: int = 80
-    embeddings: int = 149
+    embeddings: int = 149           # rows of the symbol table
+    # "exact": masks between the convolutions, so a result does not depend on its padding; "published": none there, as
+    # in NVIDIA's class, whose results change near the end of a padded text
     padding: str = "exact"
 
     def check(self, where: str) -> None:

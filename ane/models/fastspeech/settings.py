@@ -16,16 +16,12 @@ class FastSpeechSettings(SpeechSettings):
     """Settings of a request.
 
     Attributes:
-        speed: speed of speech, 1 as trained; 2 is twice as fast.
-        split: desired and maximum characters of a chunk; None: the text is one chunk. A chunk that takes more positions
-            than the model has is split further, or with None an error.
+        speed: 1 as trained; 2 is twice as fast.
+        split: desired and maximum characters of a chunk; None: the text is one chunk.
         pause: seconds of silence between two chunks.
         batch: chunks that are spoken in one pass, at most.
         rounding: of a duration that lies halfway between two numbers of frames: "half_to_even" as NVIDIA's PyTorch
             class, "half_up" as its TensorRT graph.
-
-    Raises:
-        UserError: a value is out of range.
     """
 
     speed: float = Field(default=1.0, ge=0.25, le=4)

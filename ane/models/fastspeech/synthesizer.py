@@ -43,16 +43,13 @@ class EncodedChunk:
 
 
 class FastSpeechSynthesizer(Speaker):
-    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text gives the same sound.
-
-    Attributes:
-        most_symbols, most_frames: of one pass: the model's positions, or the largest buckets of its packages.
-    """
+    """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text gives the same sound."""
 
     settings, sample_rate = FastSpeechSettings, SAMPLE_RATE
 
     def __init__(self, model: Model, backend: Backend):
         super().__init__(model, backend)
+        # of one pass: the model's positions, or the largest buckets of its packages
         positions: int = model.config("fastspeech").max_seq_len
         self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
@@ -110,11 +107,8 @@ class FastSpeechSynthesizer(Speaker):
             yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
 
     def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, run: Run) -> list[EncodedChunk]:
-        """Run the text side on chunks. A chunk that takes too many frames is split and encoded again.
-
-        Raises:
-            UserError: a single word takes more frames than one pass can have.
-        """
+        """Run the text side on chunks. A chunk that takes too many frames is split and encoded again. Raises UserError:
+        a single word takes more frames than one pass can have."""
         waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
             batch, waiting = waiting[:settings.batch], waiting[settings.batch:]

@@ -50,9 +50,9 @@ def _letter_ids(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class SymbolChunk(Chunk):
-    """A piece of text spoken in one pass. ``ids``: (T,) int64, at least one."""
+    """A piece of text spoken in one pass."""
 
-    ids: np.ndarray
+    ids: np.ndarray         # (T,) int64, at least one
 
 
 def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,

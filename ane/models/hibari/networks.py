@@ -28,26 +28,18 @@ PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
 
 @dataclass(frozen=True)
 class HibariConfig(Config):
-    """Sizes; the defaults are those of hibari 0.2.1.
+    """Sizes of the sound's text encoder, of the prosody and of the decoder; the defaults are those of hibari 0.2.1."""
 
-    Attributes:
-        symbols: rows of the phoneme table, which is Kokoro's.
-        width, prosody_width, decoder_width: channels of the sound's text encoder, of the prosody, of the decoder.
-        inner, prosody_inner, decoder_inner: channels within a block of these.
-        repeats, prosody_repeats: how often the one attention layer of a text encoder is applied.
-        decoder_layers: blocks of the decoder.
-    """
-
-    symbols: int = 178
-    width: int = 128
-    inner: int = 256
-    repeats: int = 4
+    symbols: int = 178          # rows of the phoneme table, which is Kokoro's
+    width: int = 128            # channels, here and below
+    inner: int = 256            # channels within a block
+    repeats: int = 4            # how often the one attention layer of a text encoder is applied
     prosody_width: int = 192
     prosody_inner: int = 384
     prosody_repeats: int = 6
     decoder_width: int = 256
     decoder_inner: int = 768
-    decoder_layers: int = 8
+    decoder_layers: int = 8     # blocks
     heads: int = 2
 
     split_widths: ClassVar = (("width", "heads"), ("prosody_width", "heads"))

@@ -8,7 +8,9 @@ factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_mod
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -49,11 +51,7 @@ class KittenModel(StyleModel):
 
 
 def read_model_files(folder: Path) -> KittenModel:
-    """Read config.json of a folder and look for the files that it names.
-
-    Raises:
-        UserError: no such folder, config.json is missing or none of KittenTTS, or a file is missing.
-    """
+    """The model in a folder. Raises UserError when there is none, or a file that config.json names is missing."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
     found = read_config(folder / CONFIG_FILE)
@@ -97,24 +95,12 @@ def _mapping(path: Path, config: dict[str, Any], key: str, kind: type | tuple[ty
     return values
 
 
-def is_kitten_folder(folder: Path | str) -> bool:
+def is_kitten_folder(folder: Path) -> bool:
     """Whether a folder has a config.json that names the files of a KittenTTS model."""
-    try:
-        config = read_json(Path(folder) / CONFIG_FILE)
-    except UserError:
-        return False
-    return isinstance(config, dict) and {"type", "model_file", "voices"} <= set(config)
-
-
-def download_model(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-    """Download the three files of a repository, or find them in the hub's cache.
-
-    Raises:
-        UserError: as ``ane.bundles.hub.download_files``, or config.json is none of KittenTTS.
-    """
-    config = download_files(repository, (CONFIG_FILE,), revision=revision, kind="KittenTTS", progress=progress)
-    names = tuple(read_config(config.directory / CONFIG_FILE).files)
-    return download_files(repository, names, revision=config.revision, kind="KittenTTS", progress=progress)
+    with suppress(UserError):
+        config = read_json(folder / CONFIG_FILE)
+        return isinstance(config, dict) and {"type", "model_file", "voices"} <= set(config)
+    return False
 
 
 class KittenFamily(StyleFamily):
@@ -129,7 +115,10 @@ class KittenFamily(StyleFamily):
         return read_model_files(path)
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        return download_model(repository, revision, progress)
+        """Of the three files, which config.json names."""
+        get = partial(download_files, repository, kind=self.title, progress=progress)
+        config = get((CONFIG_FILE,), revision=revision)
+        return get(tuple(read_config(config.directory / CONFIG_FILE).files), revision=config.revision)
 
 
 FAMILY = KittenFamily()

@@ -189,11 +189,7 @@ class SpokenRule:
             return match[0]
 
 
-def contraction(pattern: str, words: str) -> SpokenRule:
-    return SpokenRule(re.compile(rf"\b{pattern}\b", re.IGNORECASE), lambda match: match.expand(words))
-
-
-CONTRACTIONS = tuple(contraction(pattern, words) for pattern, words in (
+CONTRACTIONS = tuple((re.compile(rf"\b{pattern}\b", re.IGNORECASE), words) for pattern, words in (
     ("can't", "cannot"), ("won't", "will not"), ("shan't", "shall not"), ("ain't", "is not"), ("let's", "let us"),
     (r"(\w+)n't", r"\1 not"), (r"(\w+)'re", r"\1 are"), (r"(\w+)'ve", r"\1 have"), (r"(\w+)'ll", r"\1 will"),
     (r"(\w+)'d", r"\1 would"), (r"(\w+)'m", r"\1 am"), ("it's", "it is")))
@@ -238,7 +234,9 @@ def preprocess(text: str) -> str:
     before, end, after = unicodedata.normalize("NFC", text).rpartition(">")     # no tag can begin after the last ">"
     text = URL.sub("", TAG.sub(" ", before + end) + after)
     text = EMAIL.sub("", text) if "@" in text else text
-    for rule in (*CONTRACTIONS, *NUMBER_RULES):
+    for pattern, words in CONTRACTIONS:
+        text = pattern.sub(words, text)
+    for rule in NUMBER_RULES:
         text = rule(text)
     return " ".join(text.lower().split())
 

@@ -90,17 +90,13 @@ ENDED = re.compile(r"[.!?,;:]['\")]*$")
 
 class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model. The published graphs draw noise themselves, so only the length of speech is the same in every
-    run; ``published`` texts of a few letters may have no samples.
-
-    Attributes:
-        phonemizer: text → IPA: espeak-ng, loaded with the first text, or what is set in its place. Only one thread of
-            the process calls a phonemizer at a time.
-    """
+    run; ``published`` texts of a few letters may have no samples."""
 
     settings = KittenSettings
 
     @cached_property
     def phonemizer(self) -> Phonemizer:
+        """Text → IPA: espeak-ng, loaded with the first text, or what is set in its place."""
         return load_espeak()
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:

@@ -46,12 +46,12 @@ class KokoroModel(StyleModel):
     @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Characters and their ids. Raises UserError for a damaged file."""
-        return stated_vocabulary(self.folder) or self.vocabulary_of_graph() or VOCABULARY
-
-    def vocabulary_of_graph(self) -> dict[str, int] | None:
+        for name in VOCABULARY_FILES:
+            if (self.folder / name).is_file() and (found := vocabulary_of(read_json(self.folder / name))):
+                return found
         engine: Any = load_backend("auto", self)
         stated = engine.graph(None).metadata.get(METADATA)
-        return json.loads(stated)["vocab"] if stated else None
+        return json.loads(stated)["vocab"] if stated else VOCABULARY
 
     def graph_content(self) -> bytes:
         return with_durations(self.graph)
@@ -60,7 +60,8 @@ class KokoroModel(StyleModel):
     def files(self) -> dict[str, Path]:
         voices = sorted(self.voices_path.glob("*.bin")) if self.voices_path.is_dir() else [self.voices_path]
         stated = [file for name in VOCABULARY_FILES if (file := self.folder / name).is_file()]
-        return {named_within(self.folder, file): file for file in (*stated, self.graph, *voices)}
+        return {file.relative_to(self.folder).as_posix() if file.is_relative_to(self.folder) else file.name: file
+                for file in (*stated, self.graph, *voices)}
 
     def write_files(self, folder: Path) -> list[str]:
         (folder / GRAPH_FILE).write_bytes(with_durations(self.graph))
@@ -78,11 +79,8 @@ class KokoroModel(StyleModel):
 
 
 def find_model(path: Path, voices: Path | None = None) -> KokoroModel:
-    """The model in a folder, or that of a graph with the files beside it.
-
-    Raises:
-        UserError: no graph or several, or no voices.
-    """
+    """The model in a folder, or that of a graph with the files beside it. Raises UserError: no graph or several, or no
+    voices."""
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")
     folder = path if path.is_dir() else path.parent
@@ -112,18 +110,6 @@ def voices_in(folder: Path) -> Iterator[Path]:
         yield folder / "voices"
     for pattern in ("voices*.npz", "voices*.bin", "*.npz"):
         yield from sorted(folder.glob(pattern))
-
-
-def named_within(folder: Path, file: Path) -> str:
-    return file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name
-
-
-def stated_vocabulary(folder: Path) -> dict[str, int] | None:
-    """The vocabulary in a file of the folder; None: there is none."""
-    for name in VOCABULARY_FILES:
-        if (folder / name).is_file() and (found := vocabulary_of(read_json(folder / name))):
-            return found
-    return None
 
 
 def vocabulary_of(content: Any) -> dict[str, int] | None:

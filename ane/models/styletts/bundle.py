@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -62,7 +62,6 @@ def run_speech(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) 
 # the output: how long each phoneme is, zeros where the graph does not state it, and then the waveform
 SPEECH = Stage("graph", {"input_ids": TensorSpec((1, "T"), "int64"), "style": TensorSpec((1, 256)),
                          "speed": TensorSpec((1,))}, TensorSpec(("T+S",)), packaged=run_speech)
-STYLE_STAGES = ModelStages({"speech": SPEECH})
 
 
 def interface_fault(inputs: dict[str, tuple[str, list[int | str | None]]]) -> str:
@@ -113,11 +112,7 @@ class StyleManifest:
 
 @dataclass(frozen=True)
 class StyleModel(Model):
-    """The files of a model: in a folder as published, or in a bundle.
-
-    Attributes:
-        kind: name of its family. extra: of this package, which installs what it needs.
-    """
+    """The files of a model: in a folder as published, or in a bundle."""
 
     folder: Path
     name: str
@@ -125,9 +120,8 @@ class StyleModel(Model):
     voices_path: Path
     networks: frozenset[str] = field(default=frozenset(), init=False)        # its graph is no PyTorch network
     trained: bool = field(default=True, init=False)
-    precision: ClassVar[str] = "fp32"
-    kind: ClassVar[str]
-    extra: ClassVar[str]
+    precision = "fp32"
+    extra: ClassVar[str]        # of this package, which installs what it needs
 
     @property
     @abstractmethod
@@ -168,11 +162,7 @@ class StyleModel(Model):
     def config(self, network: str) -> NoReturn:
         raise self.lacks(f"{network} network")
 
-    def tensors(self, network: str) -> NoReturn:
-        raise self.lacks(f"{network} network")
-
-    def renamed(self, name: str) -> Self:
-        return dataclasses.replace(self, name=name)
+    tensors = config
 
     def write_bundle(self, destination: Path | str, *, name: str | None = None, licence: str = "",
                      source: Mapping[str, Any] | None = None, overwrite: bool = False) -> "StyleModel":
@@ -200,14 +190,11 @@ class StyleModel(Model):
 class StyleFamily(ModelFamily):
     """What these families declare in common. Each defines ``open_checkpoints`` and ``synthesizer``."""
 
-    stages = STYLE_STAGES
+    stages = ModelStages({"speech": SPEECH})
 
     def open_bundle(self, folder: Path) -> StyleModel:
-        """The files of a bundle, each compared with its SHA-256.
-
-        Raises:
-            UserError: no bundle there, one of another family, or a file that is missing, damaged or not recorded.
-        """
+        """The files of a bundle, each compared with its SHA-256. Raises UserError: no bundle there, one of another
+        family, or a file that is missing, damaged or not recorded."""
         where = str(folder / MANIFEST_FILE)
         if (family := bundle_family(folder)) != self.name:
             raise UserError(f"{folder} is a bundle of {family}, not of {self.title}")
@@ -215,7 +202,7 @@ class StyleFamily(ModelFamily):
         records = list(vars(manifest.files).values())
         for item in records:
             check_hash(folder, item)
-        found = self.open_checkpoints(folder).renamed(manifest.name)
+        found = dataclasses.replace(self.open_checkpoints(folder), name=manifest.name)
         if [item.file for item in records] != [CONFIG_FILE, found.graph.name, found.voices_path.name]:
             raise UserError(f"{where} and {CONFIG_FILE} name different files: import the model again")
         return found

@@ -26,27 +26,18 @@ Spans = Sequence[tuple[str, int, int]]      # each word with its first id and th
 
 @dataclass(frozen=True)
 class StyleChunk(Chunk):
-    """A chunk with the graph's inputs.
+    """A chunk with the graph's inputs."""
 
-    Attributes:
-        input_ids: (1, T) int64. style: (1, 256) float32, row ``style_row`` of the voice's table. speed: (1,) float32,
-            which has the speed of its passage.
-        spans: none if they are not known.
-    """
-
-    input_ids: np.ndarray
+    input_ids: np.ndarray       # (1, T) int64
     style_row: int
-    style: np.ndarray
-    speed: np.ndarray
-    spans: Spans = ()
+    style: np.ndarray           # (1, 256) float32, that row of the voice's table
+    speed: np.ndarray           # (1,) float32, which has the speed of its passage
+    spans: Spans = ()           # none if they are not known
 
 
 class StyleSpeaker(Speaker):
-    """A model on the CPU; several threads may call it. A kind of model defines ``chunks`` and ``trimmed``.
-
-    Raises:
-        UserError: the voices are damaged.
-    """
+    """A model on the CPU; several threads may call it. A kind of model defines ``chunks`` and ``trimmed``. Raises
+    UserError: the voices are damaged."""
 
     sample_rate = SAMPLE_RATE
 

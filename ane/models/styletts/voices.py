@@ -17,19 +17,12 @@ MAX_TABLES = 256 << 20      # bytes of all voices of a model: those of Kokoro ha
 
 @dataclass(frozen=True)
 class StyleVoices:
-    """Styles and speeds by voice.
+    """Styles and speeds by voice."""
 
-    Attributes:
-        tables: name → (rows, 256) float32; a row for each length.
-        preferred: the voice that speaks when none is named, if there is one of that name.
-        aliases: friendly name → name of a table.
-        speed_priors: name of a table → factor of the speed.
-    """
-
-    tables: Mapping[str, np.ndarray]
-    preferred: str
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    speed_priors: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, np.ndarray]        # name → (rows, 256) float32; a row for each length
+    preferred: str                          # the voice that speaks when none is named, if there is one of that name
+    aliases: Mapping[str, str] = field(default_factory=dict)                # friendly name → name of a table
+    speed_priors: Mapping[str, float] = field(default_factory=dict)         # name of a table → factor of the speed
 
     @property
     def names(self) -> list[str]:
@@ -59,11 +52,8 @@ class StyleVoices:
 
 
 def read_tables(path: Path) -> dict[str, np.ndarray]:
-    """Tables (rows, 256) float32 by voice: of an .npz (no pickles), or a folder with a file VOICE.bin of each.
-
-    Raises:
-        UserError: the file is missing or damaged, or an array is no table of styles.
-    """
+    """Tables (rows, 256) float32 by voice: of an .npz (no pickles), or a folder with a file VOICE.bin of each. Raises
+    UserError: the file is missing or damaged, or an array is no table of styles."""
     try:
         if path.is_dir():
             tables = {file.stem: np.frombuffer(file.read_bytes(), np.float32).reshape(-1, STYLE_WIDTH)

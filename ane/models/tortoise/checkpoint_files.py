@@ -12,11 +12,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from ane.bundles.entries import SHOWN, Entries, load_pickle, summarise_keys
+from ane.bundles.entries import SHOWN, Entries, load_pickle, read_safetensors, summarise_keys
 from ane.bundles.hub import CHECKPOINTS
 from ane.bundles.model import Model
 from ane.models.tortoise.networks import NETWORKS
@@ -39,11 +37,7 @@ BIGVGAN = "bigvgan_24khz_100band.pth"
 def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
     """The state dict in a file, and the names of other entries of its wrapper. Raises UserError."""
     if path.suffix == ".safetensors":
-        try:
-            return dict(load_file(path)), []
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read as safetensors: it is truncated or damaged; get the file again") \
-                from error
+        return read_safetensors(path), []
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
@@ -78,13 +72,13 @@ def _names(entries: Entries) -> tuple[str, ...]:
 
 
 def find_files(path: Path) -> dict[str, Path]:
-    """The official checkpoints at ``path``, a directory or one file, by their official names.
-
-    Raises:
-        UserError: no such path, or a file that is none of them.
-    """
+    """The official checkpoints at ``path``, a directory or one file, by their official names. Raises UserError: no such
+    path, or a file that is none of them."""
     if os.path.isfile(path):
-        return dict.fromkeys(_named(path), path)
+        entries, _ = read_entries(path)
+        if names := _names(entries):
+            return dict.fromkeys(names, path)
+        raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries, SHOWN) or 'nothing'}")
     if not os.path.isdir(path):
         raise UserError(f"checkpoint directory {path} does not exist")
     folders = [path, path / "models"]
@@ -102,13 +96,6 @@ def find_files(path: Path) -> dict[str, Path]:
         for file, names in others.items():
             found = dict.fromkeys(names, file) | found
     return {name: found[name] for name in OFFICIAL if name in found}
-
-
-def _named(path: Path) -> tuple[str, ...]:
-    entries, _ = read_entries(path)
-    if names := _names(entries):
-        return names
-    raise UserError(f"{path} holds no network of Tortoise, but {summarise_keys(entries, SHOWN) or 'nothing'}")
 
 
 def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) -> None:

@@ -56,8 +56,6 @@ def packaged_file(name: str) -> Path:
 class CheckpointDirectory(Model):
     """The official .pth files of one directory, or one of them.
 
-    A network whose optional file is absent is not in ``networks``.
-
     A tokenizer.json and a mel_norms.pth beside the checkpoints replace those of this package. Files of other names, and
     one file alone, are known by their keys (``ane.models.tortoise.checkpoint_files``).
 
@@ -137,11 +135,9 @@ class CheckpointDirectory(Model):
         return {key: assemble(source, entries) for key, source in found.items()}
 
     def check(self) -> dict[str, list[str]]:
-        """Compare every key and shape of every file with the configs; returns the entries that are not used.
-
-        Returns:
-            By file, the names of entries that no network uses: parameters that inference never reads (the decoder's
-            text_head), buffers of older releases (gpt.h.N.attn.bias), anything beside a wrapped state dict.
+        """Compare every key and shape of every file with the configs; returns the entries that are not used, by file:
+        parameters that inference never reads (the decoder's text_head), buffers of older releases (gpt.h.N.attn.bias),
+        anything beside a wrapped state dict.
 
         Raises:
             UserError: a file is damaged, another model, or another size than its config states, or the tokenizer has

@@ -14,15 +14,10 @@ from ane.text.passages import Passage, split_to_fit
 
 @dataclass(frozen=True)
 class TokenChunk(Chunk):
-    """A piece of text spoken in one pass.
+    """A piece of text spoken in one pass."""
 
-    Attributes:
-        index: position of the chunk in its text; its random numbers depend on it.
-        tokens: the result of ``text_tokens``.
-    """
-
-    index: int
-    tokens: list[int]
+    index: int              # position in its text; its random numbers depend on it
+    tokens: list[int]       # the result of ``text_tokens``
 
 
 def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[TokenChunk]:
@@ -45,11 +40,8 @@ def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Set
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:
-    """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one).
-
-    Raises:
-        UserError: more tokens than the decoder has text positions, or tokens that it does not know.
-    """
+    """Token ids as the networks take them: with a stop token after the text (upstream api.py pads by one). Raises
+    UserError: more tokens than the decoder has text positions, or tokens that it does not know."""
     if len(ids) > max_text_tokens(config):
         raise UserError(f"the text has {len(ids)} tokens and the decoder takes at most {max_text_tokens(config)} "
                         "in one pass: allow it to be split, or shorten it")

@@ -38,7 +38,6 @@ class Embeddings:
 
     @staticmethod
     def prefix_length(tokens: Sequence[int]) -> int:
-        """Number of columns that ``prefix`` returns for these tokens."""
         return len(tokens) + 4
 
     def codes(self, codes: np.ndarray | int, position: np.ndarray | int) -> np.ndarray:
@@ -77,10 +76,10 @@ def trimmed_length(codes: np.ndarray, config: UnifiedVoiceConfig) -> int:
     return len(codes)
 
 
-def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig, period: int = 4) -> int:
-    """How many codes in a row repeat themselves after at most ``period`` codes, silent ones apart."""
+def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig) -> int:
+    """How many codes in a row repeat themselves after at most four codes, silent ones apart."""
     codes_array, longest = np.asarray(codes), 0
-    for distance in range(1, period + 1):
+    for distance in range(1, 5):
         run = 0
         for same in (codes_array[distance:] == codes_array[:-distance]) & (codes_array[distance:] != config.calm_token):
             run = run + 1 if same else 0
@@ -90,25 +89,16 @@ def longest_loop(codes: Sequence[int], config: UnifiedVoiceConfig, period: int =
 
 @dataclass
 class Candidate:
-    """One code sequence sampled for a chunk.
+    """One code sequence sampled for a chunk."""
 
-    Attributes:
-        codes: the sampled codes, without the stop code.
-        stopped: whether the stop code was sampled within ``max_codes`` codes.
-        hidden: (len(codes) + stopped, D) float32: latents of the codes and of the stop code.
-        padded_codes: (max_codes,) int64: the codes as upstream ranks them (``pad_codes``).
-        latents: (t, D) float32: the input of diffusion: those of ``padded_codes``, trimmed (``trimmed_length``).
-        log_probability: mean of the codes' and the stop code's, in nats, among those that could be sampled.
-        prefix_scores: (heads, len(codes) + stopped, prefix length − 1) float32: what each code and the stop code attend
-            to before the start code (``ane.backends.decoding.Decoder.record``); None: it was not recorded.
-    """
-
-    codes: list[int]
-    stopped: bool
-    hidden: np.ndarray
-    padded_codes: np.ndarray
-    latents: np.ndarray
-    log_probability: float = 0.0
+    codes: list[int]                # without the stop code
+    stopped: bool                   # whether the stop code was sampled within ``max_codes`` codes
+    hidden: np.ndarray              # (len(codes) + stopped, D) float32: latents of the codes and of the stop code
+    padded_codes: np.ndarray        # (max_codes,) int64, as upstream ranks them (``pad_codes``)
+    latents: np.ndarray             # (t, D) float32, the input of diffusion: those of ``padded_codes``, trimmed
+    log_probability: float = 0.0    # mean of the codes' and the stop code's, in nats, among those that could be sampled
+    # what each code and the stop code attend to before the start code, if it was recorded:
+    # (heads, len(codes) + stopped, prefix length − 1) float32
     prefix_scores: np.ndarray | None = None
 
 
@@ -118,25 +108,18 @@ LEAST_PROBABILITY = 1e-9     # that counts for a code, also of a sampler that ig
 
 @dataclass
 class Prompt:
-    """What the decoder continues for one chunk, as ``ane.speech.lanes`` takes it; each of ``samplers`` samples one
-    candidate.
+    """What the decoder continues for one chunk, as ``ane.speech.lanes`` takes it."""
 
-    Attributes:
-        conditioning: the voice's conditioning latent (1, D) float32.
-        tokens: the result of ``ane.models.tortoise.chunks.text_tokens``.
-        rewrite_tail: compute the latents of the codes that upstream writes after the stop code, which takes another
-            call per candidate; otherwise ``Candidate.latents`` ends before them.
-        codes: sampled so far in all candidates.
-    """
-
-    conditioning: np.ndarray
-    tokens: Sequence[int]
-    samplers: Sequence[CodeSampler]
+    conditioning: np.ndarray        # the voice's conditioning latent (1, D) float32
+    tokens: Sequence[int]           # the result of ``ane.models.tortoise.chunks.text_tokens``
+    samplers: Sequence[CodeSampler]     # one for each candidate
     tables: Embeddings
     config: UnifiedVoiceConfig
     sampling: Sampling
+    # compute the latents of the codes that upstream writes after the stop code, which takes another call per candidate;
+    # otherwise ``Candidate.latents`` ends before them
     rewrite_tail: bool = True
-    codes: int = 0
+    codes: int = 0                  # sampled so far in all candidates
 
     @property
     def count(self) -> int:
@@ -246,7 +229,7 @@ def score_candidates(backend: Backend, tokens: Sequence[int], codes: np.ndarray,
 
     Args:
         tokens: the text's ids with a stop token at the end, without a start token.
-        codes: (n, S) int64, padded to one length by ``ane.models.tortoise.decoding.pad_codes``.
+        codes: (n, S) int64, padded to one length by ``pad_codes``.
         progress: called with the number of candidates scored so far.
 
     Raises:

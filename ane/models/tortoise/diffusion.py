@@ -16,6 +16,7 @@ in both windows, so that the two mels differ little.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,6 @@ from ane.system.errors import UserError
 MELS = 100
 
 StepProgress = Callable[[int, int], None]       # steps done, steps in all
-
-
-def no_step_progress(done: int, total: int) -> None:
-    """Reports nothing."""
 
 
 def frame_count(latents: int) -> int:
@@ -56,24 +53,12 @@ def spaced_timesteps(steps: int, spacing: str = "even") -> np.ndarray:
 
     "even": evenly spaced, as upstream (a single step is at 0). "logsnr": nearest to evenly spaced λ = ln(α/σ) (Lu et
     al. 2022, DPM-Solver), so that solvers in λ take steps of equal size (a single step is at 3999).
-
-    Raises:
-        KeyError: no such spacing.
     """
-    return {"even": _even, "logsnr": _even_in_log_snr}[spacing](steps)
-
-
-def _even(steps: int) -> np.ndarray:
-    stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
-    # upstream accumulates the index in floating point and rounds each with Python's round
-    index, timesteps = 0.0, []
-    for _ in range(steps):
-        timesteps.append(round(index))
-        index += stride
-    return np.array(timesteps)
-
-
-def _even_in_log_snr(steps: int) -> np.ndarray:
+    if spacing == "even":
+        stride = (TRAINED_STEPS - 1) / (steps - 1) if steps > 1 else 1.0
+        # upstream accumulates the index in floating point and rounds each with Python's round
+        indices = accumulate(repeat(stride, steps - 1), initial=0.0)
+        return np.array([round(index) for index in indices])
     rising, order = log_snr(trained_alphas_cumprod())[::-1], np.arange(steps)
     even = np.linspace(rising[0], rising[-1], steps)[::-1]
     nearest = np.rint(np.interp(even, rising, np.arange(TRAINED_STEPS)[::-1])).astype(np.int64)
@@ -173,7 +158,7 @@ SAMPLERS = {"p": ancestral, "ddim": ddim, "dpm++2m": dpmpp_2m}
 
 
 def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs: Sequence[np.random.Generator],
-           progress: StepProgress = no_step_progress, prediction: str = "epsilon") -> list[np.ndarray]:
+           progress: StepProgress = lambda done, total: None, prediction: str = "epsilon") -> list[np.ndarray]:
     """Sample normalised mels (1, 100, L) float32 within ±1, one call per step; ``prediction``: see ``denoising_steps``.
 
     Each draws from its own ``rng`` float32 normals (1, 100, L): x_T, then for sampler ``p`` one per step, the last
@@ -184,30 +169,20 @@ def sample(denoiser: Denoiser, frames: Sequence[int], diffusion: Diffusion, rngs
     previous_x0s = [np.zeros_like(x) for x in xs]
     steps = denoising_steps(Schedule(diffusion.steps, diffusion.spacing), diffusion, prediction)
     for done, step in enumerate(steps, 1):
-        noise = [step_noise(diffusion, x.shape, rng) for x, rng in zip(xs, rngs, strict=True)]
+        noise = [rng.standard_normal(x.shape, dtype=np.float32) if diffusion.sampler == "p"
+                 else np.zeros(x.shape, np.float32) for x, rng in zip(xs, rngs, strict=True)]
         outputs = denoiser(xs, step.timestep, step.guided)
         taken = [step.take(*each) for each in zip(xs, previous_x0s, outputs, noise, strict=True)]
         xs, previous_x0s = map(list, zip(*taken, strict=True))
-        for output, x in zip(outputs, xs, strict=True):
-            check_finite_sample(output, x)
+        if not all(np.isfinite(array).all() for array in (*outputs, *xs)):
+            raise UserError("the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
+                            "precision is too low for them (use precision=fp32)")
         progress(done, len(steps))
     return xs
 
 
-def step_noise(diffusion: Diffusion, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """The noise of a step; zeros, without drawing, for a sampler that adds none."""
-    return rng.standard_normal(shape, dtype=np.float32) if diffusion.sampler == "p" else np.zeros(shape, np.float32)
-
-
-def check_finite_sample(output: np.ndarray, x: np.ndarray) -> None:
-    """Raises UserError when a network's output, or the sample after the step, is not finite."""
-    if not (np.isfinite(output).all() and np.isfinite(x).all()):
-        raise UserError("the diffusion decoder returned NaN or infinite values: the weights are damaged, or the "
-                        "precision is too low for them (use precision=fp32)")
-
-
 def spectrograms(backend: Backend, latents: Sequence[np.ndarray], voice: np.ndarray, diffusion: Diffusion,
-                 rngs: Sequence[np.random.Generator], progress: StepProgress = no_step_progress,
+                 rngs: Sequence[np.random.Generator], progress: StepProgress = lambda done, total: None,
                  prediction: str = "epsilon", lengths: Sequence[int] = ()) -> list[np.ndarray]:
     """Latents (N, D) of utterances and their voice's diffusion latent (1, C) → log-mels (1, 100, L) for the vocoder, in
     order.
@@ -246,20 +221,15 @@ def group_by_frames(lengths: Sequence[int], limit: int) -> list[range]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Lengths in latents, 21.5 per second.
-
-    Attributes:
-        first: length of the first window. Shorter speech is diffused in one piece.
-        size: length of the longest window. Each is at most twice as long as the previous one, so that playback does not
-            stall.
-        overlap: minimum overlap of consecutive windows.
+    """Lengths in latents, 21.5 per second. A window is at most twice as long as the previous one, so that playback does
+    not stall.
 
     The defaults were chosen with benchmarks/results/windows-demo.json: they change the mel less than another seed does.
     """
 
-    first: int = 32
-    size: int = 128
-    overlap: int = 12
+    first: int = 32         # length of the first window; shorter speech is diffused in one piece
+    size: int = 128         # length of the longest window
+    overlap: int = 12       # minimum overlap of consecutive windows
 
     def __post_init__(self) -> None:
         if not 1 <= self.overlap < self.first <= self.size:
@@ -277,54 +247,36 @@ class WindowedDiffusion:
         voice: the voice's diffusion latent (1, C).
         rng: draws for each window what ``spectrograms`` draws, but only for frames that no earlier window had.
         progress: called with the steps done and all steps of the current window.
-
-    Attributes:
-        start, stop: of the next window.
     """
 
     def __init__(self, backend: Backend, voice: np.ndarray, diffusion: Diffusion, rng: np.random.Generator,
-                 windows: Windows | None = None, progress: StepProgress = no_step_progress,
+                 windows: Windows | None = None, progress: StepProgress = lambda done, total: None,
                  prediction: str = "epsilon"):
         self.backend, self.voice, self.diffusion, self.windows = backend, voice, diffusion, windows or Windows()
         self.progress, self.prediction = progress, prediction
         self.noise: Any = OverlappingNoise(rng)
         self.latents: Any = None                    # (n, D) or None, from the start of the previous window on
         self.first = 0                              # index of the first latent in ``latents``
-        self.start, self.size = 0, self.windows.first
+        self.start, self.size = 0, self.windows.first       # of the next window
         self.overlapping: np.ndarray | None = None  # (100, frames): end of the previous window, to be faded out
 
     def feed(self, latents: np.ndarray) -> Iterator[np.ndarray]:
-        """Append latents, and yield the mel of every window that is complete and not the last."""
+        """Append latents, and yield the mel of every window that is complete and not the last, each up to where the
+        window after it begins."""
         self.latents = latents if self.latents is None else np.concatenate((self.latents, latents))
-        while self.received > self.stop:
-            yield self.next_window()
+        while self.first + len(self.latents) > (stop := self.start + self.size):
+            mel = self._cross_faded(self.start, stop)
+            common = frame_count(stop) - frame_count(stop - self.windows.overlap)
+            self.overlapping = mel[:, -common:]
+            self.latents, self.first = self.latents[self.start - self.first:], self.start
+            self.start, self.size = stop - self.windows.overlap, min(2 * self.size, self.windows.size)
+            yield mel[:, :-common]
 
     def finish(self) -> Iterator[np.ndarray]:
         """Yield the mel of all remaining latents."""
-        if self.received:
-            yield self.last_window()
-
-    @property
-    def received(self) -> int:
-        return self.first + (0 if self.latents is None else len(self.latents))
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
-
-    def next_window(self) -> np.ndarray:
-        """The next window's mel up to where the window after it begins: (100, frames)."""
-        start, stop = self.start, self.stop
-        mel = self._cross_faded(start, stop)
-        common = frame_count(stop) - frame_count(stop - self.windows.overlap)
-        self.overlapping = mel[:, -common:]
-        self.latents, self.first = self.latents[start - self.first:], start
-        self.start, self.size = stop - self.windows.overlap, min(2 * self.size, self.windows.size)
-        return mel[:, :-common]
-
-    def last_window(self) -> np.ndarray:
-        """The mel of all remaining latents: (100, frames)."""
-        return self._cross_faded(max(self.first, min(self.start, self.received - self.size)), self.received)
+        received = self.first + (0 if self.latents is None else len(self.latents))
+        if received:
+            yield self._cross_faded(max(self.first, min(self.start, received - self.size)), received)
 
     def _cross_faded(self, start: int, stop: int) -> np.ndarray:
         """The mel of latents ``start`` … ``stop``, cross-faded with the end of the previous window."""

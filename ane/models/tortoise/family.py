@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
+from ane.backends.fixed_shapes import run_rows
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import CHECKPOINTS, Snapshot, download_files
 from ane.bundles.model import Model
@@ -25,7 +26,6 @@ from ane.models.tortoise.packaged import (
     run_clip_encoder,
     run_clvp,
     run_random_converter,
-    run_source_filter,
     run_vocoder,
 )
 from ane.models.tortoise.settings import Settings
@@ -58,7 +58,9 @@ STAGES = {
                      TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
     # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
     **{name: Stage(name, {"frames": TensorSpec(("B", "L", "D")), "mask": TensorSpec(("B", "L"))},
-                   TensorSpec(("B", "L", PARAMETERS)), packaged=run_source_filter) for name in SOURCE_FILTERS},
+                   TensorSpec(("B", "L", PARAMETERS)),
+                   packaged=lambda package, stage, given: run_rows(package, stage, given["frames"], given["mask"],
+                                                                   "frames")) for name in SOURCE_FILTERS},
 }
 
 

@@ -7,7 +7,7 @@ import torch
 
 from ane.backends.base import FunctionSet
 from ane.backends.denoising import Denoiser
-from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, run_rows, sequence_masks, smallest_fitting
+from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
 from ane.models.vocoders.segments import hifigan_sounds, sound_of_windows, zero_padded
@@ -24,19 +24,17 @@ class PackagedDenoiser(Denoiser):
 
     def __init__(self, condition: Sequence[FixedFunction], denoise: Sequence[FixedFunction], unconditioned: np.ndarray,
                  latents: np.ndarray, conditioning: np.ndarray, length: int):
-        """
-        Args:
-            condition, denoise: functions of these kinds.
-            unconditioned: the network's unconditioned_embedding, (1, C, 1) float32.
-            latents, conditioning: (1, N, D) and (1, 2C) float32. length: frames of the utterance.
-
-        Raises:
-            UserError: no bucket is large enough.
-        """
+        """``condition``, ``denoise``: functions of these kinds; ``unconditioned``: (1, C, 1), ``latents``: (1, N, D),
+        ``conditioning``: (1, 2C) float32; ``length``: frames. Raises UserError when no bucket is large enough."""
         self.length = length
         self._denoise = denoise
         self._width = unconditioned.shape[1]
-        conditional = upsample_nearest(condition_code(condition, latents, conditioning), length)
+        count = latents.shape[1]
+        function = smallest_fitting(condition, INPUT, latents=count)
+        bucket = function.bucket["latents"]
+        code = function(latents=pad_last_axis(latents.swapaxes(1, 2)[:, :, None], bucket),
+                        voice=conditioning[:, :, None, None], **sequence_masks(count, bucket))["code"]
+        conditional = upsample_nearest(code[..., :count], length)                          # (1, C, 1, L)
         unconditional = np.repeat(unconditioned[:, :, None].astype(np.float32), length, axis=-1)
         self._rows = np.concatenate((conditional, unconditional))                          # (2, C, 1, L)
         self._prepared: dict[tuple[int, int], dict[str, np.ndarray]] = {}
@@ -71,17 +69,6 @@ def denoiser_conditioning(run: Callable[[str, dict[str, np.ndarray]], np.ndarray
     code = run("condition", {"latents": latents, "voice": conditioning})
     unconditioned = np.repeat(table("unconditioned_embedding"), frames, axis=-1)
     return np.concatenate((upsample_nearest(code, frames), unconditioned))
-
-
-def condition_code(condition: Sequence[FixedFunction], latents: np.ndarray, conditioning: np.ndarray) -> np.ndarray:
-    """Latents (1, N, D) and a voice latent (1, 2C) → conditioning, one column per latent: (1, C, 1, N) float32."""
-    count = latents.shape[1]
-    function = smallest_fitting(condition, INPUT, latents=count)
-    bucket = function.bucket["latents"]
-    outputs = function(latents=pad_last_axis(latents.swapaxes(1, 2)[:, :, None], bucket),
-                        voice=conditioning[:, :, None, None],
-                       **sequence_masks(count, bucket))
-    return outputs["code"][..., :count]
 
 
 def upsample_nearest(code: np.ndarray, length: int) -> np.ndarray:
@@ -125,11 +112,8 @@ def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) ->
 
 
 def run_clip_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32.
-
-    Raises:
-        UserError: no function takes clips of exactly this length; padding would change the latent.
-    """
+    """``Stage.packaged`` of ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32. Raises
+    UserError: no function takes clips of exactly this length; padding would change the latent."""
     functions, length = package.functions(stage), inputs["mel"].shape[-1]
     function = next((f for f in functions if f.bucket["frames"] == length), None)
     if function is None:
@@ -166,8 +150,3 @@ def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
     if stage == "bigvgan":
         return hifigan_sounds(package.functions(stage), inputs["mel"])
     return {"univnet": univnet_sounds, "hifigan": hifigan_sounds}[stage](package.functions(stage), **inputs)
-
-
-def run_source_filter(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of the networks that predict parameters of sound."""
-    return run_rows(package, stage, inputs["frames"], inputs["mask"], "frames")

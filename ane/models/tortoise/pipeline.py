@@ -55,25 +55,16 @@ UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens,
 
 @dataclass(frozen=True)
 class DecodingSignals:
-    """What the codes of a chunk tell about its speech.
+    """What the codes of a chunk tell about its speech."""
 
-    Attributes:
-        stopped: whether they ended with a stop code.
-        loop: how many codes in a row repeat those just before them.
-        log_probability: mean in nats, among the codes that could be sampled.
-    """
-
-    stopped: bool
-    loop: int
-    log_probability: float
+    stopped: bool               # whether they ended with a stop code
+    loop: int                   # how many codes in a row repeat those just before them
+    log_probability: float      # mean in nats, among the codes that could be sampled
 
 
 @dataclass(frozen=True)
 class RankedChunk:
-    """A chunk with its best candidates, best first, and what one of its pieces states: fields of ``Piece``.
-
-    The words are in the time of the best one's sound before trimming.
-    """
+    """A chunk with its best candidates, best first, and fields of one of its pieces, the words before trimming."""
 
     chunk: TokenChunk
     best: list[Candidate]
@@ -145,13 +136,11 @@ class Rendering:
                 while not job.done:
                     yield lanes
                     self._report_decoding()
-                candidates = candidates_of(job)
                 if chunk is chunks[-1]:
                     lanes.close()               # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
-                ranked.append(self._ranked(chunk, candidates))
-                del candidates
+                ranked.append(self._ranked(chunk, candidates_of(job)))
         finally:
             lanes.close()
         self._jobs.clear()
@@ -277,8 +266,7 @@ class Rendering:
                                           lambda done: self._report("rank", done))
             self._add("rank", len(candidates))
             best = [candidates[index] for index in best_candidates(scores, self.settings.best)]
-        signals = DecodingSignals(best[0].stopped, longest_loop(best[0].codes, self.model.config("autoregressive")),
-                                  best[0].log_probability)
+        signals = DecodingSignals(best[0].stopped, longest_loop(best[0].codes, self.config), best[0].log_probability)
         words: Sequence[SpokenWord] = ()
         if self.timer is not None:
             with self.timeline.record("words"):

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 
 from ane.models.tortoise.settings import Sampling
-from ane.system.errors import UserError
 
 # ids and their probabilities → the sampled id
 CodeSampler = Callable[[np.ndarray, np.ndarray], int]
@@ -83,19 +82,10 @@ class InverseCdfSampler:
     def __init__(self, rng: np.random.Generator):
         self.rng = rng
 
-    def uniform(self) -> float:
-        """The number for the next code, in [0, 1)."""
-        return self.rng.random()
-
     def __call__(self, ids: np.ndarray, probabilities: np.ndarray) -> int:
-        return id_at(self.uniform(), ids, probabilities)
-
-
-def id_at(uniform: float, ids: np.ndarray, probabilities: np.ndarray) -> int:
-    """The id whose interval of the cumulative distribution has the number ``uniform`` in [0, 1)."""
-    cumulative = probabilities.cumsum(dtype=np.float64)
-    index = np.searchsorted(cumulative, uniform * cumulative[-1], side="right")
-    return int(ids[min(int(index), len(ids) - 1)])
+        cumulative = probabilities.cumsum(dtype=np.float64)
+        index = np.searchsorted(cumulative, self.rng.random() * cumulative[-1], side="right")
+        return int(ids[min(int(index), len(ids) - 1)])
 
 
 VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
@@ -103,9 +93,6 @@ VOICE, CANDIDATE, DIFFUSION, VOCODER = range(4)
 
 class Randomness:
     """Random streams of one request.
-
-    Raises:
-        UserError: a negative seed.
 
     ===========  ====================  ===========================================================================
     stream       key                   draws, in order
@@ -121,8 +108,6 @@ class Randomness:
     """
 
     def __init__(self, seed: int):
-        if seed < 0:
-            raise UserError(f"seed must be at least 0, got {seed}", "seed")
         self.seed = seed
 
     def _stream(self, *key: int) -> np.random.Generator:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Literal, Self
 
-from ane.speech.settings import SpeechSettings, setting
+from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -108,7 +108,6 @@ class Settings(SpeechSettings):
     """Settings of a request; ``Settings.of(preset, **changes)`` makes them from a preset.
 
     Attributes:
-        candidates: number sampled for each chunk.
         diffusion: how the spectrogram is sampled; None for the path without diffusion.
         best: number of candidates per chunk that are synthesised, best first.
         sampling: how codes are sampled.
@@ -116,10 +115,6 @@ class Settings(SpeechSettings):
         clip_mode: a mode of ``ane.models.tortoise.voices.encode_clips``.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
         silence: seconds of silence kept before and after each chunk's speech; None: all, as in upstream.
-        lanes: candidates sampled at a time, at most.
-
-    Raises:
-        UserError: a value is out of range.
     """
 
     presets: ClassVar[Sequence[str]] = tuple(PRESETS)
@@ -134,8 +129,7 @@ class Settings(SpeechSettings):
     clip_mode: Literal["first", "slices", "whole"] = setting(
         "first", "parts of the voice's clips that are encoded: the first seconds, all slices alike, or all of each "
         "clip, clips alike", group=TEXT)
-    split: tuple[int, int] | None = setting((200, 300), "chunks of about D and at most M characters", metavar="D,M",
-                                            group=TEXT)
+    split: tuple[int, int] | None = split_setting(200, 300)
     silence: tuple[float, float] | None = None
     lanes: int = setting(16, "candidates sampled at a time, over all chunks", metavar="N", group=CODES, ge=1)
 

@@ -30,21 +30,15 @@ def networks_of(file: str) -> list[str]:
 
 def match(name: str, configs: Mapping[str, Any], entries: Entries, path: Path) -> dict[str, tuple[str, ...]]:
     """For every key of network ``name``, the entries of the file at ``path`` that it is computed from (``sources``).
-
-    Raises:
-        UserError: a key is missing, is not a float tensor, or has another shape than in the network.
-    """
+    Raises UserError: a key is missing, is not a float tensor, or has another shape than in the network."""
     return match_entries(layout(NETWORKS[name], configs[name]).shapes, entries, path,
                          lambda key: _why_missing(key, entries, path, configs),
                          lambda: _why_misshapen(entries, path, configs), NETWORKS[name].prefix)
 
 
 def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
-    """Check that no layer in the file is left unused, which would load only a part of a larger model.
-
-    Raises:
-        UserError: the file has more layers than the config.
-    """
+    """Check that no layer in the file is left unused, which would load only a part of a larger model. Raises UserError:
+    the file has more layers than the config."""
     used_keys = {folded_key(key) for key in used}
     patterns = {pattern(key) for key in used_keys}
     surplus = sorted(key for key in entries
@@ -62,20 +56,22 @@ def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str |
     present = {pattern(folded_key(key)) for key in entries}
     best: tuple[int, bool, str | None] = (0, False, None)
     for other in {network.file for network in NETWORKS.values()} - {file}:
-        names = networks_of(other)
-        wanted = {pattern(NETWORKS[name].prefix + key) for name in names
-                  for key in layout(NETWORKS[name], configs[name]).shapes}
+        wanted = _patterns(other, configs)
         if wanted <= present:
-            best = max(best, (len(wanted), all(_fits(name, configs[name], entries) for name in names), other))
+            best = max(best, (len(wanted), _fits(other, configs, entries), other))
     return best[2]
+
+
+def _patterns(file: str, configs: Mapping[str, Any]) -> set[str]:
+    """The keys of an official file, without layer numbers."""
+    return {pattern(NETWORKS[name].prefix + key) for name in networks_of(file)
+            for key in layout(NETWORKS[name], configs[name]).shapes}
 
 
 def lacking_keys(entries: Entries, file: str, configs: Mapping[str, Any]) -> list[str]:
     """The keys of an official file, without layer numbers, that ``entries`` lacks; [] unless it has most of them."""
-    present = {pattern(folded_key(key)) for key in entries}
-    wanted = {pattern(NETWORKS[name].prefix + key) for name in networks_of(file)
-              for key in layout(NETWORKS[name], configs[name]).shapes}
-    lacking = sorted(wanted - present)
+    wanted = _patterns(file, configs)
+    lacking = sorted(wanted - {pattern(folded_key(key)) for key in entries})
     return lacking if 2 * len(lacking) < len(wanted) else []
 
 
@@ -93,17 +89,16 @@ def _why_missing(key: str, entries: Entries, path: Path, configs: Mapping[str, A
 
 def _why_misshapen(entries: Entries, path: Path, configs: Mapping[str, Any]) -> str:
     other = looks_like(entries, path.name, configs)
-    if other and all(_fits(name, configs[name], entries) for name in networks_of(other)):
+    if other and _fits(other, configs, entries):
         return f"it fits {other}; the file is misnamed"
     return _size_hint(path)
 
 
-def _fits(name: str, config: Any, entries: Entries) -> bool:
-    for key, shape in layout(NETWORKS[name], config).shapes.items():
-        source = sources(NETWORKS[name].prefix + key, entries)
-        if source is None or tuple(entries[source[-1]].shape) != shape:
-            return False
-    return True
+def _fits(file: str, configs: Mapping[str, Any], entries: Entries) -> bool:
+    """Whether entries have all shapes of an official file's networks."""
+    found = [(sources(NETWORKS[name].prefix + key, entries), shape) for name in networks_of(file)
+             for key, shape in layout(NETWORKS[name], configs[name]).shapes.items()]
+    return all(source and tuple(entries[source[-1]].shape) == shape for source, shape in found)
 
 
 def _size_hint(path: Path) -> str:
@@ -163,9 +158,9 @@ def _arguments(values: Mapping[str, Any], file: str, where: str) -> dict[str, An
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: {file} must map upstream's constructor arguments to values, not {entry!r}")
     official: dict[str, Config] = {}
-    for network in NETWORKS.values():
-        if network.file == file:
-            official |= dict.fromkeys(asdict(network.official()), network.official())
+    for name in networks_of(file):
+        config = NETWORKS[name].official()
+        official |= dict.fromkeys(asdict(config), config)
     fixed = FIXED.get(file, {})
     ignored = TRAINING_ONLY.get(file, set())
     for name, value in entry.items():

@@ -25,9 +25,7 @@ class HifiganSound:
     """The sound of latents (n, D) that arrive incrementally, in a voice's conditioning latent (1, D), all float32.
 
     (256·⌊4·N·24000/22050⌋,) float32 samples in pieces; in whatever pieces the latents arrive, exactly the same.
-
-    Args:
-        window: of ``StreamingVocoder``.
+    ``window``: of ``StreamingVocoder``.
     """
 
     def __init__(self, backend: Backend, config: HifiganConfig, conditioning: np.ndarray,
@@ -48,8 +46,7 @@ class HifiganSound:
 class UnivnetSound:
     """The sound of a log-mel (100, n) that arrives incrementally: (256·L,) float32 samples in pieces.
 
-    Args:
-        rng: draws the noise of L + 10 frames. window: of ``StreamingVocoder``.
+    ``rng`` draws the noise of L + 10 frames; ``window``: of ``StreamingVocoder``.
     """
 
     def __init__(self, backend: Backend, config: UnivNetConfig, rng: np.random.Generator,
@@ -80,12 +77,8 @@ def bigvgan_sound(backend: Backend, config: BigVGANConfig, window: VocodingWindo
 
 
 class SourceFilterSound:
-    """The sound of what arrives incrementally, latents (n, D) or a mel (100, n): (256·L,) float32 samples in pieces.
-
-    Args:
-        stage: "source_filter" for latents, "mel_source_filter" for a mel. rng: draws the noise. window: of
-            ``StreamingVocoder``.
-    """
+    """The sound of what arrives incrementally, for the stage "source_filter" latents (n, D), for "mel_source_filter" a
+    mel (100, n): (256·L,) float32 samples in pieces. ``rng`` draws the noise; ``window``: of ``StreamingVocoder``."""
 
     def __init__(self, backend: Backend, stage: str, config: SourceFilterConfig, rng: np.random.Generator,
                  window: VocodingWindow | None = None):
@@ -143,19 +136,16 @@ class LatentInterpolation:
     def __init__(self):
         self._stages = [LinearInterpolation(scale) for scale in SCALES]
 
-    def feed(self, latents: np.ndarray) -> np.ndarray:
-        """Latents (n, D) → the new frames (D, m) that no later latent changes."""
-        return self._run(latents, ended=False)
-
-    def finish(self, latents: np.ndarray | None = None) -> np.ndarray:
-        """Append the last latents (n, D), if given, and return the remaining frames (D, m)."""
-        return self._run(latents, ended=True)
-
-    def _run(self, latents: np.ndarray | None, ended: bool) -> np.ndarray:
+    def feed(self, latents: np.ndarray | None, ended: bool = False) -> np.ndarray:
+        """Latents (n, D) → the new frames (D, m) that no later latent changes, all if ``ended``."""
         columns = None if latents is None else latents.T
         for stage in self._stages:
             columns = stage.feed(columns, ended)
         return columns
+
+    def finish(self, latents: np.ndarray | None = None) -> np.ndarray:
+        """Append the last latents (n, D), if given, and return the remaining frames (D, m)."""
+        return self.feed(latents, ended=True)
 
 
 class LinearInterpolation:
@@ -183,7 +173,7 @@ class LinearInterpolation:
         count = int(received * self.scale)
         if count == received:       # if no more columns follow, the output is a copy
             return self.columns if ended else self.columns[:, :0]
-        source = self._sources(self.done, count)
+        source = self._sources(np.arange(self.done, count))
         if not ended:
             source = source[np.floor(source) + 1 < received]
         before = np.minimum(source.astype(np.int64), received - 1)
@@ -191,14 +181,13 @@ class LinearInterpolation:
         weight = source - before.astype(np.float32)
         out = self.columns[:, before - self.first] * (1 - weight) + self.columns[:, after - self.first] * weight
         self.done += len(source)
-        kept = min(int(self._sources(self.done, self.done + 1)[0]), received)
+        kept = min(int(self._sources(self.done)), received)
         self.columns, self.first = self.columns[:, kept - self.first:], kept
         return out
 
-    def _sources(self, start: int, stop: int) -> np.ndarray:
-        """Positions in the input of outputs ``start`` … ``stop``: (stop − start,) float32.
+    def _sources(self, outputs: np.ndarray | int) -> np.ndarray:
+        """Positions in the input of outputs, float32.
 
         torch rounds 1/scale to float32, then the result once (UpSample.h compiles to a fused multiply-add).
         """
-        positions = np.arange(start, stop) + 0.5
-        return np.maximum(np.float64(np.float32(1 / self.scale)) * positions - 0.5, 0).astype(np.float32)
+        return np.maximum(np.float64(np.float32(1 / self.scale)) * (outputs + 0.5) - 0.5, 0).astype(np.float32)

@@ -106,13 +106,12 @@ def resolve_voice(spec: str, *, folders: Iterable[Path], backend: Backend, mel_n
 
     Args:
         folders: the folders in which names are looked up, in order.
-        mel_norms: (80,) float32.
+        mel_norms, mode: of ``encode_clips``.
         model_id: identifies the encoders' weights and precision; cached latents belong to one model.
         widths: (D, C) of the model.
-        rng: the request's generator. Only ``random`` draws from it, for each in order: (1, D), then (1, C) normals.
+        rng: the request's generator. Only ``random`` draws from it, as in ``random_voice``.
         seed: selects the 6 s that are used of longer clips. Not from ``rng``, so that a voice is the same in every
             request; in upstream it changes with the request's seed.
-        mode: of ``encode_clips``.
         cache: read latents of clips from the cache, and store them there.
 
     Raises:

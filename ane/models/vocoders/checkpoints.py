@@ -24,20 +24,15 @@ DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2)
 class HifiganCheckpoint:
     """A generator with its sizes: those in config.json beside it, else those in the file, else those of its tensors.
 
-    Args:
-        network: what the family that it speaks for declares of it.
-        content: of the file, if it is loaded already.
-
-    Attributes:
-        unused: entries of the file that the network does not use.
+    ``unused``: entries of the file that the network, which the family declares, does not use.
 
     Raises:
         UserError: no such file, not a HiFi-GAN generator, damaged, or for another sound than ``AUDIO``.
     """
 
-    def __init__(self, path: Path, network: Network, content: Any = None):
+    def __init__(self, path: Path, network: Network):
         self.path, self.network = path, network.name
-        loaded = load_pickle(path) if content is None else content
+        loaded = load_pickle(path)
         if not isinstance(loaded, Mapping):
             raise UserError(f"{path} contains a {type(loaded).__name__}, not a HiFi-GAN generator")
         self._entries = generator_entries(loaded, path)
@@ -64,18 +59,15 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     entries = {str(key).removeprefix("module."): value for key, value in entries.items()}
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)
-    return {_flat_key(key, blocks): _as_sequence(value) for key, value in entries.items()}
 
+    def flat(key: str) -> str:
+        """resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks a level."""
+        found = NESTED_BLOCK.fullmatch(key)
+        return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
 
-def _flat_key(key: str, blocks: int) -> str:
-    """resblocks.2.1.convs1.0.weight → resblocks.7.convs1.0.weight, with 3 blocks a level."""
-    found = NESTED_BLOCK.fullmatch(key)
-    return f"resblocks.{int(found[1]) * blocks + int(found[2])}.{found[3]}" if found else key
-
-
-def _as_sequence(value: Any) -> Any:
-    """A kernel of an image one pixel wide, as NVIDIA may store it, without that dimension."""
-    return value[..., 0] if isinstance(value, torch.Tensor) and value.ndim == 4 and value.shape[3] == 1 else value
+    # NVIDIA may store a kernel as that of an image one pixel wide
+    return {flat(key): value[..., 0] if isinstance(value, torch.Tensor) and value.shape[3:] == (1,) else value
+            for key, value in entries.items()}
 
 
 def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelHifiganConfig:
@@ -91,19 +83,14 @@ def read_config(loaded: Mapping[Any, Any], entries: Entries, path: Path) -> MelH
             if stated.get(name, value) != value:
                 raise UserError(f"{where}: {name} is {stated[name]}, and mels of FastSpeech need {value}: "
                                 "use a vocoder trained for 22.05 kHz, 80 bands, hop 256, up to 8 kHz")
-        config = _stated_config(stated, where)
+        values = {field.name: freeze(stated[field.name]) for field in fields(MelHifiganConfig) if field.name in stated}
+        if "resblock" in values:
+            values["resblock"] = str(values["resblock"])
+        for name, value in values.items():
+            MelHifiganConfig().check_value(name, value, where)
+        config = MelHifiganConfig(**values)
     config.check(where)
     return config
-
-
-def _stated_config(stated: Mapping[str, Any], where: str) -> MelHifiganConfig:
-    known = {field.name for field in fields(MelHifiganConfig)}
-    values = {name: freeze(value) for name, value in stated.items() if name in known}
-    if "resblock" in values:
-        values["resblock"] = str(values["resblock"])
-    for name, value in values.items():
-        MelHifiganConfig().check_value(name, value, where)
-    return MelHifiganConfig(**values)
 
 
 def infer_config(entries: Entries, path: Path) -> MelHifiganConfig:

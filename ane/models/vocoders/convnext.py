@@ -57,17 +57,12 @@ def frame_margin(layers: int) -> int:
 
 @dataclass(frozen=True)
 class SourceFilterConfig(Config):
-    """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``.
+    """Sizes of a network that predicts the parameters of ``ane.models.vocoders.source_filter``."""
 
-    Attributes:
-        channels: of its frames: a decoder's latents, or bands of a mel.
-        width, inner: channels of the blocks, and within a block. layers: number of blocks.
-    """
-
-    channels: int = 1024
-    width: int = 192
-    inner: int = 512
-    layers: int = 6
+    channels: int = 1024        # of its frames: a decoder's latents, or bands of a mel
+    width: int = 192            # of the blocks
+    inner: int = 512            # within a block
+    layers: int = 6             # blocks
 
     @property
     def margin(self) -> int:

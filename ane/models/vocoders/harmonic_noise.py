@@ -27,12 +27,7 @@ HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.fl
 
 
 class HarmonicNoise:
-    """The sound of frames that arrive in pieces.
-
-    Args:
-        f0: (L,) float32 in Hz, of all frames.
-        seed: of the noise.
-    """
+    """The sound of frames that arrive in pieces; ``f0``: (L,) float32 in Hz, of all frames; ``seed``: of the noise."""
 
     def __init__(self, f0: np.ndarray, seed: int):
         self.f0, self.random = f0, np.random.default_rng(seed)
@@ -100,17 +95,25 @@ def polar(logarithm: np.ndarray, angle: np.ndarray) -> np.ndarray:
 def pulses(f0: np.ndarray, first: int, count: int, turns: float) -> tuple[np.ndarray, float]:
     """Samples ``first`` … ``first + count`` of the pulses of f0 (L,) in Hz, and the turns of their phase at the end.
 
-    All harmonics below 11 kHz have amplitude 1; where there is no voice the pulses are zeros.
-    Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
+    Where there is no voice the pulses are zeros.
     """
     middles = (np.arange(len(f0)) + 0.5) * HOP - 0.5                            # of the frames, in samples
     pitch = np.interp(np.arange(first, first + count), middles, f0).astype(np.float32)
     voiced = pitch > VOICED
     pitch = np.maximum(pitch, np.float32(VOICED))
     phase = turns + np.cumsum(pitch, dtype=np.float64) / SAMPLE_RATE
+    return np.where(voiced, unit_harmonics(phase, pitch, HIGHEST), np.float32(0)), float(phase[-1])
+
+
+def unit_harmonics(phase: np.ndarray, pitch: np.ndarray, highest: float) -> np.ndarray:
+    """The sum of all harmonics below ``highest`` Hz with amplitude 1: phase (n,) float64 in turns, pitch (n,) float32
+    in Hz → (n,) float32.
+
+    Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
+    """
     angle = ((phase % 1) * (2 * np.pi)).astype(np.float32)
-    harmonics = np.floor(np.float32(HIGHEST) / pitch) + np.float32(0.5)
+    harmonics = np.floor(np.float32(highest) / pitch) + np.float32(0.5)
     divisor = 2 * np.sin(angle / 2)
     limit = np.abs(divisor) <= 2e-3
     sound = np.where(limit, harmonics, np.sin(harmonics * angle) / np.where(limit, np.float32(1), divisor))
-    return np.where(voiced, sound - np.float32(0.5), np.float32(0)), float(phase[-1])
+    return sound - np.float32(0.5)

@@ -59,7 +59,6 @@ def affected_samples(size: int, stride: int, pad: int) -> int:
     return max(size - stride - pad, pad)
 
 
-RESBLOCKS = ("1", "2")
 # the sound that a vocoder here must have been trained for, with the names of jik876's config.json
 AUDIO = {"sampling_rate": 22050, "num_mels": 80, "hop_size": 256, "n_fft": 1024, "win_size": 1024, "fmin": 0,
          "fmax": 8000}
@@ -81,8 +80,8 @@ class MelHifiganConfig(Config):
     def check(self, where: str) -> None:
         """Raise UserError for sizes that describe no generator, or one of other mels than ``AUDIO``."""
         levels = len(self.upsample_rates)
-        if self.resblock not in RESBLOCKS:
-            raise UserError(f"{where}: resblock must be one of {', '.join(RESBLOCKS)}, not {self.resblock!r}")
+        if self.resblock not in ("1", "2"):
+            raise UserError(f"{where}: resblock must be one of 1, 2, not {self.resblock!r}")
         if not levels or len(self.upsample_kernel_sizes) != levels or self.upsample_initial_channel >> levels < 1:
             raise UserError(f"{where}: upsample_rates, upsample_kernel_sizes and upsample_initial_channel "
                             "do not fit together")

@@ -5,22 +5,11 @@ Before the beginning and after the end of the sound its inputs are zeros, and a 
 (``converters.vocoders``).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ane.backends.fixed_shapes import FixedFunction, smallest_fitting
-
-
-def split_into_windows(functions: Sequence[FixedFunction], start: int,
-               stop: int) -> Iterator[tuple[FixedFunction, int, int]]:
-    """Split frames ``start`` … ``stop`` into windows (function, first frame, number of frames): the largest bucket for
-    all but the last, for which the smallest that fits is used."""
-    largest = max(function.bucket["frames"] for function in functions)
-    while start < stop:
-        count = min(stop - start, largest)
-        yield smallest_fitting(functions, "a window of sound", frames=count), start, count
-        start += count
 
 
 def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
@@ -34,15 +23,18 @@ def zero_padded(columns: np.ndarray, start: int, width: int) -> np.ndarray:
 
 def sound_of_windows(functions: Sequence[FixedFunction], stop: int, length: int,
                      inputs: Callable[[int, int], dict[str, np.ndarray]]) -> np.ndarray:
-    """The sound (samples,) of frames 0 … ``stop`` of ``length``.
+    """The sound (samples,) of frames 0 … ``stop`` of ``length``, in windows of the largest bucket, the last in the
+    smallest that fits.
 
     Args:
         functions: all of one kind and one margin: they belong to one network.
         inputs: ``inputs(begin, width)`` returns those of frames ``begin`` … ``begin + width``, except ``inside``.
     """
     inside, sound = np.ones((1, length), np.float32), []
-    margin = functions[0].bucket["margin"]
-    for function, first, count in split_into_windows(functions, 0, stop):
+    margin, largest = functions[0].bucket["margin"], max(function.bucket["frames"] for function in functions)
+    for first in range(0, stop, largest):
+        count = min(stop - first, largest)
+        function = smallest_fitting(functions, "a window of sound", frames=count)
         begin, width = first - margin, function.bucket["frames"] + 2 * margin
         out = function(inside=zero_padded(inside, begin, width), **inputs(begin, width))["sound"][0, 0, 0]
         sound.append(out[:count * (len(out) // function.bucket["frames"])])

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft
+from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft, unit_harmonics
 
 ENVELOPE = 64                       # numbers of a frame's envelope
 PARAMETERS = ENVELOPE + 2
@@ -81,19 +81,12 @@ class SourceFilter:
         return frames[before] * (1 - share) + frames[before + 1] * share
 
     def _extend_source(self, stop: int) -> None:
-        """Make pulses and noise up to sample ``stop``.
-
-        Σ_{h ≤ H} cos(h·t) = sin((H + ½)·t) / (2·sin(t / 2)) − ½, with the limit H where t is a multiple of 2π.
-        """
+        """Make pulses and noise up to sample ``stop``."""
         octaves, voicing = self._at(np.arange(self.made, stop) / HOP, slice(-2, None)).T
         pitch = np.float32(MIDDLE) * np.exp2(np.clip(octaves, -OCTAVES, OCTAVES))
         pitches = self.pitches + np.cumsum(pitch, dtype=np.float64)
         self.pitches = float(pitches[-1]) if len(pitches) else self.pitches
-        angle = ((pitches / SAMPLE_RATE % 1) * (2 * np.pi)).astype(np.float32)
-        harmonics = np.floor(np.float32(HIGHEST) / pitch) + np.float32(0.5)
-        divisor = 2 * np.sin(angle / 2)
-        limit = np.abs(divisor) <= 2e-3
-        pulses = np.where(limit, harmonics, np.sin(harmonics * angle) / np.where(limit, np.float32(1), divisor)) - 0.5
+        pulses = unit_harmonics(pitches / SAMPLE_RATE, pitch, HIGHEST)
         pulses = np.where(voicing > 0, pulses * 2 * np.sqrt(pitch / SAMPLE_RATE), 0)
         noise = self.random.standard_normal(len(pulses), dtype=np.float32)
         self.source = np.concatenate((self.source, np.stack((pulses, noise)).astype(np.float32)), axis=1)

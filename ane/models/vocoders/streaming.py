@@ -24,15 +24,10 @@ FIRST_LENGTHS = 60, 80                  # of the first call of a stream: FastSpe
 
 @dataclass(frozen=True)
 class VocodingWindow:
-    """How much is vocoded in one call, in frames of 256 samples (10.7 ms).
+    """How much is vocoded in one call, in frames of 256 samples (10.7 ms)."""
 
-    Attributes:
-        first: new frames in the first call, small so that sound starts soon.
-        window: frames of a later call including both margins, which take as long as new frames. 62 is the larger bucket
-            of converted vocoders.
-    """
-
-    first: int = 12
+    first: int = 12         # new frames in the first call, small so that sound starts soon
+    # of a later call including both margins, which take as long as new frames: the larger bucket of converted vocoders
     window: int = 62
 
     def new_frames(self, done: int, margin: int) -> int:

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 
-from ane.bundles.entries import load_pickle, match_entries
+from ane.bundles.entries import load_pickle, match_entries, read_safetensors
 from ane.bundles.hashes import files_identity
 from ane.bundles.model import Model
 from ane.bundles.weights import PRECISION_NAMES, layout
@@ -175,22 +174,15 @@ def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
     sizes, tensors = content["dims"], content["model_state_dict"]
     if not isinstance(sizes, Mapping) or not isinstance(tensors, Mapping):
         raise UserError(f"{path} is damaged: dims and model_state_dict must be mappings")
-    found = check_sizes({name: sizes.get(name) for name in SIZES}, {name: name for name in SIZES}, path)
-    return found, named_tensors(tensors, path)
+    return check_sizes(sizes, {name: name for name in SIZES}, path), named_tensors(tensors, path)
 
 
 def read_hugging_face(folder: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
     """Sizes and memory-mapped tensors of a folder. Raises UserError when a file is missing, damaged or foreign."""
-    config = read_json(folder / CONFIG)
-    sizes = {name: config.get(theirs) for name, theirs in SIZES.items()}
     tensors: dict[str, torch.Tensor] = {}
     for path in hugging_face_files(folder):
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                tensors |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path} cannot be read as safetensors ({error}): get it again") from error
-    return check_sizes(sizes, SIZES, folder / CONFIG), named_tensors(tensors, folder)
+        tensors |= read_safetensors(path)
+    return check_sizes(read_json(folder / CONFIG), SIZES, folder / CONFIG), named_tensors(tensors, folder)
 
 
 def hugging_face_files(folder: Path) -> list[Path]:
@@ -215,20 +207,17 @@ def shard_names(index: Path) -> list[str]:
     return list(dict.fromkeys(Path(name).name for name in shards.values()))
 
 
-def check_sizes(sizes: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:
-    """The sizes if all are positive integers; ``names`` are those that ``where`` has for them."""
-    for name, value in sizes.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UserError(f"{where}: {names[name]} must be a positive whole number, got {value!r}")
-    return dict(sizes)
+def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:
+    """The stated sizes if all are positive integers, by our names; ``names``: those that are stated."""
+    for name in names.values():
+        if type(value := stated.get(name)) is not int or value < 1:
+            raise UserError(f"{where}: {name} must be a positive whole number, got {value!r}")
+    return {ours: stated[name] for ours, name in names.items()}
 
 
 def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
-    """The tensors under OpenAI's names, without copies of the token embedding.
-
-    Raises:
-        UserError: an entry is not a tensor, or belongs to neither encoder nor decoder.
-    """
+    """The tensors under OpenAI's names, without copies of the token embedding. Raises UserError: an entry is not a
+    tensor, or belongs to neither encoder nor decoder."""
     found = {}
     for key, tensor in tensors.items():
         if key in (*TIED, *IGNORED):

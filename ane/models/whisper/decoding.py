@@ -18,31 +18,19 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """How a window is decoded; the defaults are the reference's.
-
-    Attributes:
-        language: its code. task: "transcribe", or "translate" to English.
-        timestamps: whether the tokens have timestamps.
-        temperature: 0 takes the likeliest token; above, tokens are sampled from softmax(logits / temperature).
-        best_of: candidates sampled at a temperature above 0; that with the best score is returned.
-        beam_size: beams that are searched at temperature 0; None: the likeliest token is taken.
-        sample_length: tokens sampled at most; None: half of the decoder's positions.
-        suppressed: tokens that are never sampled. blank: tokens that are not sampled first.
-        max_initial_timestamp: latest first timestamp in seconds; None: any.
-        seed: of the candidates' random numbers.
-    """
+    """How a window is decoded; the defaults are the reference's."""
 
     language: str = "en"
-    task: str = "transcribe"
-    timestamps: bool = True
-    temperature: float = 0.0
-    best_of: int = 1
-    beam_size: int | None = None
-    sample_length: int | None = None
-    suppressed: tuple[int, ...] = ()
-    blank: tuple[int, ...] = ()
-    max_initial_timestamp: float | None = 1.0
-    seed: int = 0
+    task: str = "transcribe"            # or "translate", to English
+    timestamps: bool = True             # whether the tokens have timestamps
+    temperature: float = 0.0            # 0: the likeliest token; above: sampled from softmax(logits / temperature)
+    best_of: int = 1                    # candidates sampled at a temperature above 0; that with the best score counts
+    beam_size: int | None = None        # beams that are searched at temperature 0; None: the likeliest token is taken
+    sample_length: int | None = None    # tokens sampled at most; None: half of the decoder's positions
+    suppressed: Tokens = ()             # tokens that are never sampled
+    blank: Tokens = ()                  # tokens that are not sampled first
+    max_initial_timestamp: float | None = 1.0       # latest first timestamp in seconds; None: any
+    seed: int = 0                       # of the candidates' random numbers
 
     @property
     def candidates(self) -> int:
@@ -62,50 +50,34 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class WindowText:
-    """What precedes the tokens to be sampled for a window.
+    """What precedes the tokens to be sampled for a window."""
 
-    Attributes:
-        prompt: tokens of earlier text; the decoder keeps the last 223 of them.
-        prefix: tokens with which the transcript of this window begins.
-        first_frame: of the window in the recording; the random numbers of its candidates depend on it.
-    """
-
-    prompt: Tokens = ()
-    prefix: Tokens = ()
-    first_frame: int = 0
+    prompt: Tokens = ()         # of earlier text; the decoder keeps the last 223 of them
+    prefix: Tokens = ()         # with which the transcript of this window begins
+    first_frame: int = 0        # in the recording; the random numbers of its candidates depend on it
 
 
 @dataclass(frozen=True)
 class DecodedWindow:
-    """Tokens of one window without the end token, and how certain they are.
-
-    Attributes:
-        average_log_probability: over the tokens and the end token, at temperature 1.
-        no_speech_probability: of the token "nospeech" after "startoftranscript".
-    """
+    """Tokens of one window without the end token, and how certain they are."""
 
     tokens: Tokens
-    average_log_probability: float
-    no_speech_probability: float
+    average_log_probability: float      # over the tokens and the end token, at temperature 1
+    no_speech_probability: float        # of the token "nospeech" after "startoftranscript"
     temperature: float
 
 
 @dataclass
 class TokenSequence:
-    """One candidate while it is decoded.
+    """One candidate while it is decoded."""
 
-    Attributes:
-        left: tokens that may still be sampled. pending: tokens to append to the lane. length: positions that it has.
-        complete: whether it ended, by the end token or by its length.
-    """
-
-    left: int
-    pending: Tokens
+    left: int               # tokens that may still be sampled
+    pending: Tokens         # to append to the lane
     random: np.random.Generator
-    length: int = 0
+    length: int = 0         # positions that the lane has
     tokens: list[int] = field(default_factory=list)
     log_probability: float = 0.0
-    complete: bool = False
+    complete: bool = False  # whether it ended, by the end token or by its length
 
     def sample(self, logits: np.ndarray, rules: TokenRules, temperature: float) -> None:
         """Choose the next token by logits (V,) float32, which are changed in place."""
@@ -147,12 +119,8 @@ class WindowDecoder:
         return {self.special.languages[place]: float(probabilities[place]) for place in order}
 
     def decode(self, text: WindowText, options: DecodingOptions) -> DecodedWindow:
-        """Decode the window.
-
-        Raises:
-            UserError: an unknown language, a prefix beyond the decoder's positions, or beams on a backend whose
-                decoder cannot copy lanes.
-        """
+        """Decode the window. Raises UserError: an unknown language, a prefix beyond the decoder's positions, or beams
+        on a backend whose decoder cannot copy lanes."""
         if options.searches and not self.decoder.copies_lanes:
             raise UserError(f"the backend {self.backend.name} cannot search beams: use backend=torch, or leave "
                             "the beams out")
@@ -247,21 +215,15 @@ def sample_token(logits: np.ndarray, temperature: float, random: np.random.Gener
 
 @dataclass
 class BeamSearch:
-    """The likeliest unfinished sequences of a window, its beams, and those that ended.
+    """The likeliest unfinished sequences of a window, its beams, and those that ended."""
 
-    Attributes:
-        size: number of beams. enough: ended sequences with which the search is complete. end: the end token.
-        beams: tokens and log-probability of each; all are empty at first.
-        ended: log-probability, with that of the end token, by tokens without it.
-    """
-
-    size: int
-    enough: int
-    end: int
+    size: int               # number of beams
+    enough: int             # ended sequences with which the search is complete
+    end: int                # the end token
 
     def __post_init__(self) -> None:
-        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size
-        self.ended: dict[Tokens, float] = {}
+        self.beams: list[tuple[Tokens, float]] = [((), 0.0)] * self.size        # tokens and log-probability
+        self.ended: dict[Tokens, float] = {}    # log-probability, with that of the end token, by tokens without it
 
     @property
     def complete(self) -> bool:

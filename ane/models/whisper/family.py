@@ -3,8 +3,9 @@
 Dimension names: B batch, M mel bands, L mel frames, N states (L / 2), D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,35 +40,12 @@ def run_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
     return np.stack([function(mel=row[None, :, None])["states"][0, :, 0].T for row in mel])
 
 
-ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")),
-                packaged=run_encoder)
-
-TEXT_DECODER = DecoderStage("decoder", {
-    "token": "token_embedding.weight",
-    "position": "positional_embedding",
-}, tied=("token",))
-
-WHISPER_STAGES = ModelStages({"encoder": ENCODER}, TEXT_DECODER)
-
+ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")), packaged=run_encoder)
+TABLES = {"token": "token_embedding.weight", "position": "positional_embedding"}
+WHISPER_STAGES = ModelStages({"encoder": ENCODER}, DecoderStage("decoder", TABLES, tied=("token",)))
 
 # files beside the weights that are used where they are
 BESIDE = (CONFIG, INDEX, CTRANSLATE2, GENERATION, "tokenizer.json", "vocab.json", "merges.txt")
-
-
-def download_whisper(repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-    """Download a repository's files, weights in one file (CTranslate2's too) or in the shards that its index names.
-
-    Raises:
-        UserError: as ``ane.bundles.hub.download_files``, or a damaged index.
-    """
-    def download(required: Sequence[str], files: Sequence[str] | None = None, at: str | None = revision) -> Snapshot:
-        return download_files(repository, required, files, revision=at, kind=FAMILY.title, progress=progress)
-
-    found = download((CONFIG,), (WEIGHTS, *BESIDE))
-    if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
-        return found
-    names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
-    return replace(found, files={**found.files, **download(names, at=found.revision).files})
 
 
 class WhisperFamily(ModelFamily):
@@ -80,17 +58,21 @@ class WhisperFamily(ModelFamily):
         return is_whisper(path)
 
     def open_checkpoints(self, path: Path) -> Model:
-        """A checkpoint of any layout. Their sizes are their own."""
         return WhisperCheckpoint(path)
 
     def source_files(self, path: Path) -> dict[str, Path]:
-        """The files of the checkpoint and those of its tokenizer beside it, by name."""
         checkpoint = WhisperCheckpoint(path)
         beside = (checkpoint.folder / name for name in (WEIGHTS, *BESIDE))
         return {file.name: file for file in (*checkpoint.files, *beside) if file.is_file()}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
-        return download_whisper(repository, revision, progress)
+        """Of the weights in one file (CTranslate2's too) or in the shards that an index names, and what is beside."""
+        get = partial(download_files, repository, kind=self.title, progress=progress)
+        found = get((CONFIG,), (WEIGHTS, *BESIDE), revision=revision)
+        if not {WEIGHTS, CTRANSLATE2}.isdisjoint(found.files):
+            return found
+        names = shard_names(found.directory / INDEX) if INDEX in found.files else [WEIGHTS]     # the latter is an error
+        return replace(found, files={**found.files, **get(names, revision=found.revision).files})
 
 
 FAMILY = WhisperFamily()

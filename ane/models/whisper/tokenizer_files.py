@@ -21,11 +21,7 @@ MULTILINGUAL_RANKS, ENGLISH_RANKS = "multilingual.tiktoken", "gpt2.tiktoken"
 
 
 def find_tokenizer(folder: Path, multilingual: bool) -> str:
-    """The tokenizer in ``folder`` as JSON.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
+    """The tokenizer in ``folder`` as JSON. Raises UserError: there is none, or it is damaged."""
     if os.path.isfile(folder / "tokenizer.json"):
         return read_tokenizer(folder / "tokenizer.json")
     if os.path.isfile(folder / "vocab.json") and os.path.isfile(folder / "merges.txt"):
@@ -62,9 +58,13 @@ def from_ranks(path: Path) -> str:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is not a rank file of openai-whisper ({error}): get it again") from error
     letters = byte_letters()
-    pairs = [tuple(_spell(part, letters) for part in merge_parts(token, ranks))
-             for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1]
-    return _as_json({_spell(token, letters): rank for token, rank in ranks.items()}, pairs, path)
+
+    def spell(token: bytes) -> str:
+        return "".join(letters[byte] for byte in token)
+
+    pairs = [tuple(map(spell, merge_parts(token, ranks))) for token in sorted(ranks, key=ranks.__getitem__)
+             if len(token) > 1]
+    return _as_json({spell(token): rank for token, rank in ranks.items()}, pairs, path)
 
 
 def merge_parts(token: bytes, ranks: Mapping[bytes, int]) -> list[bytes]:
@@ -84,10 +84,6 @@ def byte_letters() -> list[str]:
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(0x100, 0x200))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-
-
-def _spell(token: bytes, letters: list[str]) -> str:
-    return "".join(letters[byte] for byte in token)
 
 
 def _as_json(ids: Mapping[str, int], pairs: list[tuple[str, ...]], path: Path) -> str:

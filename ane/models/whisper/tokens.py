@@ -33,27 +33,19 @@ MUSIC = tuple("♩♪♫♬♭♮♯")                    # several tokens each;
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of one vocabulary's special tokens, which follow those of text.
+    """Ids of one vocabulary's special tokens, which follow those of text."""
 
-    Attributes:
-        end: ends every sequence, and is the lowest special id. start: "startoftranscript".
-        languages: codes, in the order of their ids from ``start`` + 1.
-        previous: precedes the text of earlier windows. no_speech: its probability after ``start`` says that nobody
-            speaks. timestamps: the id of 0.00 s, the first of 1501.
-        multilingual: whether the start sequence names a language and a task.
-    """
-
-    end: int
-    start: int
-    languages: tuple[str, ...]
+    end: int                    # ends every sequence, and is the lowest special id
+    start: int                  # "startoftranscript"
+    languages: tuple[str, ...]  # codes, in the order of their ids from ``start`` + 1
     translate: int
     transcribe: int
     language_model: int
-    previous: int
-    no_speech: int
+    previous: int               # precedes the text of earlier windows
+    no_speech: int              # its probability after ``start`` says that nobody speaks
     no_timestamps: int
-    timestamps: int
-    multilingual: bool
+    timestamps: int             # the id of 0.00 s, the first of 1501
+    multilingual: bool          # whether the start sequence names a language and a task
 
     @classmethod
     def of(cls, vocabulary: int) -> "SpecialTokens":
@@ -178,19 +170,13 @@ def ends_with_single_timestamp(tokens: Sequence[int], first_timestamp: int) -> b
 
 @dataclass(frozen=True)
 class TokenRules:
-    """Rules for the logits of one sequence.
-
-    Attributes:
-        suppressed: tokens that are never sampled. blank: tokens that are not sampled first.
-        timestamps: whether text is framed by timestamps.
-        max_initial_timestamp: index of the latest timestamp that may come first (50 is 1.0 s); None: any.
-    """
+    """Rules for the logits of one sequence."""
 
     special: SpecialTokens
-    suppressed: tuple[int, ...] = ()
-    blank: tuple[int, ...] = ()
-    timestamps: bool = True
-    max_initial_timestamp: int | None = 50
+    suppressed: tuple[int, ...] = ()            # never sampled
+    blank: tuple[int, ...] = ()                 # not sampled first
+    timestamps: bool = True                     # whether text is framed by timestamps
+    max_initial_timestamp: int | None = 50      # index of the latest that may come first (50 is 1.0 s); None: any
 
     def apply(self, logits: np.ndarray, sampled: Sequence[int]) -> None:
         """Set the logits (V,) float32 of tokens that must not follow ``sampled`` to −∞, in place."""

@@ -9,52 +9,36 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TranscriptWord:
-    """A word with its times, with the space before it and with its punctuation.
-
-    Attributes:
-        start, end: seconds from the beginning of the recording. probability: mean of those of its tokens.
-    """
+    """A word with its times, with the space before it and with its punctuation."""
 
     word: str
-    start: float
+    start: float                # seconds from the beginning of the recording
     end: float
-    probability: float
+    probability: float          # mean of those of its tokens
 
 
 @dataclass(frozen=True)
 class TranscriptSegment:
-    """A part of a transcript, about a sentence.
+    """A part of a transcript, about a sentence; the facts after its tokens are of its window."""
 
-    Attributes:
-        start, end: seconds from the beginning of the recording. text: with the space before it.
-        tokens: with timestamps. temperature: at which its window was decoded.
-        average_log_probability, no_speech_probability, compression_ratio: of its window.
-        words: with their times; None: they were not asked for.
-    """
-
-    start: float
+    start: float                # seconds from the beginning of the recording
     end: float
-    text: str
-    tokens: tuple[int, ...]
-    temperature: float
+    text: str                   # with the space before it
+    tokens: tuple[int, ...]     # with timestamps
+    temperature: float          # at which it was decoded
     average_log_probability: float
     no_speech_probability: float
     compression_ratio: float
-    words: tuple[TranscriptWord, ...] | None = None
+    words: tuple[TranscriptWord, ...] | None = None     # None: they were not asked for
 
 
 @dataclass(frozen=True)
 class Transcript:
-    """The text of one recording.
-
-    Attributes:
-        language: its code; "" when it was neither given nor detected, because there was no sound.
-        duration: of the recording, in seconds.
-    """
+    """The text of one recording."""
 
     text: str
-    language: str
-    duration: float
+    language: str           # "" when it was neither given nor detected, because there was no sound
+    duration: float         # of the recording, in seconds
     segments: tuple[TranscriptSegment, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:

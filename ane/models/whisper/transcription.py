@@ -36,38 +36,29 @@ Progress = Callable[[float, float], None]       # seconds done, seconds in all
 class TranscriptionOptions:
     """How a recording is transcribed; the defaults are those of openai-whisper's ``transcribe``.
 
-    Attributes:
-        language: its code; None: that of the first window. task: "transcribe", or "translate" to English.
-        temperatures: tried in this order, until a window's text passes the thresholds.
-        best_of: candidates at temperatures above 0.
-        beam_size: see ``DecodingOptions``.
-        max_compression_ratio: text that compresses better repeats itself. min_log_probability: average below which
-            a window is decoded again. max_no_speech: probability above which such a window has no speech.
-            None turns a threshold off.
-        condition_on_previous_text: whether the text of earlier windows is the prompt of the next.
-        prompt: text before the first window, such as names to be spelt that way.
-        word_times: whether segments have words with their times; segments and windows then end where words do.
-        seed: of the random numbers at temperatures above 0.
+    None turns a threshold off. See ``DecodingOptions``, too.
     """
 
-    language: str | None = None
+    language: str | None = None                     # its code; None: that of the first window
     task: Literal["transcribe", "translate"] = "transcribe"
+    # tried in this order, until a window's text passes the thresholds
     temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
                                                                     min_length=1)
     best_of: int = Field(default=5, ge=1)
     beam_size: int | None = Field(default=None, ge=1)
-    max_compression_ratio: float | None = 2.4
-    min_log_probability: float | None = -1.0
-    max_no_speech: float | None = 0.6
-    condition_on_previous_text: bool = True
-    prompt: str = ""
-    word_times: bool = False
+    max_compression_ratio: float | None = 2.4       # text that compresses better repeats itself
+    min_log_probability: float | None = -1.0        # average below which a window is decoded again
+    max_no_speech: float | None = 0.6               # probability above which such a window has no speech
+    condition_on_previous_text: bool = True         # whether text of earlier windows is the prompt of the next
+    prompt: str = ""            # text before the first window, such as names to be spelt that way
+    word_times: bool = False    # whether segments have words with their times; they and windows then end where words do
     seed: int = 0
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
         repetitive = self.max_compression_ratio is not None and compression_ratio(text) > self.max_compression_ratio
-        improbable = self._improbable(decoded)
+        improbable = (self.min_log_probability is not None
+                      and decoded.average_log_probability < self.min_log_probability)
         return (repetitive or improbable) and not (improbable and self._no_speech(decoded))
 
     def has_no_speech(self, decoded: DecodedWindow) -> bool:
@@ -75,19 +66,13 @@ class TranscriptionOptions:
         return self._no_speech(decoded) and (self.min_log_probability is None or not
                                              decoded.average_log_probability > self.min_log_probability)
 
-    def _improbable(self, decoded: DecodedWindow) -> bool:
-        return self.min_log_probability is not None and decoded.average_log_probability < self.min_log_probability
-
     def _no_speech(self, decoded: DecodedWindow) -> bool:
         return self.max_no_speech is not None and decoded.no_speech_probability > self.max_no_speech
 
 
 class Transcriber:
-    """Transcribes with a Whisper model on a backend.
-
-    Raises:
-        UserError: the model is not Whisper, or its tokenizer is missing or damaged.
-    """
+    """Transcribes with a Whisper model on a backend. Raises UserError: the model is not Whisper, or its tokenizer is
+    missing or damaged."""
 
     def __init__(self, model: Model, backend: Backend):
         if model.family.name != "whisper":
@@ -185,7 +170,9 @@ class RecordingTranscription:
                 window, states = mel[:, position:position + self.window_frames], None
                 if not self.language:       # heard with the silence after the recording's end, as in openai-whisper
                     states = self._encoded(window)
-                    self.language = self._likeliest_language(states)
+                    decoder = self.transcriber.decoder(self.options.beam_size or 1)
+                    decoder.set_states(states)
+                    self.language = next(iter(decoder.language_probabilities()))
                 if states is None or frames < self.window_frames:
                     states = self._encoded(pad_or_cut(window[:, :frames], self.window_frames))
                 decoded = self._decode(states, position)
@@ -201,16 +188,11 @@ class RecordingTranscription:
         """A window (bands, 2N) to its states (1, N, D)."""
         return self.transcriber.backend.run("encoder", mel=np.ascontiguousarray(mel[None]))
 
-    def _likeliest_language(self, states: np.ndarray) -> str:
-        decoder = self.transcriber.decoder(self.options.beam_size or 1)
-        decoder.set_states(states)
-        return next(iter(decoder.language_probabilities()))
-
     def _decode(self, states: np.ndarray, position: int) -> DecodedWindow:
         """Decode a window, encoded to states (1, N, D), at rising temperatures until its text is reliable."""
         text = WindowText(tuple(self.tokens[self.prompt_start:]), first_frame=position)
         shared = ("task", "best_of", "beam_size", "seed")
-        base = DecodingOptions(suppressed=self.suppressed, blank=self.tokenizer.blank(),
+        base = DecodingOptions(self.language, suppressed=self.suppressed, blank=self.tokenizer.blank(),
                                **{name: getattr(self.options, name) for name in shared})
         decoder = None
         for temperature in self.options.temperatures:
@@ -218,7 +200,7 @@ class RecordingTranscription:
             previous, decoder = decoder, self.transcriber.decoder(options.candidates)
             if decoder is not previous:
                 decoder.set_states(states)
-            decoded = decoder.decode(text, replace(options, language=self.language))
+            decoded = decoder.decode(text, options)
             if not self.options.must_retry(decoded, self.tokenizer.decode(decoded.tokens)):
                 break
         return decoded

@@ -39,11 +39,8 @@ class AlignedWord:
 
 
 class WordAligner:
-    """Times the words of a window by one more pass over its text.
-
-    Raises:
-        UserError: the backend cannot return attention scores.
-    """
+    """Times the words of a window by one more pass over its text. Raises UserError: the backend cannot return attention
+    scores."""
 
     def __init__(self, backend: Backend, config: WhisperDecoderConfig, special: SpecialTokens,
                  tokenizer: WhisperTokenizer):

@@ -101,13 +101,6 @@ def exact_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return v @ torch.softmax(scores.float(), dim=-1).to(v.dtype).transpose(-1, -2)
 
 
-def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """``exact_attention`` with ``bias`` (heads, T, T) added to the scores, which are not stored."""
-    # contiguous in channels, else torch falls back to a kernel that stores the scores
-    q, k, v = (x.transpose(-1, -2).contiguous() for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None]).transpose(-1, -2)
-
-
 class AttentionBlock(nn.Module):
     """Residual attention over time: (B, C, T) → (B, C, T).
 
@@ -127,8 +120,12 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         B, C, T = x.shape
         q, k, v = self.qkv(self.norm(x)).view(B, self.heads, 3, C // self.heads, T).unbind(2)
-        bias = self.relative_pos_embeddings
-        y = exact_attention(q, k, v) if bias is None else flash_attention(q, k, v, bias(T, q.dtype))
+        if self.relative_pos_embeddings is None:
+            y = exact_attention(q, k, v)
+        else:       # contiguous in channels, else torch falls back to a kernel that stores the scores
+            q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
+            bias = self.relative_pos_embeddings(T, q.dtype)[None]
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(-1, -2)
         return x + self.proj_out(y.reshape(B, C, T))
 
 
