@@ -16,12 +16,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice, UnifiedVoiceConfig
 from training.pitch import MIDDLE
 from training.quantiser import ENVELOPE_WEIGHT, Quantiser
-from training.speech import Batches, Clip, Shard, load_mels, pad_rows
-from training.trainer import TrainedPart
+from training.speech import Batches, Clip, Shard, load_mels
+from training.trainer import TrainedPart, Trainer
 
 TEXT_WEIGHT, MEL_WEIGHT = 0.01, 1.0
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 1.0
@@ -129,19 +130,14 @@ def training_sequence(clip: Clip, config: UnifiedVoiceConfig) -> tuple[np.ndarra
 
 @dataclass
 class DecoderObjective:
-    """The losses of the decoder.
-
-    Attributes:
-        targets: the mel (L, 80) and the pitch (L,) of every clip, by shard. quantiser: on the model's device.
-        batches: of ``clips``. validation: clips that the decoder is not trained on.
-    """
+    """The losses of the decoder."""
 
     model: DecoderInTraining
-    quantiser: Quantiser
-    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]
+    quantiser: Quantiser                # on the model's device
+    targets: Mapping[Path, Sequence[tuple[np.ndarray, np.ndarray]]]     # mel (L, 80) and pitch (L,) of every clip
     clips: Sequence[Clip]
-    validation: Sequence[Clip]
-    batches: Batches
+    validation: Sequence[Clip]          # clips that the decoder is not trained on
+    batches: Batches                    # of ``clips``
     seed: int
     device: str
 
@@ -153,8 +149,9 @@ class DecoderObjective:
         zero_row = tokens + config.number_mel_codes + len(model.voices)
         no_position = config.text_positions + config.code_positions
         sequences = [training_sequence(clip, config) for clip in clips]
-        rows, positions, targets = (pad_rows([sequence[part] for sequence in sequences], fill)
-                                    for part, fill in ((0, zero_row), (1, no_position), (2, -1)))
+        rows, positions, targets = (
+            pad_sequence([torch.from_numpy(sequence[part]) for sequence in sequences], True, fill)
+            for part, fill in ((0, zero_row), (1, no_position), (2, -1)))
         if masked:
             is_code = (rows >= tokens) & (rows < tokens + config.start_mel_token)
             rows[is_code & (torch.rand(rows.shape, generator=generator) < masked)] = zero_row
@@ -201,7 +198,7 @@ def train_decoder(part: TrainedPart, config: UnifiedVoiceConfig, clips: Sequence
     torch.manual_seed(schedule.seed)
     characters_per_code = sum(len(clip.text) for clip in clips) / sum(len(clip.codes) for clip in clips)
     model = DecoderInTraining(config, voices, characters_per_code)
-    trainer = part.trainer(model)
+    trainer = Trainer(model, part)
     if trainer.finished:
         return trainer.result()
     paths = {clip.shard for clip in (*clips, *validation)}

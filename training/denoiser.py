@@ -11,7 +11,7 @@ from ane.audio.mel import HOP, diffusion_mel, normalise_mel
 from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
 from training.speech import Batches, Clip, Shard
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 UNCONDITIONED = 0.12        # share of clips without conditioning, for classifier-free guidance
 BLENDED = 0.10              # share with a blend of voices, so that voice and latents may come from different speakers
@@ -52,19 +52,14 @@ def fix_variance(network: DiffusionTts) -> None:
 
 @dataclass
 class DenoiserObjective:
-    """The loss of the denoiser.
-
-    Attributes:
-        clips: with hidden, (n, D) float32 latents of each, and mels, (100, L) float32 normalised mels of each.
-        batches: of the clips. alphas_cumprod: (TRAINED_STEPS,) float32.
-    """
+    """The loss of the denoiser."""
 
     model: DenoiserInTraining
     clips: Sequence[Clip]
-    hidden: Sequence[np.ndarray]
-    mels: Sequence[np.ndarray]
-    batches: Batches
-    alphas_cumprod: Tensor
+    hidden: Sequence[np.ndarray]        # latents of each clip, (n, D) float32
+    mels: Sequence[np.ndarray]          # normalised mels of each, (100, L) float32
+    batches: Batches                    # of the clips
+    alphas_cumprod: Tensor              # (TRAINED_STEPS,) float32
     device: str
 
     def step(self, index: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -94,7 +89,7 @@ def train_denoiser(part: TrainedPart, config: DiffusionConfig, clips: Sequence[C
     assert config.prediction == "x0"
     torch.manual_seed(part.schedule.seed)
     model = DenoiserInTraining(config, voices)
-    trainer = part.trainer(model)
+    trainer = Trainer(model, part)
     if not trainer.finished:
         audio = {path: Shard.load(path).clips for path in {clip.shard for clip in clips}}
         hidden = [latents(clip).astype(np.float32) for clip in clips]

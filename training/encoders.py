@@ -16,7 +16,7 @@ from ane.audio.mel import CONDITIONING_RATE
 from ane.models.tortoise.networks.conditioning import RandomLatentConverter, RandomLatentConverterConfig
 from training.pitch import RATE
 from training.speech import Shard, voice_of
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 RECORDINGS = 200        # of each teacher
 SHARPNESS = 6.0         # larger: noise is mapped to a blend of the voices less often
@@ -39,8 +39,12 @@ def train_encoder(part: TrainedPart, encoder: nn.Module, mels: Sequence[tuple[in
                   targets: Tensor) -> nn.Module:
     """Map mels (voice, (bands, L)) to the latents of their voices, ``targets`` (voices, width)."""
     torch.manual_seed(part.schedule.seed)
-    initialise_encoder(encoder)
-    trainer, device = part.trainer(encoder), part.device
+    for name, parameter in encoder.named_parameters():
+        if parameter.ndim > 1 and "relative" not in name:
+            nn.init.normal_(parameter, std=(0.2 if "proj_out" in name else 1.0) * parameter[0].numel() ** -0.5)
+        else:
+            nn.init.constant_(parameter, float("norm" in name and name.endswith("weight")))
+    trainer, device = Trainer(encoder, part), part.device
     targets = targets.detach().to(device)
 
     def loss(_: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -64,7 +68,7 @@ def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targ
         width = config.channels
         std = 1 / converter.layers[0].rate if ".5." not in name else width ** -0.5
         nn.init.normal_(parameter, std=std) if parameter.ndim > 1 else nn.init.zeros_(parameter)
-    trainer = part.trainer(converter)
+    trainer = Trainer(converter, part)
     targets = targets.detach().to(device)
     direction = torch.randn(config.channels, generator=torch.Generator().manual_seed(schedule.seed)).to(device)
     direction = direction / direction.norm()
@@ -79,9 +83,3 @@ def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targ
     return trainer.result()
 
 
-def initialise_encoder(encoder: nn.Module) -> None:
-    for name, parameter in encoder.named_parameters():
-        if parameter.ndim > 1 and "relative" not in name:
-            nn.init.normal_(parameter, std=(0.2 if "proj_out" in name else 1.0) * parameter[0].numel() ** -0.5)
-        else:
-            nn.init.constant_(parameter, float("norm" in name and name.endswith("weight")))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ane.system.files import replacing
 from training.speech import load_mels, voice_of
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 STAMP = "quantiser.sha256"      # file beside the codes: hash of the codebook
 WIDTH, ENTRY = 320, 64                          # width of the networks, and of a codebook entry
@@ -128,7 +128,7 @@ def envelope_matrix() -> Tensor:
 def train_quantiser(part: TrainedPart, shards: Sequence[Path], entries: int, voices: Sequence[str]) -> Quantiser:
     torch.manual_seed(part.schedule.seed)
     quantiser, device = Quantiser(entries, len(voices)), part.device
-    trainer = part.trainer(quantiser)
+    trainer = Trainer(quantiser, part)
     if trainer.finished:
         return trainer.result().cpu()
     mels = [np.concatenate(load_mels(path)) for path in shards]

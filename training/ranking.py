@@ -14,7 +14,7 @@ from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.system.errors import UserError
 from training.speech import Clip
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 MIN_GROUP = 2           # clips of equal text length that are worth comparing
 MAX_SILENCE = 16        # limit of the random number of silence codes after the longest clip of a batch
@@ -45,10 +45,8 @@ class CLVPInTraining(nn.Module):
 
     def speech(self, codes: Sequence[np.ndarray], length: int) -> Tensor:
         """Codes (n,) each, padded to ``length`` → vectors (B, E)."""
-        rows = torch.full((len(codes), length), self.calm)
-        for row, one in zip(rows, codes, strict=True):
-            row[:len(one)] = torch.from_numpy(one)
-        return self.network.speech(rows.to(self.network.temperature.device))
+        rows = np.stack([np.pad(one, (0, length - len(one)), constant_values=self.calm) for one in codes])
+        return self.network.speech(torch.from_numpy(rows).to(self.network.temperature.device))
 
     def losses(self, clips: Sequence[Clip], length: int) -> dict[str, Tensor]:
         """Losses of clips whose texts are equally long."""
@@ -63,7 +61,7 @@ def train_clvp(part: TrainedPart, config: CLVPConfig, decoder: UnifiedVoiceConfi
     schedule = part.schedule
     torch.manual_seed(schedule.seed)
     model = CLVPInTraining(config, decoder)
-    trainer = part.trainer(model)
+    trainer = Trainer(model, part)
     groups, validation_groups = group_by_length(clips), group_by_length(validation)
     if not groups:
         raise UserError("too few clips with texts of equal length to train CLVP: raise `hours` in the recipe")

@@ -76,15 +76,10 @@ class TaughtVoice(BaseModel):
 
 
 class Recipe(BaseModel):
-    """The configuration of a training run.
+    """The configuration of a training run, as ``config/speech.toml`` explains it.
 
-    Attributes:
-        voices: by name. shard_clips: clips of a file of speech.
-        held_back: share of the speech that the autoregressive decoder is not trained on; the networks that take its
-            latents are trained on that share alone.
-        quantiser_hours: of speech that the quantiser is trained on, all voices together.
-        precision: of the bundle's weights.
-        parts: the schedule of each of ``TRAINED_PARTS``.
+    On the share ``held_back`` alone the networks are trained that take the decoder's latents. ``parts`` has the
+    schedule of each of ``TRAINED_PARTS``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -105,11 +100,8 @@ class Recipe(BaseModel):
 
 
 def load_recipe(folder: Path = CONFIG) -> Recipe:
-    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``.
-
-    Raises:
-        UserError: a file is missing or is not TOML, or a field is missing, unknown or wrong.
-    """
+    """Read a recipe: speech.toml, and a file for each of ``TRAINED_PARTS``. Raises UserError: a file is missing or is
+    not TOML, or a field is missing, unknown or wrong."""
     def read(name: str, make: Callable[..., Made], **more: Any) -> Made:
         path = folder / f"{name}.toml"
         try:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from safetensors.numpy import load_file
 
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.bundles.hashes import sha256_of
+from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.tortoise.networks.conditioning import ConditioningEncoder, ContextualEmbedder
 from ane.models.tortoise.vocoding import interpolate_latents
 from ane.models.tortoise.voices import conditioning_window, diffusion_window
@@ -38,19 +38,14 @@ PARTS = ("texts", "shards", "quantiser", "codes", "autoregressive", "latents", "
 
 @dataclass
 class TrainingRun:
-    """A run in a folder. The parts are properties, computed or loaded from the folder on first use.
-
-    Attributes:
-        start: folder of weights that parts without a checkpoint start from, NAME.safetensors each.
-        wordnet: folder of WordNet's data. workers: processes that make speech.
-    """
+    """A run in a folder. The parts are properties, computed or loaded from the folder on first use."""
 
     folder: Path
     recipe: Recipe
     device: str
-    wordnet: Path
-    workers: int
-    start: Path | None = None
+    wordnet: Path                   # folder of WordNet's data
+    workers: int                    # processes that make speech
+    start: Path | None = None       # folder of weights that parts without a checkpoint start from
 
     def part(self, name: str) -> TrainedPart:
         return TrainedPart(self.folder / name, self.recipe.parts[name], self.device,
@@ -62,12 +57,7 @@ class TrainingRun:
 
     @cached_property
     def mel_norms(self) -> np.ndarray:
-        data = resources.files("ane.models.tortoise") / "data" / "mel_norms.safetensors"
-        return load_file(Path(str(data)))["mel_norms"]
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return Tokenizer(tokenizer_json())
+        return load_file(packaged_file("mel_norms.safetensors"))["mel_norms"]
 
     @cached_property
     def texts(self) -> dict[str, list[str]]:
@@ -95,7 +85,7 @@ class TrainingRun:
         return [shard for shard in self.shards if self.is_held_back(shard)]
 
     def clips(self, shards: list[Path]) -> list[Clip]:
-        return load_clips(shards, [self.codes[shard] for shard in shards], self.voices, self.tokenizer)
+        return load_clips(shards, [self.codes[shard] for shard in shards], self.voices, Tokenizer(tokenizer_json()))
 
     @property
     def validation_clips(self) -> list[Clip]:

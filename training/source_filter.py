@@ -5,7 +5,6 @@ envelopes, and the trained ones are sharpened.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from training.discriminators import features
 from training.envelopes import envelopes_of
 from training.pitch import pitch_of
 from training.speech import Shard
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 FRAMES = 96                 # of a crop
 OCTAVE_WEIGHT, VOICING_WEIGHT = 4.0, 0.5
@@ -57,8 +56,9 @@ def parameters_of(shard: Path, folder: Path) -> list[np.ndarray]:
 class EnvelopeJudge(nn.Module):
     """Envelopes (B, L, 64) as pictures → the outputs of its layers, the last one its judgement."""
 
-    def __init__(self, width: int = 32):
+    def __init__(self) -> None:
         super().__init__()
+        width = 32
         self.layers = nn.ModuleList(map(nn.utils.spectral_norm, (
             nn.Conv2d(1, width, 5, (1, 2), padding=2), nn.Conv2d(width, width, (3, 5), (1, 2), padding=(1, 2)),
             nn.Conv2d(width, 2 * width, (3, 5), 2, padding=(1, 2)), nn.Conv2d(2 * width, 2 * width, 3, padding=1),
@@ -115,22 +115,14 @@ class ParametersInTraining(nn.Module):
         return {"loss": loss, **found}
 
 
-@dataclass
-class FrameCrops:
-    """Crops of ``FRAMES`` frames. ``inputs`` (channels, L) and ``targets`` (L, 66), of each clip."""
-
-    inputs: Sequence[np.ndarray]
-    targets: Sequence[np.ndarray]
-
-    def draw(self, batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Inputs (batch, FRAMES, channels) and targets (batch, FRAMES, 66)."""
-        crops = []
-        for clip in torch.randint(len(self.inputs), (batch,), generator=generator).tolist():
-            start = int(torch.randint(self.inputs[clip].shape[1] - FRAMES + 1, (), generator=generator))
-            crops.append((clip, slice(start, start + FRAMES)))
-        inputs, targets = (np.stack([self.inputs[clip].T[part] for clip, part in crops]),
-                           np.stack([self.targets[clip][part] for clip, part in crops]))
-        return torch.from_numpy(inputs).float(), torch.from_numpy(targets).float()
+def drawn_crops(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], batch: int,
+                generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Of each clip inputs (channels, L), targets (L, 66) → (batch, FRAMES, channels), (batch, FRAMES, 66)."""
+    crops = []
+    for clip in torch.randint(len(inputs), (batch,), generator=generator).tolist():
+        start = int(torch.randint(inputs[clip].shape[1] - FRAMES + 1, (), generator=generator))
+        crops.append((inputs[clip].T[start:start + FRAMES], targets[clip][start:start + FRAMES]))
+    return tuple(torch.from_numpy(np.stack(rows)).float() for rows in zip(*crops, strict=True))
 
 
 def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
@@ -138,18 +130,18 @@ def train_source_filter(part: TrainedPart, config: SourceFilterConfig,
     """``clips()``: input (channels, L) and parameters (L', 66) of each; the shorter of both is used."""
     torch.manual_seed(part.schedule.seed)
     model = ParametersInTraining(config)
-    trainer = part.trainer(model)
+    trainer = Trainer(model, part)
     if not trainer.finished:
         pairs = [(x[:, :length], y[:length]) for x, y in clips() if (length := min(x.shape[1], len(y))) >= FRAMES]
         if not pairs:
             raise UserError(f"no clip has {FRAMES} frames: raise `hours` in the recipe")
-        crops = FrameCrops(*map(list, zip(*pairs, strict=True)))
+        inputs, targets = zip(*pairs, strict=True)
         if not trainer.step:
-            model.begin_at(np.concatenate([x.ravel() for x in crops.inputs]).astype(np.float32),
-                           np.concatenate(crops.targets)[:, :ENVELOPE].astype(np.float32))
+            model.begin_at(np.concatenate([x.ravel() for x in inputs]).astype(np.float32),
+                           np.concatenate(targets)[:, :ENVELOPE].astype(np.float32))
 
         def step(index: int, generator: torch.Generator) -> dict[str, Tensor]:
-            frames, target = crops.draw(part.schedule.batch, generator)
+            frames, target = drawn_crops(inputs, targets, part.schedule.batch, generator)
             judged = min(max(index - JUDGED_FROM + 1, 0) / RAMP, 1.0)
             return model.losses(frames.to(part.device), target.to(part.device), judged)
 

@@ -62,19 +62,13 @@ def trim_and_level(audio: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Shard:
-    """Some clips of one voice.
-
-    Attributes:
-        texts: of the clips.
-        audio: (samples,) int16 at 24 kHz, concatenated; samples: (clips,) their lengths.
-        mel: (frames, 80) float16, ``conditioning_mel`` of the clips; frames: (clips,) their lengths, multiples of 4.
-    """
+    """Some clips of one voice."""
 
     texts: list[str]
-    audio: np.ndarray
-    samples: np.ndarray
-    mel: np.ndarray
-    frames: np.ndarray
+    audio: np.ndarray       # (samples,) int16 at 24 kHz, concatenated
+    samples: np.ndarray     # (clips,) lengths in it
+    mel: np.ndarray         # (frames, 80) float16, ``conditioning_mel`` of the clips
+    frames: np.ndarray      # (clips,) lengths in it, multiples of 4
 
     def save(self, path: Path) -> None:
         with replacing(path) as target, target.open("wb") as file:
@@ -153,18 +147,13 @@ def clips_in(hours: float) -> int:
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip of the training speech.
+    """One clip of the training speech."""
 
-    Attributes:
-        text: token ids. codes: (n,) int64. voice: index of the teacher.
-        shard, index: file of its audio, and position in it.
-    """
-
-    text: list[int]
-    codes: np.ndarray
-    voice: int
-    shard: Path
-    index: int
+    text: list[int]         # token ids
+    codes: np.ndarray       # (n,) int64
+    voice: int              # index of the teacher
+    shard: Path             # file of its audio
+    index: int              # position in it
 
 
 def load_clips(shards: Sequence[Path], codes: Sequence[Path], voices: Sequence[str],
@@ -208,11 +197,3 @@ class Batches:
                 rng.shuffle(batches)
             self.epochs = {0: self.epochs.get(0, batches), epoch: batches}
         return self.epochs[epoch]
-
-
-def pad_rows(rows: Sequence[np.ndarray], fill: int) -> torch.Tensor:
-    """Rows of several lengths → (B, longest) int64, padded with ``fill``."""
-    out = torch.full((len(rows), max(map(len, rows))), fill, dtype=torch.int64)
-    for index, row in enumerate(rows):
-        out[index, :len(row)] = torch.as_tensor(row)
-    return out

@@ -29,30 +29,21 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class PartSchedule(BaseModel):
-    """Steps, learning rate and AdamW's settings of one part, from its file in training/config.
-
-    Attributes:
-        steps: where each run of the training ends, ascending. A run resumes at the step that the one before reached.
-        rate: the learning rate after ``warmup`` steps; then a half cosine falls to 0 at the end of the
-            current run, as in one run of that many steps.
-        batch: crops or clips of a step; of the decoder positions, of the denoiser frames.
-        decay: weight decay. clip: maximum norm of the gradient.
-        average: decay of the running mean of the weights, which is what later parts and the bundle take; 0: none.
-        minutes: after which a call stops before the last step; None: no limit.
-    """
+    """Steps, learning rate and AdamW's settings of one part, from its file in training/config."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    steps: tuple[int, ...]
-    rate: Positive
-    batch: Annotated[int, Field(gt=0)]
+    steps: tuple[int, ...]      # where each run ends, ascending; a run resumes at the step that the one before reached
+    rate: Positive      # after ``warmup`` steps; then a half cosine falls to 0 at the end of the current run
+    batch: Annotated[int, Field(gt=0)]      # crops or clips of a step; of the decoder positions, of the denoiser frames
     warmup: int = 100
     betas: tuple[float, float] = (0.9, 0.98)
-    decay: float = 0.01
-    clip: Positive = 1.0
+    decay: float = 0.01         # of the weights
+    clip: Positive = 1.0        # maximum norm of the gradient
     seed: int = 0
+    # decay of the running mean of the weights, which is what later parts and the bundle take; 0: none
     average: Annotated[float, Field(ge=0, lt=1)] = 0.999
-    minutes: float | None = None
+    minutes: float | None = None        # after which a call stops before the last step; None: no limit
 
     @field_validator("steps")
     @classmethod
@@ -71,20 +62,12 @@ class PartSchedule(BaseModel):
 
 @dataclass(frozen=True)
 class TrainedPart:
-    """Where and how one part is trained.
+    """Where and how one part is trained."""
 
-    Attributes:
-        folder: of its checkpoint and curve. start: a file that ``export`` wrote, whose weights it starts from
-            if it has no checkpoint; it need not exist.
-    """
-
-    folder: Path
+    folder: Path            # of its checkpoint and curve
     schedule: PartSchedule
     device: str
-    start: Path
-
-    def trainer(self, module: nn.Module) -> "Trainer":
-        return Trainer(module, self)
+    start: Path             # what ``export`` wrote: weights that it starts from without a checkpoint; need not exist
 
 
 class Trainer:

@@ -18,7 +18,7 @@ from ane.models.tortoise.networks.univnet import UnivNet, UnivNetConfig
 from ane.models.tortoise.vocoding import interpolate_latents
 from training.discriminators import Discriminators
 from training.speech import Clip, Shard
-from training.trainer import TrainedPart
+from training.trainer import TrainedPart, Trainer
 
 WINDOWS = ((512, 120, 480), (1024, 240, 1000), (2048, 480, 2000), (256, 60, 240))   # FFT, hop, window
 FRAMES, EDGE = 56, 4        # frames of a crop; frames at each end, which padding affects, that the loss ignores
@@ -29,17 +29,18 @@ JUDGED_FROM = 1500          # step from which the discriminators take part
 CLICK_WINDOW, FLOOR = 60, 1e-3      # samples in which the largest difference is compared; added before the log
 CLIP_ENDS = 0.25            # share of batches with crops at the start of clips, and of those at the end
 
+
 class SpectralLoss(nn.Module):
     """Spectral convergence and log-magnitude distance over ``WINDOWS``, distance of log-mels, and distance of the
-    largest differences of successive samples, without which quiet speech may contain clicks. The mel is that of audio
-    at ``rate`` Hz, ``bands`` up to ``highest`` Hz."""
+    largest differences of successive samples, without which quiet speech may contain clicks."""
 
-    def __init__(self, rate: int = DIFFUSION_RATE, bands: int = 100, highest: float = 12000.0):
+    def __init__(self) -> None:
         super().__init__()
         for size, _, window in WINDOWS:
             self.register_buffer(f"window_{size}", torch.hann_window(window))
         self.register_buffer("hann", torch.hann_window(WINDOW))
-        self.register_buffer("filters", torch.from_numpy(mel_filters(rate, bands, highest, "slaney")).float())
+        filters = mel_filters(DIFFUSION_RATE, 100, 12000.0, "slaney")
+        self.register_buffer("filters", torch.from_numpy(filters).float())
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         """Audio (B, S) each → scalar."""
@@ -92,14 +93,10 @@ def without_edges(audio: Tensor, at_start: bool = False, at_end: bool = False) -
 
 @dataclass
 class Crops:
-    """Draws crops of clips: where they begin is counted in units of ``unit`` samples, each crop is ``count`` units.
+    """Draws crops of clips: where they begin is counted in units of ``unit`` samples, each crop is ``count`` units."""
 
-    Attributes:
-        waves: (S,) float32 at 24 kHz each. units: of each clip.
-    """
-
-    waves: Sequence[np.ndarray]
-    units: Sequence[int]
+    waves: Sequence[np.ndarray]     # (S,) float32 at 24 kHz each
+    units: Sequence[int]            # of each clip
     unit: float
     count: int
     batch: int
@@ -124,7 +121,7 @@ def train_vocoder(part: TrainedPart, network: nn.Module, crops: Callable[[], Cro
                   sound: Callable[[list[tuple[int, int]], torch.Generator], Tensor]) -> nn.Module:
     """Train a network whose output for crops is ``sound(crops, generator)``, (batch, S)."""
     model = VocoderInTraining(network)
-    trainer = part.trainer(model)
+    trainer = Trainer(model, part)
     if not trainer.finished:
         source = crops()
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ane.system.errors import UserError
 from training import trainer
-from training.trainer import PartSchedule, TrainedPart, export
+from training.trainer import PartSchedule, TrainedPart, Trainer, export
 
 
 def part_in(folder, steps=(8,), **schedule):
@@ -19,7 +19,7 @@ def part_in(folder, steps=(8,), **schedule):
 def train_to(part, stop=None, size=3):
     torch.manual_seed(0)
     module = torch.nn.Linear(size, 1)
-    loop = part.trainer(module)
+    loop = Trainer(module, part)
 
     def loss(index, generator):
         if index == stop:
@@ -77,7 +77,7 @@ def test_the_result_is_the_mean_of_the_weights_and_can_be_exported_to_go_on_from
 
     (tmp_path / "next").mkdir()
     export(loop.checkpoint, tmp_path / "next" / "start")
-    started = part_in(tmp_path / "next", minutes=0).trainer(torch.nn.Linear(3, 1))
+    started = Trainer(torch.nn.Linear(3, 1), part_in(tmp_path / "next", minutes=0))
     assert (started.step, started.began, len(started.curve)) == (8, 8, len(loop.curve))
     torch.testing.assert_close(weights(started)["weight"], mean["weight"], atol=1e-3, rtol=1e-3)
 
