@@ -105,7 +105,7 @@ def test_webvtt_is_read_without_its_notes_styles_and_marks(tmp_path):
 @pytest.mark.parametrize("keep_timing", [True, False])
 def test_many_subtitles_are_read_soon(keep_timing):
     text = "\n\n".join(f"00:{n // 60 % 60:02}:{n % 60:02}.000 --> 00:{n // 60 % 60:02}:{n % 60:02}.900\nOne" for n in
-                       range(30_000))
+                       range(100_000))
     began = time.process_time()
     read_subtitles(text, keep_timing)
-    assert time.process_time() - began < 3
+    assert time.process_time() - began < 10

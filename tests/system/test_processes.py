@@ -104,7 +104,7 @@ def test_a_module_of_the_working_directory_is_never_run(folder, tmp_path, monkey
     (here / "clip.wav").write_bytes(b"no sound")
     decoder = ChildProcess("ane.server.upload_decoder", ("clip.wav", "9", "16000"), stdout=subprocess.PIPE)
     assert "not sound" in json.loads(decoder.communicate(timeout=60)[0])["error"]
-    for module in ("ane.audio", "ane.backends.coreml.trial"):
+    for module in ("ane.audio", "ane.bench.worker", "ane.backends.coreml.trial"):
         ChildProcess(module, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).wait(120)
     assert not mark.exists()
 
