@@ -21,6 +21,7 @@ from benchmarks import (
     quality,
     server,
     speech,
+    steps,
     whisper,
     witnesses,
 )
@@ -29,7 +30,7 @@ from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 BENCHMARKS: dict[str, Benchmark] = {
     **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
-    "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "steps": steps.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }
 
 

@@ -143,12 +143,12 @@ def numbers(text: str) -> list[int]:
     return [natural(part) for part in comma_separated(text)]
 
 
-def add_options(add: Callable[..., Any]) -> None:
+def add_busy_options(add: Callable[..., Any]) -> None:
     add("--busy", type=numbers, default=[], metavar="N,…",
         help="measure beside so many other programs, such as 0,1,2,4")
     add("--fixed", type=numbers, default=[1, 2], metavar="N,…",
-        help="of --busy: numbers of threads beside the chosen one (default: 1,2)")
+        help="numbers of threads beside the chosen one (default: 1,2)")
 
 
-BENCHMARK = Benchmark(measure, "speed and first sound of the embedded voices", add_options, "--rounds 1",
+BENCHMARK = Benchmark(measure, "speed and first sound of the embedded voices", add_busy_options, "--rounds 1",
                       uses=("threads", "rounds"))

@@ -74,7 +74,7 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class Outcome:
     """Samples, or the latents of a voice; the codes of all chunks; the notices of what moved."""
 
     values: np.ndarray
@@ -82,7 +82,7 @@ class Answer:
     notices: list[str]
 
 
-def speak(model: Bundle, backend: str, way: Way) -> Answer:
+def speak(model: Bundle, backend: str, way: Way) -> Outcome:
     options = {"cache": way.cache} if backend == "auto" else {}
     with noticed() as notices, pytest.MonkeyPatch.context() as patch:
         engine = load_backend(backend, model, **options)
@@ -90,7 +90,7 @@ def speak(model: Bundle, backend: str, way: Way) -> Answer:
             values, codes = latents(engine, model, way.voice), list[int]()
         else:
             values, codes = sound(engine, model, way, patch)
-    return Answer(values, codes, [line for line in notices if line.endswith("instead.")])
+    return Outcome(values, codes, [line for line in notices if line.endswith("instead.")])
 
 
 def latents(engine: Backend, model: Bundle, voice: str) -> np.ndarray:
@@ -143,7 +143,7 @@ def run(model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequ
         expected = speak(model, "torch:cpu", way)
 
         def measure(machine: str, function: str = "", name: str = name, way: Way = way,
-                    expected: Answer = expected) -> None:
+                    expected: Outcome = expected) -> None:
             found = speak(model, "auto", way)
             rows.append({"way": name, "machine": machine, "function": function,
                          "same_codes": expected.codes == found.codes, "dB": quality(expected.values, found.values, way),

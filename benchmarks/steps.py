@@ -1,0 +1,76 @@
+"""Steps of the decoder on torch's CPU: milliseconds of a step by lanes, beside so many busy programs.
+
+A reading is a few steps that append a column to every lane, after a prefix of 80 positions and 80 codes (3.7 s of
+speech). `chosen` and `2 threads`: as in `embedded`. Memory bandwidth bounds a step of one lane: `weights_gb_per_s` are
+the bytes of the decoder's weights in its precision, read once a step.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ane.bench.measure import RepeatedCall, measure_in_rounds
+from ane.bench.records import BenchRow
+from ane.commands.arguments import counts
+from benchmarks.embedded import add_busy_options, busy_programs
+from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
+
+PREFIX, CODES, STEPS = 80, 80, 10
+SETTLING = 1.0          # seconds of steps before a reading, in which the number of threads is found
+WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
+
+
+def measure(options: argparse.Namespace) -> BenchmarkResult:
+    model, competitors = chosen_competitors(options)
+    layers = sum(tensor.numel() for key, tensor in model.tensors("autoregressive").items() if ".h." in key)
+    rows: list[BenchRow] = []
+    for competitor in competitors:
+        backend = competitor.backend(model, options.threads)
+        governor = backend.governor                     # of the torch backend: decoders get it when they are made
+        for lanes in options.lanes:
+            for busy in options.busy or [0]:
+                with busy_programs(busy):
+                    for fixed in (None, *options.fixed):
+                        backend.governor = None if fixed else governor
+                        torch.set_num_threads(fixed or options.threads)
+                        call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
+                        end = time.monotonic() + SETTLING
+                        while time.monotonic() < end:
+                            call()
+                        name = f"{competitor.name} beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
+                        row = BenchRow(name, f"step of {lanes} lanes", "ms", {"lanes": lanes})
+                        rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
+    return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads, "rounds": options.rounds})
+
+
+def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Callable[[], dict[str, float | None]]:
+    rng = np.random.default_rng(0)
+    width = backend.embeddings()["code"].shape[1]
+    decoder = backend.decoder(lanes, CODES + STEPS, 1, PREFIX)
+    decoder.prefill(rng.standard_normal((PREFIX, width), dtype=np.float32))
+    decoder.step(rng.standard_normal((lanes, CODES, width), dtype=np.float32), np.zeros(lanes, np.int64))
+    columns = rng.standard_normal((lanes, 1, width), dtype=np.float32)
+
+    def read() -> dict[str, float | None]:
+        started = time.perf_counter()
+        for step in range(STEPS):
+            decoder.step(columns, np.full(lanes, CODES + step))
+        seconds = (time.perf_counter() - started) / STEPS
+        return {"value": 1000 * seconds, "codes_per_s": lanes / seconds,
+                "weights_gb_per_s": weight_bytes / seconds / 1e9}
+
+    return read
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    add("--lanes", type=counts, default=[1, 16, 32], metavar="N,…", help="(default: 1,16,32)")
+    add_busy_options(add)
+
+
+BENCHMARK = Benchmark(measure, "a step of the decoder by lanes, beside busy programs", add_options,
+                      "--lanes 1,2 --busy 0 --fixed 1 --rounds 1",
+                      uses=("bundle", "checkpoints", "threads", "precision", "competitors", "rounds"))
