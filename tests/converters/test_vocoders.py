@@ -117,7 +117,7 @@ def test_sound_equals_the_references(cases, name):
 
 @every_network
 @settings(max_examples=8, deadline=None)
-@given(length=st.integers(1, 200))
+@given(length=st.integers(1, 100))
 def test_stretches_of_any_length_join_to_the_whole(cases, name, length):
     inputs = cases[name].inputs(length)
     expected, got = cases[name].expected(*inputs), cases[name].vocoder()(*inputs)
