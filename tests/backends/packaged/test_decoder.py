@@ -11,7 +11,7 @@ import torch
 from ane.backends.mil import Arithmetic
 from ane.backends.packaged import pools
 from ane.backends.packaged.decoder import PackagedDecoder
-from ane.backends.packaged.functions import state_arrays
+from ane.backends.packaged.functions import PackageFunction, state_arrays
 from ane.backends.packaged.probes import MOST_VALUES, SAMPLES, FunctionProbe, samples, write_probes
 from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
@@ -19,6 +19,7 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import autoregressive
+from tests.backends.decoder_steps import columns
 from tests.backends.packaged.packages import FP16, NARROW, ROUNDED, functions, reference_network, saved
 
 SCALE = 1 / 32
@@ -56,12 +57,12 @@ def packages(network: UnifiedVoice, tmp_path_factory: pytest.TempPathFactory):
 def make_decoder(network: UnifiedVoice, packages):
     """``make_decoder(style, kind, lanes, capacity)``: a decoder on packages."""
     def make(style: str = "fp32", kind: str = "step", lanes: int = 5, capacity: int = 24,
-             arithmetic: Arithmetic = FP16, columns: tuple[int, ...] = (1, 4, 8), **prefixes: int) -> PackagedDecoder:
+             arithmetic: Arithmetic = FP16, widths: tuple[int, ...] = (1, 4, 8)) -> PackagedDecoder:
         loaded = functions(graphs(network), packages(style), arithmetic)
         return PackagedDecoder([f for f in loaded if f.kind == "prefill"],
-                               [f for f in loaded if f.kind == kind and f.bucket["columns"] in columns],
+                               [f for f in loaded if f.kind == kind and f.bucket["columns"] in widths],
                                [f for f in loaded if f.kind == "store"], lanes, capacity, geometry(network), SCALE,
-                               STYLES[style].dtype, **prefixes)
+                               STYLES[style].dtype)
 
     return make
 
@@ -71,24 +72,20 @@ def geometry(network: UnifiedVoice) -> tuple[int, int, int]:
     return config.layers, config.heads, config.model_dim // config.heads
 
 
-def reference_decoder(network: UnifiedVoice, lanes: int = 5, capacity: int = 24, **prefixes: int) -> TorchDecoder:
-    return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32, **prefixes)
-
-
-def random_columns(seed: int, *shape: int, width: int = 64) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, width), dtype=np.float32)
+def reference_decoder(network: UnifiedVoice, lanes: int = 5, capacity: int = 24) -> TorchDecoder:
+    return TorchDecoder(network, lanes, capacity, torch.device("cpu"), torch.float32)
 
 
 def run_five_lanes(decoder, turns: int = 14) -> list[np.ndarray]:
     """All outputs of five lanes of one prefix: one is reset, one is rewound, one ends with seven positions at once."""
-    outputs = [*decoder.prefill(random_columns(0, 20))]
+    outputs = [*decoder.prefill(columns(0, 20))]
     lengths = np.zeros(5, dtype=np.int64)
     for turn in range(turns):
         lengths[2] *= turn != 6
         lengths[0] = 3 if turn == 8 else lengths[0]
-        outputs += decoder.step(random_columns(1 + turn, 5, 1), lengths)
+        outputs += decoder.step(columns(1 + turn, 5, 1), lengths)
         lengths += 1
-    return [*outputs, *decoder.step(random_columns(99, 1, 7), lengths[3:4], first_lane=3)]
+    return [*outputs, *decoder.step(columns(99, 1, 7), lengths[3:4], first_lane=3)]
 
 
 def lowest_snr(expected, actual) -> float:
@@ -106,23 +103,23 @@ def test_lanes_at_different_positions_match_torch(network, make_decoder, style, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lanes_are_refilled_for_more_steps_than_the_pool_has_slots(network, make_decoder, kind):
-    packaged = make_decoder(kind=kind, lanes=4, capacity=10, columns=(4,))
+    packaged = make_decoder(kind=kind, lanes=4, capacity=10, widths=(4,))
     reference, threshold = reference_decoder(network, 4, 10), 100 if kind == "step" else 65
-    prefix = random_columns(0, 20)
+    prefix = columns(0, 20)
     assert lowest_snr(reference.prefill(prefix), packaged.prefill(prefix)) >= 100
     rng, lengths = np.random.default_rng(7), np.zeros(4, dtype=np.int64)
     for turn in range(60):                  # 240 positions; the pool has 96 slots
-        columns = random_columns(turn, 4, 1)
-        assert lowest_snr(reference.step(columns, lengths), packaged.step(columns, lengths)) >= threshold
+        arguments = columns(turn, 4, 1), lengths
+        assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= threshold
         lengths = np.where((lengths == 9) | (rng.random(4) < 0.1), 0, lengths + 1)
 
 
 def test_a_state_has_no_gaps_whatever_the_prefix_and_the_number_of_lanes(make_decoder):
     """A prefix of 20 and calls of 5 columns do not fill blocks of 32."""
     packaged = make_decoder(kind="state", lanes=5, capacity=24)
-    packaged.prefill(random_columns(0, 20))
+    packaged.prefill(columns(0, 20))
     for turn in range(18):
-        packaged.step(random_columns(turn, 5, 1), np.full(5, turn))
+        packaged.step(columns(turn, 5, 1), np.full(5, turn))
     pool, = packaged.pools
     stored = np.flatnonzero(pool.owner[:pool.slots] != pools.FREE)
     assert len(stored) == 20 + 2 * 30       # 6 calls fill 30 of 32 recent columns, which are stored before the next
@@ -142,43 +139,38 @@ def test_a_state_without_a_run_of_free_slots_is_rewritten(network, make_decoder,
     monkeypatch.setattr(pools, "state_arrays", read_one)
     packaged, reference = make_decoder(kind="state", lanes=5, capacity=24), reference_decoder(network, 5, 24)
     for decoder in (packaged, reference):
-        decoder.prefill(random_columns(0, 20))
+        decoder.prefill(columns(0, 20))
     for turn in range(48):
         lanes, length = (5, turn) if turn < 24 else (4, turn - 24)
-        arguments = random_columns(turn, lanes, 1), np.full(lanes, length), 5 - lanes
+        arguments = columns(turn, lanes, 1), np.full(lanes, length), 5 - lanes
         assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= 65
     assert read
-    last = random_columns(99, 1, 1), np.array([23])
+    last = columns(99, 1, 1), np.array([23])
     assert lowest_snr(reference.step(*last), packaged.step(*last)) >= 65
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_call_takes_the_function_with_the_fewest_slots_that_hold_the_text(network, make_decoder, kind):
+def test_a_call_takes_the_function_with_the_fewest_slots_that_hold_the_text(network, make_decoder, monkeypatch, kind):
     """Nothing is computed again when the text grows into the next one."""
-    packaged, reference = make_decoder(kind=kind, columns=(8,)), reference_decoder(network)
-    called = []
-    for function in packaged.steps:
-        function._loaded = SpiedFunction(function.loaded, lambda slots=function.bucket["slots"]: called.append(slots))
+    packaged, reference = make_decoder(kind=kind, widths=(8,)), reference_decoder(network)
+    called, call = [], PackageFunction.__call__
+
+    def noted(function: PackageFunction, *arguments, **inputs) -> dict[str, np.ndarray]:
+        called.extend([function.bucket["slots"]] if function in packaged.steps else [])
+        return call(function, *arguments, **inputs)
+
+    monkeypatch.setattr(PackageFunction, "__call__", noted)
     for decoder in (packaged, reference):
-        decoder.prefill(random_columns(0, 20))
+        decoder.prefill(columns(0, 20))
     for turn in range(24):
-        arguments = random_columns(turn, 5, 1), np.full(5, turn)
+        arguments = columns(turn, 5, 1), np.full(5, turn)
         assert lowest_snr(reference.step(*arguments), packaged.step(*arguments)) >= (100 if kind == "step" else 65)
     assert called == sorted(called)
     assert set(called) == {96, 160}
 
 
-class SpiedFunction:
-    def __init__(self, loaded, note):
-        self.loaded, self.note = loaded, note
-
-    def predict(self, inputs, state=None):
-        self.note()
-        return self.loaded.predict(inputs, state)
-
-
 def test_a_prefix_longer_than_every_prefill_bucket_is_fed_as_steps(network, make_decoder):
-    prefix = random_columns(5, 50)
+    prefix = columns(5, 50)
     assert lowest_snr(reference_decoder(network).prefill(prefix), make_decoder(capacity=8).prefill(prefix)) >= 100
 
 
@@ -191,7 +183,7 @@ def test_lanes_that_one_pool_cannot_hold_are_divided_among_several(network, make
 
 def test_a_text_that_no_pool_can_hold_is_refused_in_one_line(make_decoder):
     with pytest.raises(UserError, match=r"takes 20 positions .* up to 200.*has 160.*larger buckets") as caught:
-        make_decoder(capacity=200).prefill(random_columns(0, 20))
+        make_decoder(capacity=200).prefill(columns(0, 20))
     assert "\n" not in str(caught.value)
 
 
@@ -202,10 +194,9 @@ def test_parts_of_the_logits_are_joined_in_their_order():
         [part for part in range(12) for _ in range(2)]] * 2
 
 
-@pytest.mark.parametrize("peak", [3000.0, 6000.0])
-def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp_path, peak):
+def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp_path):
     """Trained networks have such channels; NARROW computes even a norm's inner steps in fp16."""
-    network = reference_network("autoregressive")
+    network, peak = reference_network("autoregressive"), 6000.0
     for channel, sign in ((7, 1), (40, -0.6)):
         network.gpt.h[0].mlp.c_proj.bias[channel] += sign * peak
         for block in network.gpt.h[1:]:
@@ -213,10 +204,11 @@ def test_channels_of_thousands_in_the_residual_stream_do_not_reduce_accuracy(tmp
             block.ln_2.weight[channel] /= peak / 10
     scale = autoregressive.stream_scale(network)
     assert scale < 1
-    paths = saved(graphs(network, scale), Style("fp16"), tmp_path)
+    used = [graph for graph in graphs(network, scale) if graph.kind in ("prefill", "step")]
+    paths = saved(used, Style("fp16"), tmp_path)
     expected = run_five_lanes(reference_decoder(network), 4)
     for arithmetic in (FP16, ROUNDED, NARROW):
-        loaded = functions(graphs(network, scale), paths, arithmetic)
+        loaded = functions(used, paths, arithmetic)
         packaged = PackagedDecoder([f for f in loaded if f.kind == "prefill"],
                                    [f for f in loaded if f.kind == "step"], [], 5, 24, geometry(network), scale,
                                    np.float16)
