@@ -74,14 +74,10 @@ class ProductionRate:
 class DefaultSoundDevice:
     """The system's default output, for 16-bit mono sound. ``backends`` are miniaudio's; None: all of real devices.
 
-    Attributes:
-        needs_own_process: on a Mac, where Core ML keeps this process's Python callback waiting.
-
-    Raises:
-        OSError: there is none, or it cannot be opened.
+    Raises OSError when there is none, or it cannot be opened.
     """
 
-    needs_own_process = sys.platform == "darwin"
+    needs_own_process = sys.platform == "darwin"        # there Core ML keeps this process's Python callback waiting
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
         import miniaudio  # 0.1 s

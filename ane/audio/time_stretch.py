@@ -19,10 +19,7 @@ class TimeStretcher:
     """Changes the speed of a stream of sound.
 
     The concatenated output has round(samples / speed) samples, and does not depend on how the input is divided into
-    pieces. At speed 1 it is the input.
-
-    Raises:
-        UserError: speed is not from 0.5 to 2.
+    pieces. At speed 1 it is the input. A speed is from 0.5 to 2.
     """
 
     def __init__(self, speed: float, sample_rate: int):

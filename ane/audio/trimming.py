@@ -12,13 +12,8 @@ class Trimmer:
     """Removes the silence at both ends of a stream of sound, except ``lead`` seconds before and ``tail`` after it.
 
     The concatenated output does not depend on how the input is divided into pieces. Silence is held back until sound
-    follows it. Of input that is silent throughout, the last ``lead`` seconds remain.
-
-    Attributes:
-        removed: samples that were removed before the sound.
-
-    Raises:
-        ValueError: ``lead`` or ``tail`` is shorter than a sample.
+    follows it. Of input that is silent throughout, the last ``lead`` seconds remain. ``removed``: samples that were
+    removed before the sound.
     """
 
     def __init__(self, lead: float, tail: float):

@@ -20,21 +20,13 @@ INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")      # soft hyphens and the
 
 @dataclass(frozen=True)
 class TextBlock:
-    """A part of a chapter that is read without interruption.
+    """A part of a chapter that is read without interruption."""
 
-    Attributes:
-        kind: ``HEADING``, ``PARAGRAPH``, ``ITEM`` (of a list), ``QUOTATION`` or ``SCENE_BREAK``, which has no text.
-        text: with single spaces; a line break of the source that matters (a verse) is "\\n".
-        language: BCP 47 tag that the source states for it; "" where it states none.
-        level: of a heading, from 1; 0 of any other block.
-        cue: seconds at which a subtitle begins and ends, where that is kept.
-    """
-
-    kind: str
-    text: str = ""
-    language: str = ""
-    level: int = 0
-    cue: tuple[float, float] | None = None
+    kind: str               # ``HEADING``, ``PARAGRAPH``, ``ITEM`` of a list, ``QUOTATION``; ``SCENE_BREAK``: no text
+    text: str = ""          # with single spaces; a line break of the source that matters (a verse) is "\n"
+    language: str = ""      # BCP 47 tag that the source states for it
+    level: int = 0          # of a heading, from 1
+    cue: tuple[float, float] | None = None      # seconds at which a subtitle begins and ends, where that is kept
 
 
 @dataclass

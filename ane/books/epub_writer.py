@@ -48,20 +48,15 @@ ELEMENTS = {PARAGRAPH: "p", ITEM: "li", QUOTATION: "blockquote"}
 
 @dataclass(frozen=True)
 class EpubFacts:
-    """What an EPUB states of a book.
-
-    Attributes:
-        plan: a digest, which gives the identifier.
-        by_word: words are marked where they are timed, else sentences. A chunk without times is marked as a whole.
-    """
+    """What an EPUB states of a book."""
 
     title: str
     author: str
     language: str
     cover: CoverImage | None
-    plan: str
+    plan: str           # a digest, which gives the identifier
     blocks: Sequence[PlannedBlock] = ()
-    by_word: bool = False
+    by_word: bool = False       # mark words, not sentences; a chunk whose words are not timed is marked as a whole
 
 
 @dataclass

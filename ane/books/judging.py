@@ -26,23 +26,14 @@ EDGE_FRAMES = 2         # frames at either end that must be quieter than the spe
 
 @dataclass(frozen=True)
 class SoundSignals:
-    """Signals of a sound (S,).
+    """Signals of a sound (S,)."""
 
-    Attributes:
-        seconds: from the first to the last frame that is not silent.
-        loudness: of these frames, in dBFS.
-        clipped: runs of at least ``CLIPPED_RUN`` samples at full scale. clicks: milliseconds with a step
-            that no speech has.
-        pause: seconds of the longest silence inside.
-        edge: level of the louder end, in dB relative to ``loudness``: near 0 or above where speech is cut off.
-    """
-
-    seconds: float
-    loudness: float
-    clipped: int
-    clicks: int
-    pause: float
-    edge: float
+    seconds: float      # from the first to the last frame that is not silent
+    loudness: float     # of these frames, in dBFS
+    clipped: int        # runs of at least ``CLIPPED_RUN`` samples at full scale
+    clicks: int         # milliseconds with a step that no speech has
+    pause: float        # seconds of the longest silence inside
+    edge: float         # dB of the louder end relative to ``loudness``: near 0 or above where speech is cut off
 
 
 def signals_of(audio: np.ndarray, rate: int) -> SoundSignals:
@@ -114,15 +105,10 @@ class WordFit:
 
 @dataclass(frozen=True)
 class TextFit:
-    """How a sound fits its words.
+    """How a sound fits its words."""
 
-    Attributes:
-        words: those of the recogniser's dictionary; None: the words could not be found at all.
-        pauses: (start, end) in seconds of what is left over between them.
-    """
-
-    words: tuple[WordFit, ...] | None
-    pauses: tuple[tuple[float, float], ...] = ()
+    words: tuple[WordFit, ...] | None       # those of the recogniser's dictionary; None: they were not found at all
+    pauses: tuple[tuple[float, float], ...] = ()        # seconds, (start, end), of what is left over between them
 
 
 @dataclass(frozen=True)
@@ -135,15 +121,11 @@ class ChunkProblem:
 
 @dataclass(frozen=True)
 class ChunkSignals:
-    """What is known of a spoken chunk.
-
-    Attributes:
-        letters: that were to be spoken. stopped, loop, log_probability: of the decoder's codes, None: it has none.
-    """
+    """What is known of a spoken chunk."""
 
     sound: SoundSignals
-    letters: int
-    stopped: bool | None = None
+    letters: int                        # that were to be spoken
+    stopped: bool | None = None         # this and what follows: of the decoder's codes; None: it has none
     loop: int | None = None
     log_probability: float | None = None
 

@@ -24,17 +24,11 @@ RAW_TEXT = ("script", "style")      # their content is no markup, and is left ou
 
 
 class MarkupToken(NamedTuple):
-    """A start tag, an end tag or text.
+    """A start tag, an end tag or text."""
 
-    Attributes:
-        kind: "start", "end" or "text".
-        value: the name of the element without its prefix, in lower case; or the text.
-        attributes: of a start tag; names in lower case, with their prefix.
-    """
-
-    kind: str
-    value: str
-    attributes: Mapping[str, str] = MappingProxyType({})
+    kind: str           # "start", "end" or "text"
+    value: str          # the name of the element without its prefix, in lower case; or the text
+    attributes: Mapping[str, str] = MappingProxyType({})        # of a start tag; names in lower case, with their prefix
 
 
 def tokenize(markup: str) -> Iterator[MarkupToken]:

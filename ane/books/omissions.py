@@ -11,20 +11,14 @@ from ane.text.lexicon import words
 
 @dataclass(frozen=True)
 class Omission:
-    """A rule for parts that are not read aloud.
+    """A rule for parts that are not read aloud: elements of HTML, and those of some types and classes."""
 
-    Attributes:
-        summary: for the help and the documentation.
-        elements: HTML elements that are left out.
-        types: values of ``epub:type`` (EPUB Structural Semantics Vocabulary), of ``role`` without its "doc-"
-            (DPUB-ARIA) and of ``<reference type>`` in an EPUB 2 guide.
-        classes: classes of HTML elements, in lower case, that transcribers use.
-    """
-
-    summary: str
+    summary: str        # for the help and the documentation
     elements: frozenset[str] = frozenset()
+    # values of ``epub:type`` (EPUB Structural Semantics Vocabulary), of ``role`` without its "doc-" (DPUB-ARIA) and of
+    # ``<reference type>`` in an EPUB 2 guide
     types: frozenset[str] = frozenset()
-    classes: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()       # in lower case, as transcribers use them
 
 
 OMISSIONS = {

@@ -45,32 +45,23 @@ MAX_BYTES = 210             # of it: a name has 255 at most on most systems, and
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is written.
-
-    Attributes:
-        path: of the book; its suffix is the format. Subtitles and times are beside it, with their own suffixes; an
-            EPUB has its text and times inside, and none beside it.
-        per_chapter: one file a chapter in the folder of ``path``, named by its stem, their numbers and titles.
-        srt, vtt, json: whether to write these. word_times: whether they state when each word is heard.
-        loudness: LUFS; None: as spoken.
-        title, author, cover: tags.
-        playlist: of ``per_chapter``: whether to write a playlist, and the cover as a file.
+    """What is written. Subtitles and times are beside the book, with their own suffixes; an EPUB has both inside.
 
     Raises:
         UserError: an option without effect, or a loudness that cannot be used.
     """
 
-    path: Path
-    per_chapter: bool = False
+    path: Path                          # of the book; its suffix is the format
+    per_chapter: bool = False           # one file a chapter beside ``path``, named by its stem, number and title
     srt: bool = False
     vtt: bool = False
     json: bool = False
-    word_times: bool = False
-    loudness: float | None = None
+    word_times: bool = False            # whether these state when each word is heard
+    loudness: float | None = None       # LUFS; None: as spoken
     title: str = ""
     author: str = ""
     cover: CoverImage | None = None
-    playlist: bool = False
+    playlist: bool = False              # of ``per_chapter``: a playlist, and the cover as a file
 
     def __post_init__(self) -> None:
         if self.playlist and not (self.per_chapter or self.is_epub):

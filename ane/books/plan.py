@@ -28,20 +28,12 @@ CHARACTERS_A_SECOND = 15     # of English read aloud at about 160 words a minute
 
 @dataclass(frozen=True)
 class Silences:
-    """Seconds of silence between two chunks, from the end of speech to its beginning.
+    """Seconds of silence between two chunks, from the end of speech to its beginning; from 0 to ``MAX_SILENCE``."""
 
-    Attributes:
-        sentence: between sentences of a paragraph. paragraph: between paragraphs, list items and quotations.
-        heading: before and after a heading, and at a scene break. chapter: after a chapter.
-
-    Raises:
-        UserError: not from 0 to ``MAX_SILENCE``.
-    """
-
-    sentence: float = 0.35
-    paragraph: float = 0.75
-    heading: float = 1.2
-    chapter: float = 2.0
+    sentence: float = 0.35      # between sentences of a paragraph
+    paragraph: float = 0.75     # between paragraphs, list items and quotations
+    heading: float = 1.2        # before and after a heading, and at a scene break
+    chapter: float = 2.0        # after a chapter
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -52,12 +44,11 @@ class Silences:
 
 @dataclass(frozen=True)
 class SpeechIdentity:
-    """All that determines the sound of a text beside the text: the digest of the model, of the voice, the settings that
-    change the sound, and the seed. ``digest`` changes when any of them does."""
+    """All that determines the sound of a text beside the text."""
 
-    model: str
+    model: str          # a digest, and so is the next one
     voice: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]         # those that change the sound
     seed: int
 
     @property
@@ -67,31 +58,22 @@ class SpeechIdentity:
 
 @dataclass(frozen=True)
 class PlannedChunk:
-    """A piece of text spoken in one request.
+    """A piece of text spoken in one request."""
 
-    Attributes:
-        number: position in the book, from 1.
-        key: digest of the text, of its ``occurrence``, and of the ``SpeechIdentity``. Its sound is stored under it.
-        chapter: index of its chapter.
-        kind: of its block.
-        silence: seconds after it.
-    """
-
-    number: int
-    key: str
+    number: int         # position in the book, from 1
+    key: str            # digest of the text, of its occurrence, and of the ``SpeechIdentity``; its sound has it too
     text: str
-    chapter: int
-    kind: str
+    chapter: int        # index of its chapter
+    kind: str           # of its block
     language: str
-    silence: float
+    silence: float      # seconds after it
 
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """A block of the document: the number of its first chunk (of a scene break: of the chunk after it), its kind, the
-    level of a heading, and the seconds between which a subtitle is to be heard."""
+    """A block of the document, as a ``TextBlock``."""
 
-    first: int
+    first: int          # number of its first chunk; of a scene break: of the chunk after it
     kind: str
     level: int = 0
     cue: tuple[float, float] | None = None

@@ -36,16 +36,9 @@ INSTALL = "pip install '.[check]'"
 
 
 class TextAligner:
-    """pocketsphinx with its model of American English: it is given the words and must find them.
+    """pocketsphinx with its model of American English: it is given the words and must find them."""
 
-    Attributes:
-        name: what a job's results are kept under.
-
-    Raises:
-        UserError: it is not installed.
-    """
-
-    name = "pocketsphinx"
+    name = "pocketsphinx"       # a job's results are kept under it
 
     def __init__(self) -> None:
         try:

@@ -27,15 +27,10 @@ CheckProgress = Callable[[int, int], None]      # chunks judged, of all
 
 @dataclass(frozen=True)
 class BookChecker:
-    """How chunks are judged.
+    """How chunks are judged."""
 
-    Attributes:
-        recogniser: None: the sound and the decoder's codes alone are judged.
-        retries: how many times a suspect chunk is spoken again at most; 0: it is only reported.
-    """
-
-    recogniser: TextAligner | TranscribingRecogniser | None = None
-    retries: int = 2
+    recogniser: TextAligner | TranscribingRecogniser | None = None      # None: by the sound and the codes alone
+    retries: int = 2        # how many times a suspect chunk is spoken again at most; 0: it is only reported
 
     @property
     def name(self) -> str:

@@ -49,19 +49,16 @@ class ClaimedChunk:
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk with what is known of its sound.
-
-    ``samples``: None if it was not spoken yet. ``problems``: what a check found in the sound that was kept.
-    """
+    """A chunk with what is known of its sound."""
 
     chunk: PlannedChunk
     take: int
-    samples: int | None
+    samples: int | None         # None: it was not spoken yet
     rate: int | None
     elapsed: float | None
     notes: list[str]
     leased: bool
-    problems: list[str]
+    problems: list[str]         # what a check found in the sound that was kept
 
 
 @dataclass(frozen=True)

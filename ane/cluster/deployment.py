@@ -26,17 +26,12 @@ from ane.system.errors import UserError
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """How many replicas there are, and what each takes.
-
-    Attributes:
-        least, most: replicas. requests: that a replica should answer at a time; more start another replica.
-        cpus, gpus: of a replica, as Ray counts them.
-    """
+    """How many replicas there are, and what each takes."""
 
     least: int = 1
     most: int = 1
-    requests: float = 16
-    cpus: float = 1
+    requests: float = 16        # that a replica should answer at a time; more start another replica
+    cpus: float = 1             # of a replica, as Ray counts them, and so are the GPUs
     gpus: float = 0
 
     def __post_init__(self) -> None:

@@ -20,23 +20,14 @@ NAME = re.compile(r"[^\[\]\n]{1,80}")
 
 @checked
 class Cast:
-    """Who speaks with which voice. Voices are named as in a request.
+    """Who speaks with which voice. Voices are named as in a request."""
 
-    Attributes:
-        narrator: "": the voice of the request.
-        quotations: of those whose speaker is not known, or has no voice here; "": the narrator's.
-        speakers: voices by the names of speakers, which [voice:NAME] in a text may have as well.
-        aliases: names as the text has them, such as "his wife", and whom they mean.
-        lines: the beginnings of quotations, and who speaks them, whatever the rules say.
-        attributed: whether quotations get their voices by rule; otherwise only marks in the text do.
-    """
-
-    narrator: str = ""
-    quotations: str = ""
-    speakers: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    lines: Mapping[str, str] = field(default_factory=dict)
-    attributed: bool = True
+    narrator: str = ""          # "": the voice of the request
+    quotations: str = ""        # of those whose speaker is not known, or has no voice here; "": the narrator's
+    speakers: Mapping[str, str] = field(default_factory=dict)   # their voices; [voice:NAME] in a text may name them too
+    aliases: Mapping[str, str] = field(default_factory=dict)    # names as the text has them ("his wife"): who it is
+    lines: Mapping[str, str] = field(default_factory=dict)      # beginnings of quotations: who speaks them in any case
+    attributed: bool = True     # whether quotations get their voices by rule; otherwise only marks in the text do
 
     def __post_init__(self) -> None:
         for name in self.speakers:

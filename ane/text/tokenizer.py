@@ -23,12 +23,7 @@ SHOWN = 60      # characters of the user's text in an error message
 
 
 class Tokenizer:
-    """The tokenizer of a bundle.
-
-    Attributes:
-        ids: by token. size: number of tokens in its vocabulary.
-        normalise: the normaliser applied before encoding.
-    """
+    """The tokenizer of a bundle. ``ids``: by token; ``size``: their number; ``normalise``: applied before encoding."""
 
     def __init__(self, json: str, normaliser: str = "english", source: str = "tokenizer.json"):
         """``json``: content of a tokenizer.json of the ``tokenizers`` library; ``source``: its path, for messages.
