@@ -130,7 +130,7 @@ PEAK, SMALLEST_PEAK = 16, 2.0 ** -11    # largest value of a group when it is sq
 
 
 def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | None = None, scale: float = 1.0,
-               modulation: tuple[Var, Var] | None = None, name: str | None = None) -> Var:
+               modulation: tuple[Var, Var] | None = None) -> Var:
     """Group norm over channels and the unpadded positions: (B, C, 1, S), at rank 4 throughout (principle 1).
 
     ``scale`` is that of ``x`` (principle 7). ``modulation`` is (scale, shift), (1, C, 1, 1) each: the result is
@@ -163,11 +163,7 @@ def group_norm(s: Style, x: Var, layer: nn.GroupNorm, padding: PaddingMask | Non
     inverse = mb.rsqrt(x=mb.add(x=mean(mb.square(x=centred)), y=eps), epsilon=s.dtype(0))
     # the two small factors are multiplied first, which saves one product over the sequence, and its rounding
     y = mb.add(x=mb.mul(x=centred, y=mb.mul(x=inverse, y=gain)), y=shift)
-    return mb.reshape(x=y, shape=(B, C, 1, S), **named(name))
-
-
-def masked(scores: Var, mask: Var | None) -> Var:
-    return scores if mask is None else mb.add(x=scores, y=mask)
+    return mb.reshape(x=y, shape=(B, C, 1, S))
 
 
 def split_heads(x: Var, heads: int) -> Var:
@@ -233,7 +229,7 @@ def _attended(q: Var, k: Var, v: Var, mask: Var | None, pool: tuple[Var, Var] | 
     scores = mb.matmul(x=q, y=k, transpose_x=True)
     if pool is not None:
         scores = mb.concat(values=[mb.matmul(x=q, y=pool[0], transpose_x=True), scores], axis=3)
-    weight = mb.softmax(x=masked(scores, mask), axis=3)
+    weight = mb.softmax(x=scores if mask is None else mb.add(x=scores, y=mask), axis=3)
     if pool is None:
         return mb.matmul(x=v, y=weight, transpose_y=True)
     of_pool, of_columns = mb.split(x=weight, split_sizes=[pool[0].shape[3], k.shape[3]], axis=3)

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,14 +24,14 @@ from ane.bundles.writing import check_destination, write_bundle
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.package import CoreMLTarget
-from converters.functions import chosen_networks, models
+from converters.functions import chosen_networks, convertible_networks, models
 
 Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
 ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
-NO_GRAPHS = frozenset({"proof", "swift", "coreai.py", "conversion.py", "probes.py"})
+NO_GRAPHS = frozenset({"proof", "swift", "conversion.py", "probes.py"})
 WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
@@ -40,7 +40,7 @@ class ConversionTarget(Protocol):
     """A format of packages.
 
     Attributes:
-        name: one of ``ane.bundles.packages.FORMATS``. networks: the convertible networks, in order.
+        name: one of ``ane.bundles.packages.FORMATS``.
         unmerged: the largest number of functions of a package that lie on disk with their own weights.
 
     Its options, for packages of one precision, have ``precision`` and ``stored(network)``, that of a network's package.
@@ -48,9 +48,6 @@ class ConversionTarget(Protocol):
 
     name: str
     unmerged: int
-
-    @property
-    def networks(self) -> Collection[str]: ...
 
     def check(self, options: Sequence[Any], model: Model) -> None:
         """Raise UserError for invalid options, or on a machine that cannot convert."""
@@ -85,7 +82,7 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
             threshold, a network is unknown.
     """
     destination = Path(os.path.abspath(destination))
-    chosen = chosen_networks(model, networks, target.networks)
+    chosen = chosen_networks(model, networks, target.name)
     target.check(options, model)
     check_destination(destination, overwrite)
     _check_disk_space(destination, model, chosen, options, target)
@@ -188,7 +185,8 @@ def _resume(work: Path, fingerprint: str, overwrite: bool, target: ConversionTar
         if isinstance(stated, dict) and stated.get("fingerprint") == fingerprint:
             for unfinished in (*work.glob(".*"), *work.glob("packages/.*")):
                 shutil.rmtree(unfinished, ignore_errors=True)
-            return [package for package in read_section(stated, str(progress_file), target.networks, target.name)
+            known = convertible_networks(target.name)
+            return [package for package in read_section(stated, str(progress_file), known, target.name)
                     if _is_intact(work, package)]
         if not overwrite:
             raise UserError(f"{work} holds an unfinished conversion of another model, of other networks or with other "

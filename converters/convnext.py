@@ -4,26 +4,28 @@ References: ``ane.models.vocoders.convnext``. x is 0 in the padding, and ``insid
 and 0 after it.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable
 
-import numpy as np
-import torch
 from torch import nn
 
-from ane.backends.base import Backend
-from ane.bundles import Model
 from ane.models.vocoders.convnext import ConvNextBlock, FrameDecoder, SourceFilterNetwork
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.functions import Bucket, Function, Probe
-from converters.onnx.graph import noise, traced
+from converters.functions import Bucket, Function, stage_probe
+from converters.onnx.graph import masked, network_call, noise, traced
 
 FRAMES = 64, 256        # a window of a stream, and the longest of whole speech
 SOURCE_FILTER = {"fp16": (73.0, 50.0)}      # 6 dB or more below what the embedded networks reach
 SMALLEST = 54           # frames of a window: new ones, and the largest margin on either side
 MISSING = 5             # by how much a probe's input is shorter than its bucket
-BATCH, LENGTH = 2, 29   # of the inputs that the ONNX graph is traced with
+BATCH, LENGTH = 2, 29   # of the inputs that ONNX graphs are traced with
+
+
+def masked_graph(kind: str, unit: str, length: int, channels: int,
+                 compute: Callable[[Style, Var, Var], Var]) -> CoreMLGraph:
+    """x (1, channels, 1, N), inside (1, 1, 1, N) → y, which ``compute(style, x, inside)`` returns."""
+    return CoreMLGraph(kind, {unit: length}, {"x": (1, channels, 1, length), "inside": (1, 1, 1, length)},
+                       lambda s, x, inside: {"y": compute(s, x, inside)})
 
 
 def frame_decoder(s: Style, x: Var, inside: Var, network: FrameDecoder, path: str = "") -> Var:
@@ -53,30 +55,19 @@ def _depthwise(s: Style, x: Var, layer: nn.Conv1d) -> Var:
 
 
 def source_filter(name: str) -> Function:
-    """The function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N)."""
+    """The function of a network that predicts parameters of sound: x (1, D, 1, N), inside → y (1, 66, 1, N). It is
+    probed with parameters of frames that nearly fill the bucket."""
     def graph(network: SourceFilterNetwork, frames: int) -> CoreMLGraph:
-        inputs = {"x": (1, network.config.channels, 1, frames), "inside": (1, 1, 1, frames)}
-        return CoreMLGraph(name, {"frames": frames}, inputs, partial(body, network=network))
+        return masked_graph(name, "frames", frames, network.config.channels,
+                            lambda s, x, inside: frame_decoder(s, x, inside, network))
 
-    def body(s: Style, x: Var, inside: Var, *, network: SourceFilterNetwork) -> dict[str, Var]:
-        return {"y": frame_decoder(s, x, inside, network)}
-
-    return Function(name, name, source_filter_probe(name), outputs={"y": ""}, thresholds=SOURCE_FILTER,
+    probe = stage_probe(name, masked=True, frames=lambda model, bucket: (
+        1, bucket["frames"] - MISSING, model.config(name).channels))
+    return Function(name, name, probe, outputs={"y": ""}, thresholds=SOURCE_FILTER,
                     coreml=lambda r: [graph(r.network, frames) for frames in r.lengths(name)],
                     onnx=onnx_source_filter, onnx_lengths={"frames": 40},
-                    buckets={name: Bucket("frames", SMALLEST, lambda model: FRAMES)})
+                    bucket=Bucket("frames", SMALLEST, lambda model: FRAMES))
 
 
-onnx_source_filter = traced(lambda network, *inputs: network(*inputs), ("parameters",), lambda network, dtype: {
-    "frames": (noise(BATCH, LENGTH, network.config.channels).to(dtype), {0: "batch", 1: "frames"}),
-    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
-
-
-def source_filter_probe(name: str) -> Probe:
-    """Parameters of frames that nearly fill the bucket."""
-    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-        length = bucket["frames"] - MISSING
-        x = rng.standard_normal((1, length, model.config(name).channels), dtype=np.float32)
-        return [backend.run(name, frames=x, mask=np.ones((1, length), np.float32))]
-
-    return probe
+onnx_source_filter = traced(network_call, ("parameters",), lambda network, dtype: masked(
+    "frames", noise(BATCH, LENGTH, network.config.channels).to(dtype), "frames", dtype))

@@ -84,27 +84,38 @@ class DecoderGraphBuilder:
         of the states key_cache and value_cache, which have ``capacity`` (default: as many); recent_keys and
         recent_values (layers, heads, width, ``RECENT``) are inputs, and follow the slots in the mask.
         """
+        def step(s: Style, x: Var, mask: Var, keys: Var, values: Var, **inputs: Var) -> dict[str, Var]:
+            return self.body(s, x, mask, Pools(keys, values), **inputs)
+
+        def state(s: Style, x: Var, mask: Var, recent_keys: Var, recent_values: Var, key_cache: Var, value_cache: Var,
+                  **inputs: Var) -> dict[str, Var]:
+            keys, values = (mb.read_state(input=state) for state in (key_cache, value_cache))
+            dtype = None if s.precision == "fp16" else s.precision
+            return self.body(s, x, mask, Pools(keys, values, slots, (recent_keys, recent_values), dtype), **inputs)
+
         inputs = {"x": (1, self.shape.width, 1, columns)}
         if cache == "io":
             inputs |= {"mask": (1, 1, columns, slots + columns), "keys": self._pool(slots), "values": self._pool(slots)}
-            return CoreMLGraph("step", {"columns": columns, "slots": slots}, inputs | dict(self.inputs),
-                               partial(_step, body=self.body))
-        if cache == "state":
-            capacity = capacity or slots
-            recent = self._pool(RECENT)
-            inputs |= {"mask": (1, 1, columns, slots + recent[-1] + columns), "recent_keys": recent,
-                       "recent_values": recent}
-            return CoreMLGraph("state", {"columns": columns, "slots": slots, "capacity": capacity},
-                               inputs | dict(self.inputs), partial(_state, body=self.body, slots=slots),
-                               self._states(capacity))
-        raise ValueError(f"cache must be 'io' or 'state', got {cache!r}")
+            return CoreMLGraph("step", {"columns": columns, "slots": slots}, inputs | dict(self.inputs), step)
+        capacity, recent = capacity or slots, self._pool(RECENT)
+        inputs |= {"mask": (1, 1, columns, slots + RECENT + columns), "recent_keys": recent, "recent_values": recent}
+        return CoreMLGraph("state", {"columns": columns, "slots": slots, "capacity": capacity},
+                           inputs | dict(self.inputs), state, self._states(capacity))
 
     def store(self, capacity: int) -> CoreMLGraph:
         """Copies keys and values (layers, heads, width, ``RECENT``) into the states, from ``begin`` (4,) int32
         on, their first position on each axis; returns a part of the keys."""
+        def body(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
+            end = mb.add(x=begin, y=np.array(keys.shape, np.int32))
+            for state, block in ((key_cache, keys), (value_cache, values)):
+                block = block if s.precision == "fp16" else mb.cast(x=block, dtype="fp16")
+                written = mb.slice_update(x=mb.read_state(input=state), update=block, begin=begin, end=end)
+                mb.coreml_update_state(state=state, value=written)
+            return {"stored": mb.slice_by_index(x=keys, begin=(0, 0, 0, 0), end=(1, 1, 1, keys.shape[3]))}
+
         block = self._pool(RECENT)
-        return CoreMLGraph("store", {"columns": block[-1], "capacity": capacity}, {"keys": block, "values": block},
-                           _store, self._states(capacity), {"begin": (4,)})
+        return CoreMLGraph("store", {"columns": RECENT, "capacity": capacity}, {"keys": block, "values": block}, body,
+                           self._states(capacity), {"begin": (4,)})
 
     def _pool(self, slots: int) -> tuple[int, ...]:
         return (self.shape.layers, self.shape.heads, self.shape.head_width, slots)
@@ -164,23 +175,3 @@ class Pools:
     def layer(self, index: int) -> LayerPool:
         return LayerPool(*(layer_pool(cache, index, self.slots, self.dtype) for cache in (self.keys, self.values)),
                          self.recent and LayerPool(*(layer_pool(cache, index) for cache in self.recent)))
-
-
-def _step(s: Style, x: Var, mask: Var, keys: Var, values: Var, *, body: Callable, **inputs: Var) -> dict[str, Var]:
-    return body(s, x, mask, Pools(keys, values), **inputs)
-
-
-def _state(s: Style, x: Var, mask: Var, recent_keys: Var, recent_values: Var, key_cache: Var, value_cache: Var, *,
-           body: Callable, slots: int, **inputs: Var) -> dict[str, Var]:
-    keys, values = (mb.read_state(input=state) for state in (key_cache, value_cache))
-    pools = Pools(keys, values, slots, (recent_keys, recent_values), None if s.precision == "fp16" else s.precision)
-    return body(s, x, mask, pools, **inputs)
-
-
-def _store(s: Style, keys: Var, values: Var, begin: Var, key_cache: Var, value_cache: Var) -> dict[str, Var]:
-    end = mb.add(x=begin, y=np.array(keys.shape, np.int32))
-    for state, block in ((key_cache, keys), (value_cache, values)):
-        block = block if s.precision == "fp16" else mb.cast(x=block, dtype="fp16")
-        written = mb.slice_update(x=mb.read_state(input=state), update=block, begin=begin, end=end)
-        mb.coreml_update_state(state=state, value=written)
-    return {"stored": mb.slice_by_index(x=keys, begin=(0, 0, 0, 0), end=(1, 1, 1, keys.shape[3]))}

@@ -7,7 +7,6 @@ text's by its symbols, then, when the durations are known, the mel's by its fram
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import torch
@@ -17,18 +16,12 @@ from ane.backends.base import Backend
 from ane.backends.onnx.sessions import LENGTHS, bucket_range
 from ane.bundles import Model
 from ane.models.durations import alignment_matrix
-from ane.models.fastspeech.networks import (
-    FastSpeech,
-    FFTBlock,
-    FFTStack,
-    joined_heads,
-    position_table,
-)
+from ane.models.fastspeech.networks import FastSpeech, FFTBlock, FFTStack, joined_heads, position_table
 from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style, Var, mb
-from converters.functions import Bucket, ConvertibleModel, Function, Sizes
+from converters.functions import Bucket, ConvertibleModel, Function, Sizes, stage_probe
 from converters.neural_engine import MAX_AXIS
-from converters.onnx.graph import network_call, noise, traced
+from converters.onnx.graph import masked, network_call, noise, traced
 from converters.vocoders import hifigan
 
 SYMBOLS = 32, 64, 96, 128, 192, 256, 384        # 384 symbols fill about 2048 frames
@@ -42,9 +35,14 @@ def text(network: FastSpeech, symbols: int) -> CoreMLGraph:
 
     x holds embeddings, 0 in the padding; inside is 1 at symbols and 0 in the padding.
     """
+    exact = network.config.padding == "exact"
+
+    def body(s: Style, x: Var, inside: Var) -> dict[str, Var]:
+        states = _stack(s, x, inside, network.phoneme_side, "phoneme_side", exact)
+        return {"states": states, "log_durations": _log_durations(s, states, inside, network, exact)}
+
     return CoreMLGraph("text", {"symbols": symbols},
-                       {"x": (1, network.config.d_model, 1, symbols), "inside": (1, 1, 1, symbols)},
-                       partial(_text, network=network))
+                       {"x": (1, network.config.d_model, 1, symbols), "inside": (1, 1, 1, symbols)}, body)
 
 
 def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
@@ -53,22 +51,15 @@ def mel(network: FastSpeech, frames: int, symbols: int) -> CoreMLGraph:
     Frame l is symbol t's where the alignment is 1 (``ane.models.durations``), so one product repeats the
     states. Both inputs are 0 in the padding of symbols and frames.
     """
+    def body(s: Style, states: Var, alignment: Var, inside: Var) -> dict[str, Var]:
+        regulated = blocks.join_heads(mb.matmul(x=blocks.split_heads(states, 1), y=alignment))
+        blocks.rename(regulated, "length_regulator")
+        x = _stack(s, regulated, inside, network.mel_side, "mel_side", network.config.padding == "exact")
+        return {"mel": blocks.linear(s, x, network.mel_linear)}
+
     return CoreMLGraph("mel", {"frames": frames, "symbols": symbols},
                        {"states": (1, network.config.d_model, 1, symbols), "alignment": (1, 1, symbols, frames),
-                        "inside": (1, 1, 1, frames)}, partial(_mel, network=network))
-
-
-def _text(s: Style, x: Var, inside: Var, *, network: FastSpeech) -> dict[str, Var]:
-    exact = network.config.padding == "exact"
-    states = _stack(s, x, inside, network.phoneme_side, "phoneme_side", exact)
-    return {"states": states, "log_durations": _log_durations(s, states, inside, network, exact)}
-
-
-def _mel(s: Style, states: Var, alignment: Var, inside: Var, *, network: FastSpeech) -> dict[str, Var]:
-    regulated = blocks.join_heads(mb.matmul(x=blocks.split_heads(states, 1), y=alignment))
-    blocks.rename(regulated, "length_regulator")
-    x = _stack(s, regulated, inside, network.mel_side, "mel_side", network.config.padding == "exact")
-    return {"mel": blocks.linear(s, x, network.mel_linear)}
+                        "inside": (1, 1, 1, frames)}, body)
 
 
 def _stack(s: Style, x: Var, inside: Var, stack: FFTStack, path: str, exact: bool) -> Var:
@@ -161,11 +152,9 @@ def probed_length(model: Model, bucket: int) -> int:
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)
 
 
-def probe_vocoder(backend: Backend, model: Model, bucket: Mapping[str, int],
-                  rng: np.random.Generator) -> list[np.ndarray]:
-    """The sound of a mel that nearly fills the bucket."""
-    bands = model.config("vocoder").num_mels
-    return [backend.run("vocoder", mel=rng.standard_normal((1, bands, bucket["frames"] - 1), dtype=np.float32))]
+# the sound of a mel that nearly fills the bucket
+probe_vocoder = stage_probe("vocoder", mel=lambda model, bucket: (
+    1, model.config("vocoder").num_mels, bucket["frames"] - 1))
 
 
 # ONNX graphs: the reference networks, batch first; named axes have any length
@@ -203,9 +192,8 @@ def make_traceable(network: nn.Module, dtype: torch.dtype) -> None:
             block.slf_attn.attention = ExplicitAttention()
 
 
-onnx_text = traced(lambda network, ids, mask: network.text(ids, mask), ("encoded",), lambda network, dtype: {
-    "ids": (torch.ones((2, 13), dtype=torch.int64), {0: "batch", 1: "symbols"}),
-    "mask": (torch.ones((2, 13), dtype=dtype), {0: "batch", 1: "symbols"})})
+onnx_text = traced(lambda network, *inputs: network.text(*inputs), ("encoded",), lambda network, dtype: masked(
+    "ids", torch.ones((2, 13), dtype=torch.int64), "symbols", dtype))
 onnx_mel = traced(lambda network, *inputs: network.mel(*inputs), ("mel",), lambda network, dtype: {
     "states": (noise(2, 13, network.config.d_model).to(dtype), {0: "batch", 1: "symbols"}),
     "alignment": (torch.zeros((2, 13, 29), dtype=dtype), {0: "batch", 1: "symbols", 2: "frames"}),
@@ -220,17 +208,17 @@ ACOUSTIC = {"fp16": (55.0, 45.0)}
 FUNCTIONS = (
     Function("text", "fastspeech", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
              coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
-             buckets={"text": Bucket("symbols", 8, lambda model: up_to(positions(model), SYMBOLS), positions)},
+             bucket=Bucket("symbols", 8, lambda model: up_to(positions(model), SYMBOLS), positions),
              outputs={"states": "phoneme_side", "log_durations": "length_regulator.duration_predictor.linear_layer"},
              thresholds=ACOUSTIC),
     Function("mel", "fastspeech", probe_mel, onnx=onnx_mel, onnx_lengths={"frames": 90, "symbols": 30},
              # it is called with the states of a text in any bucket
              coreml=lambda r: [mel(r.network, size, max(r.lengths("text"))) for size in r.lengths("mel")],
-             buckets={"mel": Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions)},
+             bucket=Bucket("frames", 8, lambda model: up_to(positions(model), FRAMES), positions),
              outputs={"mel": "mel_linear"}, thresholds=ACOUSTIC),
     Function("vocoder", "vocoder", probe_vocoder, onnx=onnx_vocoder, onnx_lengths={"frames": 30},
              coreml=lambda r: [hifigan(r.network, size, "vocoder") for size in r.lengths("vocoder")],
-             buckets={"vocoder": Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model)))},
+             bucket=Bucket("frames", 4, vocoder_windows, lambda model: max(vocoder_windows(model))),
              # as Tortoise's HiFi-GAN
              outputs={"sound": ""}, thresholds={"fp16": (60.0, 45.0)}),
 )

@@ -69,18 +69,14 @@ class GraphRequest:
     scale: float = 1.0
 
     def lengths(self, kind: str) -> Sizes:
-        """The requested or default lengths of a bucket."""
-        if kind in self.options.buckets:
-            return tuple(self.options.buckets[kind])
-        lengths = convertible_model(self.model).buckets[kind].lengths
-        assert lengths is not None
-        return lengths(self.model)
+        """The requested or default lengths of a kind of function."""
+        requested = self.options.buckets.get(kind)
+        return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
     def pools(self, cache: str) -> dict[int, Sizes]:
         """For each number of lanes of a decoder's steps, its numbers of slots; empty unless this cache is requested."""
-        requested, slots = self.options.buckets.get("step"), convertible_model(self.model).slots
-        assert slots is not None
-        return {lanes: tuple(sorted(requested)) if requested else slots(self.model, lanes)
+        requested, model = self.options.buckets.get("step"), convertible_model(self.model)
+        return {lanes: tuple(sorted(requested)) if requested else model.slots(self.model, lanes)
                 for lanes in self.options.lanes if cache in self.options.caches}
 
 
@@ -91,7 +87,7 @@ class Function:
     Attributes:
         coreml: its Core ML graphs, one for each bucket; None: Core ML packages do not have it.
         onnx: its ONNX graph, from the reference and its dtype; None: ONNX packages do not have it.
-        buckets: the buckets that it is built in, by name; its own has its kind as name.
+        bucket: the lengths that its Core ML graphs are built in, which --buckets names by the kind; None: others' ones.
         onnx_lengths: what its ONNX graph is probed with; other lengths than it was traced with.
         calls: kinds of other functions that the probe calls.
         outputs: output → path of the reference's module that returns the same; "": the network itself.
@@ -105,12 +101,26 @@ class Function:
     probe: Probe
     coreml: "Callable[[GraphRequest], Iterable[CoreMLGraph]] | None" = None
     onnx: "Callable[[nn.Module, torch.dtype], OnnxGraph] | None" = None
-    buckets: Mapping[str, Bucket] = field(default_factory=dict)
+    bucket: Bucket | None = None
     onnx_lengths: Mapping[str, int] = field(default_factory=dict)
     calls: tuple[str, ...] = ()
     outputs: Mapping[str, str] = field(default_factory=dict)
     thresholds: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     onnx_fp32: tuple[float, float] | None = None
+
+
+def stage_probe(stage: str, masked: bool = False,
+                **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
+    """A probe of a stateless stage: normally distributed inputs of these shapes; ``masked``: there is one, and a mask
+    of ones for its first two axes."""
+    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+        inputs = {name: rng.standard_normal(shape(model, bucket), dtype=np.float32) for name, shape in shapes.items()}
+        if masked:
+            [x] = inputs.values()
+            inputs["mask"] = np.ones(x.shape[:2], np.float32)
+        return [backend.run(stage, **inputs)]
+
+    return probe
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ class ConvertibleModel:
     @property
     def buckets(self) -> dict[str, Bucket]:
         """The buckets that --buckets can name."""
-        return {name: bucket for row in self.functions for name, bucket in row.buckets.items()}
+        return {row.kind: row.bucket for row in self.functions if row.bucket}
 
 
 # the family's name → the module that has its ``MODEL``; imported when it is needed
@@ -214,10 +224,10 @@ def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "
     return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}
 
 
-def chosen_networks(model: Model, requested: Sequence[str] | None, known: Collection[str]) -> list[str]:
-    """The networks to convert, in the order of ``known``; by default all that the model has. Raises UserError for none,
+def chosen_networks(model: Model, requested: Sequence[str] | None, target: str) -> list[str]:
+    """The networks to convert to a target, in order; by default all that the model has. Raises UserError for none,
     an unknown one, one that the model lacks, or a model that is not converted."""
-    known = [network for network in known if network in model.family.networks]
+    known = [network for network in convertible_networks(target) if network in model.family.networks]
     if not known:
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
                         "format")

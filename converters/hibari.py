@@ -7,7 +7,6 @@ windows of any length up to the largest bucket.
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 import torch
@@ -16,56 +15,47 @@ from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.hibari.networks import AttentionLayer, Hibari, PhonemeEncoder
 from converters import blocks
-from converters.convnext import convnext_block, frame_decoder
+from converters.convnext import BATCH, LENGTH, MISSING, convnext_block, frame_decoder, masked_graph
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
-from converters.functions import Bucket, ConvertibleModel, Function
-from converters.onnx.graph import noise, traced
+from converters.functions import Bucket, ConvertibleModel, Function, stage_probe
+from converters.onnx.graph import masked, noise, traced
 
 SYMBOLS = 64, 128, 256, 416
 SLOW_FRAMES = 256, 512
 FRAMES = 96, 512
-MISSING = 5             # by how much a probe's input is shorter than its bucket
-BATCH, LENGTH = 2, 29   # of the inputs that ONNX graphs are traced with
+SMALLEST = 16           # length of a bucket
 
 
 def text(network: Hibari, symbols: int) -> CoreMLGraph:
     """x: embeddings of phonemes, for the prosody and then for the sound → states of both, and log durations."""
-    config = network.config
-    return graph("text", "symbols", symbols, config.prosody_width + config.width, partial(_text, network=network))
+    widths = [network.config.prosody_width, network.config.width]
+
+    def compute(s: Style, x: Var, inside: Var) -> Var:
+        prosody_x, sound_x = mb.split(x=x, split_sizes=widths, axis=1)
+        states = _encoder(s, prosody_x, inside, network.pn.text, "pn.text")
+        first, _, last = network.pn.dur
+        y = mb.gelu(x=blocks.same_conv(s, states, first, "pn.dur.0"), mode="EXACT")
+        durations = mb.mul(x=blocks.linear(s, y, last, "pn.dur.2"), y=inside)
+        return mb.concat(values=[states, _encoder(s, sound_x, inside, network.m.text, "m.text"), durations], axis=1)
+
+    return masked_graph("text", "symbols", symbols, sum(widths), compute)
 
 
 def prosody(network: Hibari, frames: int) -> CoreMLGraph:
     """x: states of the prosody, repeated → f0 of two frames in hundreds of Hz, then their energy."""
-    return graph("prosody", "frames", frames, network.config.prosody_width, partial(_prosody, network=network))
+    def compute(s: Style, x: Var, inside: Var) -> Var:
+        x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
+        for index, block in enumerate(network.pn.pro):
+            x = convnext_block(s, x, inside, block, f"pn.pro.{index}")
+        return blocks.linear(s, x, network.pn.pro_out)
+
+    return masked_graph("prosody", "frames", frames, network.config.prosody_width, compute)
 
 
 def spectra(network: Hibari, frames: int) -> CoreMLGraph:
     """x: states of the sound, log f0 and energy → five spectra of 601 bins."""
-    return graph("spectra", "frames", frames, network.config.width + 2, partial(_spectra, network=network))
-
-
-def graph(kind: str, unit: str, length: int, channels: int, body: partial) -> CoreMLGraph:
-    return CoreMLGraph(kind, {unit: length}, {"x": (1, channels, 1, length), "inside": (1, 1, 1, length)}, body)
-
-
-def _text(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
-    prosody_x, sound_x = mb.split(x=x, split_sizes=[network.config.prosody_width, network.config.width], axis=1)
-    states = _encoder(s, prosody_x, inside, network.pn.text, "pn.text")
-    first, _, last = network.pn.dur
-    y = mb.gelu(x=blocks.same_conv(s, states, first, "pn.dur.0"), mode="EXACT")
-    durations = mb.mul(x=blocks.linear(s, y, last, "pn.dur.2"), y=inside)
-    return {"y": mb.concat(values=[states, _encoder(s, sound_x, inside, network.m.text, "m.text"), durations], axis=1)}
-
-
-def _prosody(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
-    x = mb.mul(x=blocks.linear(s, x, network.pn.pro_in, "pn.pro_in"), y=inside)
-    for index, block in enumerate(network.pn.pro):
-        x = convnext_block(s, x, inside, block, f"pn.pro.{index}")
-    return {"y": blocks.linear(s, x, network.pn.pro_out)}
-
-
-def _spectra(s: Style, x: Var, inside: Var, *, network: Hibari) -> dict[str, Var]:
-    return {"y": frame_decoder(s, x, inside, network.m, "m.")}
+    return masked_graph("spectra", "frames", frames, network.config.width + 2,
+                        lambda s, x, inside: frame_decoder(s, x, inside, network.m, "m."))
 
 
 def _encoder(s: Style, x: Var, inside: Var, encoder: PhonemeEncoder, path: str) -> Var:
@@ -98,16 +88,12 @@ def _queries_keys_values(layer: AttentionLayer) -> list[tuple[np.ndarray, np.nda
 
 # ONNX graphs and test inputs
 
-onnx_text = traced(lambda network, ids, mask: network.text(ids, mask), ("encoded",), lambda network, dtype: {
-    "ids": (torch.ones((BATCH, LENGTH), dtype=torch.int64), {0: "batch", 1: "symbols"}),
-    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "symbols"})})
-onnx_prosody = traced(lambda network, states, mask: network.prosody(states, mask), ("prosody",),
-                      lambda network, dtype: {
-    "states": (noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), {0: "batch", 1: "frames"}),
-    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
-onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spectra",), lambda network, dtype: {
-    "frames": (noise(BATCH, LENGTH, network.config.width + 2).to(dtype), {0: "batch", 1: "frames"}),
-    "mask": (torch.ones((BATCH, LENGTH), dtype=dtype), {0: "batch", 1: "frames"})})
+onnx_text = traced(lambda network, *inputs: network.text(*inputs), ("encoded",), lambda network, dtype: masked(
+    "ids", torch.ones((BATCH, LENGTH), dtype=torch.int64), "symbols", dtype))
+onnx_prosody = traced(lambda network, *inputs: network.prosody(*inputs), ("prosody",), lambda network, dtype: masked(
+    "states", noise(BATCH, LENGTH, network.config.prosody_width).to(dtype), "frames", dtype))
+onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spectra",), lambda network, dtype: masked(
+    "frames", noise(BATCH, LENGTH, network.config.width + 2).to(dtype), "frames", dtype))
 
 
 def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
@@ -117,37 +103,21 @@ def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: n
     return [backend.run("text", ids=ids, mask=np.ones((1, length), np.float32))]
 
 
-def probe_prosody(backend: Backend, model: Model, bucket: Mapping[str, int],
-                  rng: np.random.Generator) -> list[np.ndarray]:
-    """f0 and energy of states that nearly fill the bucket."""
-    return probe_frames(backend, "prosody", "states", model.config("hibari").prosody_width, bucket["frames"], rng)
-
-
-def probe_spectra(backend: Backend, model: Model, bucket: Mapping[str, int],
-                  rng: np.random.Generator) -> list[np.ndarray]:
-    """Spectra of frames that nearly fill the bucket."""
-    return probe_frames(backend, "spectra", "frames", model.config("hibari").width + 2, bucket["frames"], rng)
-
-
-def probe_frames(backend: Backend, stage: str, name: str, channels: int, length: int,
-                 rng: np.random.Generator) -> list[np.ndarray]:
-    x = rng.standard_normal((1, length - MISSING, channels), dtype=np.float32)
-    return [backend.run(stage, **{name: x}, mask=np.ones(x.shape[:2], np.float32))]
-
-
-def bucket(unit: str, lengths: tuple[int, ...]) -> Bucket:
-    return Bucket(unit, 16, lambda model: lengths)
-
+# f0 and energy, and spectra, of inputs that nearly fill the bucket
+probe_prosody = stage_probe("prosody", masked=True, states=lambda model, bucket: (
+    1, bucket["frames"] - MISSING, model.config("hibari").prosody_width))
+probe_spectra = stage_probe("spectra", masked=True, frames=lambda model, bucket: (
+    1, bucket["frames"] - MISSING, model.config("hibari").width + 2))
 
 FUNCTIONS = (
     Function("text", "hibari", probe_text, onnx=onnx_text, onnx_lengths={"symbols": 40},
              coreml=lambda r: [text(r.network, size) for size in r.lengths("text")],
-             buckets={"text": bucket("symbols", SYMBOLS)}),
+             bucket=Bucket("symbols", SMALLEST, lambda model: SYMBOLS)),
     Function("prosody", "hibari", probe_prosody, onnx=onnx_prosody, onnx_lengths={"frames": 90},
              coreml=lambda r: [prosody(r.network, size) for size in r.lengths("prosody")],
-             buckets={"prosody": bucket("frames", SLOW_FRAMES)}),
+             bucket=Bucket("frames", SMALLEST, lambda model: SLOW_FRAMES)),
     Function("spectra", "hibari", probe_spectra, onnx=onnx_spectra, onnx_lengths={"frames": 90},
              coreml=lambda r: [spectra(r.network, size) for size in r.lengths("spectra")],
-             buckets={"spectra": bucket("frames", FRAMES)}),
+             bucket=Bucket("frames", SMALLEST, lambda model: FRAMES)),
 )
 MODEL = ConvertibleModel("ane.models.hibari.networks", FUNCTIONS)

@@ -15,7 +15,7 @@ from converters.functions import chosen_networks
 def converted(shared: Path, model: Model, options: Sequence[Any], networks: Sequence[str] | None = None,
               target: ConversionTarget = COREML_TARGET) -> Bundle:
     """The model with packages, read-only. ``shared``: the fixture of this name."""
-    fingerprint = fingerprint_of(model, options, chosen_networks(model, networks, target.networks), target)
+    fingerprint = fingerprint_of(model, options, chosen_networks(model, networks, target.name), target)
     path = shared / "conversions" / fingerprint[:16]
     path.parent.mkdir(exist_ok=True)
     with FileLock(f"{path}.lock"):

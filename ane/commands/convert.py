@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ def convert_command(args: argparse.Namespace) -> int:
             raise UserError(f"--{option} has no effect with --to onnx: it is for coreml")
     model = open_source(args.source)
     target, options = read_target(args, model)
-    check_stored_precisions(args, model, options, target.networks)
+    check_stored_precisions(args, model, options)
     with status_display(message_console(args), "converting") as show:
         try:
             bundle = convert(model, new_bundle(args.output), options, args.networks, args.overwrite,
@@ -85,12 +85,11 @@ def convert_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def check_stored_precisions(args: argparse.Namespace, model: Model, options: Sequence[Any],
-                            known: Collection[str]) -> None:
+def check_stored_precisions(args: argparse.Namespace, model: Model, options: Sequence[Any]) -> None:
     """Log which networks are not stored in a precision that was asked for. Raises UserError where none of them is."""
     from converters.functions import chosen_networks
 
-    chosen = chosen_networks(model, args.networks, known)
+    chosen = chosen_networks(model, args.networks, args.to)
     for option in options if args.precision else ():
         others = {network: option.stored(network) for network in chosen if option.stored(network) != option.precision}
         stated = ", ".join(f"{network} in {precision}" for network, precision in others.items())

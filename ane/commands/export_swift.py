@@ -8,7 +8,7 @@ from ane.commands import arguments
 from ane.commands.messages import message_console, report_console, status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
-from ane.system.files import check_folder_of
+from ane.system.files import check_folder_of, check_output_folder
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.voices import Voice
@@ -36,11 +36,11 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 
 def write_swift_package(args: argparse.Namespace) -> int:
-    from converters.swift.export import check_bundle, check_package_destination, export_swift
+    from converters.swift.export import CONTENT, TABLES, check_bundle, export_swift
 
     model = open_model(args.bundle)
     check_folder_of(args.output)
-    check_package_destination(args.output, args.overwrite)
+    check_output_folder(args.output, TABLES, CONTENT, args.overwrite)
     check_bundle(model, args.precision)
     with status_display(message_console(args), "exporting") as show:
         export_swift(model, args.output, chosen_voices(args, model), args.precision, args.overwrite, show)

@@ -75,7 +75,6 @@ def range_text(limits: dict[str, float]) -> str:
     return " and ".join(f"{words[key]} {limit:g}" for key, limit in limits.items())
 
 
-
 def read_record(kind: type[Record], content: Mapping[str, Any], where: str, advice: str = "") -> Record:
     """A record of the dataclass ``kind`` from JSON content; no value is converted to another type.
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,12 +29,10 @@ from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge
 from converters.decoder_graphs import RECENT
 from converters.functions import (
-    ConvertibleModel,
     GraphRequest,
     Sizes,
     check_precision,
     convertible_model,
-    convertible_networks,
     coreml_graphs,
     network_spec,
     scale_of,
@@ -48,20 +46,10 @@ ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow 
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
-@dataclass(frozen=True)
-class Compression:
-    """A way to store weights: 8-bit linear by channel, 6- and 4-bit palettes by k-means.
-
-    The gain depends on the chip: 4-bit palettes are streamed as stored from the M1 on; 8-bit weights are expanded to
-    fp16 on an M1 and streamed from the M3 or M5 on (sources conflict; measure with ``ane bench``).
-    """
-
-    bits: int
-    palette: bool
-
-
-COMPRESSIONS = {"8bit": Compression(8, palette=False), "6bit": Compression(6, palette=True),
-                "4bit": Compression(4, palette=True)}
+# Bits of compressed weights: 8-bit linear by channel, 6- and 4-bit palettes by k-means. The gain depends on the chip:
+# 4-bit palettes are streamed as stored from the M1 on; 8-bit weights are expanded to fp16 on an M1, and streamed from
+# the M3 or M5 on (sources conflict; measure with `ane bench`).
+COMPRESSIONS = {"8bit": 8, "6bit": 6, "4bit": 4}
 PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
 
 
@@ -103,19 +91,20 @@ class CoreMLOptions:
         return read_record(cls, stated, package.path, ": convert the model again")
 
 
-def compressed(model: Any, compression: Compression) -> Any:
+def compressed(model: Any, bits: int) -> Any:
     """Compress the weights of a one-function MLModel, except those of 2048 values or fewer. Raises UserError when
     palettes need scikit-learn, which is not installed."""
-    if compression.palette and find_spec("sklearn") is None:
-        raise UserError(f"{compression.bits}-bit palettes are made with scikit-learn: pip install "
-                        "'.[palettes]', or choose precision=8bit")
+    palette = bits < 8
+    if palette and find_spec("sklearn") is None:
+        raise UserError(f"{bits}-bit palettes are made with scikit-learn: pip install '.[palettes]', or choose "
+                        "precision=8bit")
     optimize = ct.optimize.coreml
     with quiet():
-        if compression.palette:
-            config = optimize.OpPalettizerConfig(mode="kmeans", nbits=compression.bits)
+        if palette:
+            config = optimize.OpPalettizerConfig(mode="kmeans", nbits=bits)
             return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=config))
         # with a zero point for each channel, since trained weights are not centred: 1.4 dB more in the embedded decoder
-        config = optimize.OpLinearQuantizerConfig(mode="linear", dtype=f"uint{compression.bits}")
+        config = optimize.OpLinearQuantizerConfig(mode="linear", dtype="uint8")
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
 
 
@@ -201,15 +190,13 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     with replacing(model) as temporary:
         temporary.write_bytes(spec.SerializeToString())
     files = sorted(file.relative_to(bundle).as_posix() for file in path.rglob("*") if file.is_file())
-    return PackageRecord(package.network, package.precision, package.path, [record(bundle, file) for file in files],
-                         functions, package.scale, package.compute_units, package.source, warnings)
+    return replace(package, files=[record(bundle, file) for file in files], functions=functions, warnings=warnings)
 
 
 def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
     return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
-            "layout": LAYOUT,
-            "options": asdict(options),
-            "created_by": f"tortoise-ane {version()}", "coremltools": ct.__version__}
+            "layout": LAYOUT, "options": asdict(options), "created_by": f"tortoise-ane {version()}",
+            "coremltools": ct.__version__}
 
 
 def _make_readable(package: Path) -> None:
@@ -230,10 +217,6 @@ class CoreMLTarget:
 
     name = "coreml"
     unmerged = 1
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        return convertible_networks(self.name)
 
     def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
         for option in options:
@@ -265,8 +248,9 @@ def check_options(options: CoreMLOptions, model: Model) -> None:
         bucket, where = buckets[kind], f"buckets={kind}={max(sizes)}"
         if min(sizes) < bucket.smallest:
             raise UserError(f"buckets={kind}={min(sizes)}: must be at least {bucket.smallest}")
-        if network_of(convertible, kind) not in model.networks:
-            raise UserError(f"{where}: {model.name} has no {network_of(convertible, kind)}")
+        network = next(row.network for row in convertible.functions if row.kind == kind)
+        if network not in model.networks:
+            raise UserError(f"{where}: {model.name} has no {network}")
         if bucket.most and max(sizes) > bucket.most(model):
             raise UserError(f"{where}: this model takes at most {bucket.most(model)} {bucket.unit}")
         if max(sizes) > MAX_AXIS and kind != STEP:
@@ -278,10 +262,6 @@ def check_options(options: CoreMLOptions, model: Model) -> None:
         if getattr(options, option) != getattr(CoreMLOptions, option):
             raise UserError(f"{name} has no effect: {model.name} is a {model.family.title} model, which has no decoder",
                             name)
-
-
-def network_of(model: ConvertibleModel, bucket: str) -> str:
-    return next(row.network for row in model.functions if bucket in row.buckets)
 
 
 def _check_steps(options: CoreMLOptions, default: Sizes) -> None:

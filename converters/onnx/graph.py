@@ -92,6 +92,12 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
+def masked(name: str, example: Tensor, axis: str, dtype: torch.dtype) -> Inputs:
+    """The input ``name`` (B, L, …), the name of whose second axis is ``axis``, and a mask (B, L) of ones."""
+    axes = {0: "batch", 1: axis}
+    return {name: (example, axes), "mask": (torch.ones(example.shape[:2], dtype=dtype), axes)}
+
+
 def ids(count: int, *shape: int) -> Tensor:
     """Whole numbers below ``count``, to trace with."""
     return torch.randint(0, count, shape, generator=torch.Generator().manual_seed(0))

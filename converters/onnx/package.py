@@ -24,7 +24,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import quiet
-from converters.functions import check_precision, convertible_networks, network_spec, onnx_graphs, weights_sha256
+from converters.functions import check_precision, network_spec, onnx_graphs, weights_sha256
 from converters.onnx.graph import OPSET
 from converters.proof.parity import measure_parity
 
@@ -55,10 +55,6 @@ class OnnxTarget:
 
     name = "onnx"
     unmerged = 4
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        return convertible_networks(self.name)
 
     def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
         """Raise UserError when a library is not installed, or for an unknown precision."""

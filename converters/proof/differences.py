@@ -19,16 +19,8 @@ from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from converters.coreml.graph import quiet
 from converters.coreml.package import CoreMLOptions, write_package
-from converters.proof.activations import (
-    MAX_DROP,
-    MAX_SNR,
-    Activations,
-    ActivationSource,
-    ComparedValue,
-    FunctionCall,
-    compare_with_run,
-    interpreted,
-)
+from converters.proof import activations
+from converters.proof.activations import MAX_DROP, MAX_SNR, ComparedValue, FunctionCall, compare_with_run, interpreted
 
 BATCH = 40              # values that one compiled model returns
 
@@ -54,7 +46,7 @@ class CoreMLInspector:
 
 
 def core_ml_activations(package: Path, function: str, call: FunctionCall, chosen: Sequence[str] | None = None,
-                        inspector: Callable[[Path, str], Any] = CoreMLInspector) -> Activations:
+                        inspector: Callable[[Path, str], Any] = CoreMLInspector) -> activations.Activations:
     """An ``ActivationSource`` on a Mac: the values of these names, or all. Raises UserError when Core ML fails.
 
     The inspector adds values to a model's outputs and compiles it again: a minute or more for a large function. It
@@ -86,7 +78,7 @@ def core_ml_activations(package: Path, function: str, call: FunctionCall, chosen
                             f"{call.compute_units}: {error}") from error
 
 
-def first_loss(program: ProgramFunction, call: FunctionCall, source: Callable[..., Activations],
+def first_loss(program: ProgramFunction, call: FunctionCall, source: Callable[..., activations.Activations],
                package: Path) -> ComparedValue | None:
     """The first value of a function that loses more on Core ML than rounding to fp16 explains; None if none does.
 
@@ -115,7 +107,7 @@ MAX_LOSS = 15.0         # dB that one operation may lose: deep networks amplify 
 
 
 def first_difference(model: Model, package: PackageRecord, name: str, call: FunctionCall,
-                     candidate: ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
+                     candidate: activations.ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
     """The first value of a function, or state that it writes, that differs from the same function converted again.
 
     A comparison with the reference's modules finds the module in which a function goes wrong. The converter gives every

@@ -10,12 +10,7 @@ import numpy as np
 from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
-from converters.proof.activations import (
-    ComparedValue,
-    FunctionCall,
-    ReadableState,
-    compare,
-)
+from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare
 from converters.proof.verify import PackageRunner
 
 THRESHOLD = 40.0        # dB that an expected output must reach: fp16 programs reach 50 to 70

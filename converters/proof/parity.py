@@ -62,13 +62,22 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     function is below its threshold. A Core ML package gets the golden probes of its functions."""
     reference = reference_backend(model, keep=True)
     unpublished = UnpublishedModel(model, bundle, [package], reference)
+    engines = {name: MilRuntime(arithmetic) for name, arithmetic in ARITHMETICS.items()
+               if arithmetic == Arithmetic() or package.precision != "fp32"}
+    on_cpu = OnnxBackend(unpublished, DEVICES["cpu"], reference) if package.format == "onnx" else None
+    records: dict[str, FunctionRecord] = {}
     probes: dict[str, FunctionProbe] = {}
-    measure = (_on_the_cpu(unpublished, package, reference) if package.format == "onnx"
-               else _interpreted(unpublished, package, reference, probes))
-    records = {}
     for name, function in package.functions.items():
         progress(name)
-        parity = measure(name, run_probe(reference, unpublished, package, name))
+        expected = run_probe(reference, unpublished, package, name)
+        if on_cpu:
+            outputs = run_probe(on_cpu, unpublished, package, name)
+            parity = {ON_CPU: round(mean_snr_db(expected, outputs), 1),
+                      ERROR: float(f"{relative_error(expected, outputs):.1e}")}
+        else:
+            parity, probe = _interpreted(unpublished, package, name, expected, engines)
+            if probe is not None:
+                probes[name] = probe
         records[name] = replace(function, parity=parity)
         check_threshold(package, name, records[name])
     if probes:
@@ -76,38 +85,15 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     return records
 
 
-Measure = Callable[[str, list[np.ndarray]], dict[str, float]]       # function, expected outputs → recorded parity
-
-
-def _interpreted(model: Any, package: PackageRecord, reference: TorchBackend,
-                 probes: dict[str, FunctionProbe]) -> Measure:
-    engines = {name: MilRuntime(arithmetic) for name, arithmetic in ARITHMETICS.items()
-               if arithmetic == Arithmetic() or package.precision != "fp32"}
-
-    def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
-        recorder = CallRecorder(engines[MATHS])
-        backends = {arithmetic: PackagedBackend(model, recorder if arithmetic == MATHS else engine, reference,
-                                                only=called_by_probe(package, name))
-                    for arithmetic, engine in engines.items()}
-        parity = {arithmetic: round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
-                  for arithmetic, backend in backends.items()}
-        probe = golden_probe(recorder, model.path / package.path, name, package.precision != "fp32")
-        if probe is not None:
-            probes[name] = probe
-        return parity
-
-    return measure
-
-
-def _on_the_cpu(model: Any, package: PackageRecord, reference: TorchBackend) -> Measure:
-    backend = OnnxBackend(model, DEVICES["cpu"], reference)
-
-    def measure(name: str, expected: list[np.ndarray]) -> dict[str, float]:
-        outputs = run_probe(backend, model, package, name)
-        return {ON_CPU: round(mean_snr_db(expected, outputs), 1),
-                ERROR: float(f"{relative_error(expected, outputs):.1e}")}
-
-    return measure
+def _interpreted(model: UnpublishedModel, package: PackageRecord, name: str, expected: Sequence[np.ndarray],
+                 engines: Mapping[str, MilRuntime]) -> tuple[dict[str, float], FunctionProbe | None]:
+    """The parity of a Core ML function by arithmetic, and its golden probe."""
+    recorder, parity = CallRecorder(engines[MATHS]), {}
+    for arithmetic, engine in engines.items():
+        backend = PackagedBackend(model, recorder if arithmetic == MATHS else engine, model.reference,
+                                  only=called_by_probe(package, name))
+        parity[arithmetic] = round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
+    return parity, golden_probe(recorder, model.path / package.path, name, package.precision != "fp32")
 
 
 def row_of(package: PackageRecord, name: str) -> Function:

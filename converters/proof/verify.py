@@ -19,32 +19,10 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages
 from ane.system.errors import UserError
-from converters.proof.activations import (
-    ActivationSource,
-    CallRecorder,
-    CapturedOutputs,
-    ComparedValue,
-    compare_with_modules,
-    first_drift,
-    interpreted,
-)
+from converters.proof import activations, parity
+from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
 from converters.proof.differences import core_ml_activations, first_difference, first_loss
-from converters.proof.parity import (
-    ARITHMETICS,
-    FLUSHED,
-    MACHINE_FLOOR,
-    MACHINE_SLACK,
-    MATHS,
-    ON_CPU,
-    ROUNDING,
-    UnpublishedModel,
-    called_by_probe,
-    largest_error,
-    mean_snr_db,
-    reference_backend,
-    run_probe,
-    threshold_of,
-)
+from converters.proof.parity import UnpublishedModel, reference_backend, run_probe
 
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
@@ -86,7 +64,7 @@ class FunctionCheck:
     difference: ComparedValue | None = None
 
     def compare(self, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> None:
-        self.snr, self.error = round(mean_snr_db(expected, actual), 1), largest_error(expected, actual)
+        self.snr, self.error = round(parity.mean_snr_db(expected, actual), 1), parity.largest_error(expected, actual)
 
     @property
     def passed(self) -> bool:
@@ -127,7 +105,7 @@ class Runner(ABC):
               layers: bool) -> FunctionCheck:
         """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
         record, folder = package.functions[name], Path(package.path).stem
-        check = FunctionCheck(package.network, folder, name, min(threshold_of(package, name, self.arithmetic),
+        check = FunctionCheck(package.network, folder, name, min(parity.threshold_of(package, name, self.arithmetic),
                                                                  self.limit),
                               self.slack, self.recorded(record))
         single = UnpublishedModel(model, model.path, [package], reference)
@@ -140,7 +118,7 @@ class Runner(ABC):
 
     def recorded(self, function: FunctionRecord) -> float | None:
         """dB that the function reached at conversion; an fp32 function in fp32, whatever the arithmetic."""
-        return function.parity.get(self.arithmetic, function.parity.get(MATHS)) if self.arithmetic else None
+        return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
     @abstractmethod
     def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
@@ -165,7 +143,7 @@ class PackageRunner(Runner):
     """
 
     engine: Runtime
-    source: ActivationSource
+    source: activations.ActivationSource
     values_engine: Runtime | None = None
     shows_all: bool = True
     compute_units: str | None = None
@@ -182,7 +160,7 @@ class PackageRunner(Runner):
             expected = run_probe(reference, model, package, name)
         engine = CallRecorder(self.engine)
         backend = PackagedBackend(model, engine, reference, compute_units=self.compute_units,
-                                  only=called_by_probe(package, name))
+                                  only=parity.called_by_probe(package, name))
         check.compare(expected, run_probe(backend, model, package, name))
         if layers and not self.shows_all:
             if not check.passed:
@@ -222,7 +200,7 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
     if name.startswith("onnx"):
         device = choose_onnx_device(name.removeprefix("onnx").removeprefix(":"))
         # only the parity of the CPU is recorded
-        return OnnxRunner(f"onnx:{device.name}", device, arithmetic=ON_CPU if device.name == "cpu" else None)
+        return OnnxRunner(f"onnx:{device.name}", device, arithmetic=parity.ON_CPU if device.name == "cpu" else None)
     if name == "coreml":
         if sys.platform != "darwin":
             raise UserError("Core ML runs on macOS only; against=mil interprets the same packages here, and "
@@ -231,17 +209,17 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
         from ane.backends.coreml.trial import CoreMLTrial
 
         return PackageRunner(name, CoreMLRuntime(trial=CoreMLTrial(probes=False)), core_ml_activations,
-                             shows_all=False, compute_units=compute_units, arithmetic=FLUSHED, slack=MACHINE_SLACK,
-                             limit=MACHINE_FLOOR)
+                             shows_all=False, compute_units=compute_units, arithmetic=parity.FLUSHED,
+                             slack=parity.MACHINE_SLACK, limit=parity.MACHINE_FLOOR)
     if name == "coreai":
         from ane.backends.coreai.runtime import CoreAIRuntime
 
         runtime, values = (CoreAIRuntime(values) for values in (False, True))
-        return PackageRunner(name, runtime, interpreted(values), values, arithmetic=MATHS,
+        return PackageRunner(name, runtime, activations.interpreted(values), values, arithmetic=parity.MATHS,
                              slack=CORE_AI_SLACK, limit=FLOAT32_NOISE, interpreter=MilRuntime())
-    recorded = {"mil": MATHS, "mil:fp16": ROUNDING, "mil:flush": FLUSHED}[name]
-    engine = MilRuntime(ARITHMETICS[recorded])
-    return PackageRunner(name, engine, interpreted(engine), interpreter=engine, arithmetic=recorded)
+    recorded = {"mil": parity.MATHS, "mil:fp16": parity.ROUNDING, "mil:flush": parity.FLUSHED}[name]
+    engine = MilRuntime(parity.ARITHMETICS[recorded])
+    return PackageRunner(name, engine, activations.interpreted(engine), interpreter=engine, arithmetic=recorded)
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,

@@ -27,22 +27,23 @@ from converters.swift.golden import DECODER, VOCODER, golden_vectors
 TEMPLATE = Path(__file__).parent / "template"
 MODEL = Path("Sources", "TortoiseCoreML", "Model")
 GOLDEN = Path("Tests", "TortoiseTests", "Golden")
-TABLES = MODEL / "tortoise.json"
+TABLES, CONTENT = MODEL / "tortoise.json", "a Swift package"      # what a folder that may be replaced has, and is
 
 
 def check_bundle(bundle: Any, precision: str = "auto") -> dict[str, PackageRecord]:
-    """The packages that are exported, by network. Raises UserError for a model that cannot be exported."""
+    """The packages that are exported, by network. Raises UserError for a model that cannot be exported: another than
+    Tortoise, or one without the packages and functions that the Swift runtime calls."""
     if bundle.family.name != "tortoise":
         raise UserError(f"{bundle.name} is a {bundle.family.title} model; a Swift package speaks with Tortoise's")
     packages = select_packages(bundle, precision)
-    check_exportable(bundle, packages)
-    return {network: packages[network] for network in NETWORKS}
-
-
-def check_package_destination(destination: Path, overwrite: bool) -> None:
-    """Refuse a destination where a Swift package must not be written: only an exported one is replaced, on request.
-    Raises UserError when a file or another directory is there, or an exported package and ``overwrite`` is False."""
-    check_output_folder(destination, TABLES, "a Swift package", overwrite)
+    for network, kind in ((DECODER, "prefill"), (DECODER, "step"), (VOCODER, "hifigan")):
+        kinds = {function.kind for function in packages[network].functions.values()} if network in packages else ()
+        if kind not in kinds:
+            missing = f"decoder steps with the cache io in {bundle.name}" if kind == "step" and network in packages \
+                else f"Core ML functions of {network} in {bundle.name}"
+            raise UserError(f"there are no {missing}, which the Swift package calls: convert the model with `ane "
+                            "convert NAME --to coreml --networks autoregressive,hifigan --cache io,state -o DIR`")
+    return {network: packages[network] for network in (DECODER, VOCODER)}
 
 
 def export_swift(bundle: Bundle, destination: Path, voices: Mapping[str, Voice], precision: str = "auto",
@@ -56,7 +57,7 @@ def export_swift(bundle: Bundle, destination: Path, voices: Mapping[str, Voice],
     Raises:
         UserError: the model cannot be exported, a voice is of another model, the destination is taken or not writable.
     """
-    check_package_destination(destination, overwrite)
+    check_output_folder(destination, TABLES, CONTENT, overwrite)
     packages = check_bundle(bundle, precision)
     settings = Settings.of("fastest", bundle.settings)
     tables = model_tables(bundle, packages, settings)
@@ -115,20 +116,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, dict
 
 
 # What the Swift package knows of a model: its text, its decoder, its vocoder, and how codes are sampled
-
-NETWORKS = (DECODER, VOCODER)
-
-
-def check_exportable(bundle: Bundle, packages: Mapping[str, PackageRecord]) -> None:
-    """Raise UserError for a bundle without the packages and functions that the Swift runtime calls."""
-    for network, kind in ((DECODER, "prefill"), (DECODER, "step"), (VOCODER, "hifigan")):
-        kinds = {function.kind for function in packages[network].functions.values()} if network in packages else ()
-        if kind not in kinds:
-            missing = f"decoder steps with the cache io in {bundle.name}" if kind == "step" and network in packages \
-                else f"Core ML functions of {network} in {bundle.name}"
-            raise UserError(f"there are no {missing}, which the Swift package calls: convert the model with `ane "
-                            "convert NAME --to coreml --networks autoregressive,hifigan --cache io,state -o DIR`")
-
 
 def model_tables(bundle: Bundle, packages: Mapping[str, PackageRecord], settings: Settings) -> dict[str, Any]:
     """The tables without voices, arrays and paths. Raises UserError for unsupported settings or tokenizers."""

@@ -16,6 +16,7 @@ from ane.audio.trimming import trimmed
 from ane.backends.mil.interpreter import MilRuntime
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import LoadedFunction
+from ane.backends.packaged.selection import select_packages
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.chunks import split_into_chunks
@@ -118,9 +119,10 @@ def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Se
 
 def recording_backend(bundle: Bundle, precision: str) -> PackagedBackend:
     """The packages on the interpreter. Host arrays are float32 even of fp16 packages, as in Swift."""
-    backend = PackagedBackend(bundle, RecordingRuntime({}, False), TorchBackend(bundle, "cpu"), precision, cache="io")
-    networks = {bundle.path / backend.packages[network].path: network for network in (DECODER, VOCODER)}
-    backend.runtime = RecordingRuntime(networks, backend.packages[DECODER].precision != "fp32")
+    packages = select_packages(bundle, precision)
+    networks = {bundle.path / packages[network].path: network for network in (DECODER, VOCODER)}
+    runtime = RecordingRuntime(networks, packages[DECODER].precision != "fp32")
+    backend = PackagedBackend(bundle, runtime, TorchBackend(bundle, "cpu"), precision, cache="io")
     backend.packages[DECODER] = replace(backend.packages[DECODER], precision="fp32")
     return backend
 

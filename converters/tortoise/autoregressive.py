@@ -1,7 +1,6 @@
 """The autoregressive decoder as Core ML graphs; reference: ``ane.models.tortoise.networks.autoregressive``."""
 
 from copy import deepcopy
-from functools import partial
 
 import numpy as np
 import torch
@@ -31,21 +30,18 @@ def stream_scale(network: UnifiedVoice) -> float:
 
 def decoder_graphs(network: UnifiedVoice, scale: float = 1.0) -> DecoderGraphBuilder:
     """The graphs: x (1, D, 1, T), mask → hidden (1, D, 1, T), logits (1, V, 1, T), new_keys and new_values."""
-    return DecoderGraphBuilder(network.config.decoder_shape, partial(_decoder, network=network, scale=scale))
+    def body(s: Style, x: Var, mask: Var, pools: Pools | None) -> dict[str, Var]:
+        new_keys, new_values = [], []
+        for index, block in enumerate(network.gpt.h):
+            x, k, v = _block(s, x, mask, block, scale, pools and pools.layer(index), f"gpt.h.{index}")
+            new_keys.append(blocks.split_heads(k, network.config.heads))
+            new_values.append(blocks.split_heads(v, network.config.heads))
+        hidden = blocks.layer_norm(s, x, network.gpt.ln_f, "gpt.ln_f", scale)
+        hidden = blocks.layer_norm(s, hidden, network.final_norm)
+        return {"hidden": hidden, "logits": blocks.linear(s, hidden, network.mel_head),
+                "new_keys": mb.concat(values=new_keys, axis=0), "new_values": mb.concat(values=new_values, axis=0)}
 
-
-def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, *, network: UnifiedVoice,
-             scale: float) -> dict[str, Var]:
-    """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
-    new_keys, new_values = [], []
-    for index, block in enumerate(network.gpt.h):
-        x, k, v = _block(s, x, mask, block, scale, pools and pools.layer(index), f"gpt.h.{index}")
-        new_keys.append(blocks.split_heads(k, network.config.heads))
-        new_values.append(blocks.split_heads(v, network.config.heads))
-    hidden = blocks.layer_norm(s, x, network.gpt.ln_f, "gpt.ln_f", scale)
-    hidden = blocks.layer_norm(s, hidden, network.final_norm)
-    return {"hidden": hidden, "logits": blocks.linear(s, hidden, network.mel_head),
-            "new_keys": mb.concat(values=new_keys, axis=0), "new_values": mb.concat(values=new_values, axis=0)}
+    return DecoderGraphBuilder(network.config.decoder_shape, body)
 
 
 def _block(s: Style, x: Var, mask: Var, block: Block, scale: float, pool: LayerPool | None,

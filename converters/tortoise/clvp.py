@@ -17,6 +17,7 @@ from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
 from converters.decoder_graphs import measured_scale
 
 MEASURED = 64           # random tokens and codes that a stream is measured on
+MODULES = {"clvp_text": "text", "clvp_speech": "speech"}        # part of the names of an encoder's modules
 
 
 def stream_scale(network: CLVP) -> float:
@@ -28,42 +29,34 @@ def stream_scale(network: CLVP) -> float:
     return measured_scale(norms, lambda: (network.text(tokens), network.speech(codes)))
 
 
-def clvp_text(network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
+def encoder(kind: str, network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
     """x (1, width, 1, T), inside and mean_weight (1, 1, 1, T) → latent (1, E, 1, 1), not normalised.
 
     x holds embeddings, 0 in the padding; inside and mean_weight as in ``blocks.PaddingMask``.
     """
-    return _graph("clvp_text", network, "text_transformer.transformer", network.to_text_latent, positions, scale)
+    path, projection = f"{MODULES[kind]}_transformer.transformer", getattr(network, f"to_{MODULES[kind]}_latent")
+    transformer = network.get_submodule(path)
 
+    def body(s: Style, x: Var, inside: Var, mean_weight: Var) -> dict[str, Var]:
+        padding = PaddingMask.of(s, inside, mean_weight)
+        rotation = _rotation(s, transformer, x.shape[3])
+        x = blocks.scaled(s, x, scale)
+        for index, ((norm,), block) in enumerate(transformer.attn_layers.layers):
+            block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
+            y = unit_norm(s, x)
+            y = (_attention(s, y, block, norm, padding.mask, rotation, scale, name)
+                 if isinstance(block, RotaryAttention) else _feed_forward(s, y, block, norm, scale, name))
+            x = mb.add(x=x, y=y)
+        x = blocks.layer_norm(s, x, transformer.norm, f"{path}.norm", scale)
+        mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.mean_weight), axes=[3], keep_dims=True)
+        return {"latent": blocks.linear(s, mean, projection)}
 
-def clvp_speech(network: CLVP, positions: int, scale: float = 1.0) -> CoreMLGraph:
-    """As ``clvp_text``, for codes."""
-    return _graph("clvp_speech", network, "speech_transformer.transformer", network.to_speech_latent, positions, scale)
-
-
-def _graph(kind: str, network: CLVP, encoder: str, projection: nn.Linear, positions: int,
-           scale: float) -> CoreMLGraph:
-    """``encoder``: path of the encoder's module in the network."""
     row = (1, 1, 1, positions)
-    inputs = {"x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row}
-    return CoreMLGraph(kind, {"positions": positions}, inputs, partial(
-        _latent, encoder=network.get_submodule(encoder), projection=projection, path=encoder, scale=scale))
+    return CoreMLGraph(kind, {"positions": positions}, {
+        "x": (1, projection.in_features, 1, positions), "inside": row, "mean_weight": row}, body)
 
 
-def _latent(s: Style, x: Var, inside: Var, mean_weight: Var, *, encoder: RotaryEncoder,
-            projection: nn.Linear, path: str, scale: float) -> dict[str, Var]:
-    padding = PaddingMask.of(s, inside, mean_weight)
-    rotation = _rotation(s, encoder, x.shape[3])
-    x = blocks.scaled(s, x, scale)
-    for index, ((norm,), block) in enumerate(encoder.attn_layers.layers):
-        block, name = getattr(block, "wrap", block), f"{path}.attn_layers.layers.{index}.1"
-        y = unit_norm(s, x)
-        y = (_attention(s, y, block, norm, padding.mask, rotation, scale, name) if isinstance(block, RotaryAttention)
-             else _feed_forward(s, y, block, norm, scale, name))
-        x = mb.add(x=x, y=y)
-    x = blocks.layer_norm(s, x, encoder.norm, f"{path}.norm", scale)
-    mean = mb.reduce_sum(x=mb.mul(x=x, y=padding.mean_weight), axes=[3], keep_dims=True)
-    return {"latent": blocks.linear(s, mean, projection)}
+clvp_text, clvp_speech = partial(encoder, "clvp_text"), partial(encoder, "clvp_speech")     # of tokens, of codes
 
 
 def unit_norm(s: Style, x: Var) -> Var:

@@ -11,7 +11,6 @@ multiplied by ``inside``. Norms and attention mask the padding, so its content n
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 from torch import nn
@@ -27,17 +26,26 @@ SCALE = 1 / 32          # of the residual streams (blocks, principle 7): squares
 Modulation = tuple[Var, Var]        # scale and shift of a block, computed from the timestep, (1, C, 1, 1) each
 
 
-def condition(network: DiffusionTts, latents: int) -> CoreMLGraph:
+def condition(network: DiffusionTts, length: int) -> CoreMLGraph:
     """The part that does not depend on the timestep.
 
     latents (1, D, 1, N), voice (1, 2C, 1, 1), inside and mean_weight (1, 1, 1, N; ``blocks.PaddingMask``) → code
     (1, C, 1, N). Latents are 0 in the padding.
     """
     config = network.config
-    return CoreMLGraph("condition", {"latents": latents},
-                       {"latents": (1, config.in_latent_channels, 1, latents),
-                        "voice": (1, 2 * config.model_channels, 1, 1), **_padding_inputs(latents)},
-                       partial(_condition, network=network))
+    first, *rest = network.latent_conditioner
+
+    def body(s: Style, latents: Var, voice: Var, inside: Var, mean_weight: Var) -> dict[str, Var]:
+        frames = PaddingMask.of(s, inside, mean_weight)
+        x = blocks.same_conv(s, latents, first, "latent_conditioner.0", SCALE)
+        for index, block in enumerate(rest, 1):
+            x = attention_block(s, x, block, frames, SCALE, f"latent_conditioner.{index}")
+        scale, shift = mb.split(x=voice, num_splits=2, axis=1)
+        return {"code": blocks.group_norm(s, x, network.code_norm, frames, SCALE, (scale, shift))}
+
+    return CoreMLGraph("condition", {"latents": length},
+                       {"latents": (1, config.in_latent_channels, 1, length),
+                        "voice": (1, 2 * config.model_channels, 1, 1), **_padding_inputs(length)}, body)
 
 
 def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
@@ -47,31 +55,18 @@ def denoise(network: DiffusionTts, batch: int, frames: int) -> CoreMLGraph:
     mean_weight (1, 1, 1, S) → prediction (B, 200, 1, S).
     """
     config = network.config
+
+    def body(s: Style, x: Var, code: Var, time: Var, inside: Var, mean_weight: Var) -> dict[str, Var]:
+        modulations, code = _modulations(s, time, network), blocks.scaled(s, code, SCALE)
+        return {"prediction": _network(s, x, code, modulations, PaddingMask.of(s, inside, mean_weight), network)}
+
     return CoreMLGraph("denoise", {"batch": batch, "frames": frames},
                        {"x": (1, config.in_channels, 1, frames), "code": (batch, config.model_channels, 1, frames),
-                        "time": (1, config.model_channels, 1, 1), **_padding_inputs(frames)},
-                       partial(_denoise, network=network))
+                        "time": (1, config.model_channels, 1, 1), **_padding_inputs(frames)}, body)
 
 
 def _padding_inputs(length: int) -> dict[str, tuple[int, ...]]:
     return {"inside": (1, 1, 1, length), "mean_weight": (1, 1, 1, length)}
-
-
-def _condition(s: Style, latents: Var, voice: Var, inside: Var, mean_weight: Var, *,
-               network: DiffusionTts) -> dict[str, Var]:
-    frames = PaddingMask.of(s, inside, mean_weight)
-    first, *rest = network.latent_conditioner
-    x = blocks.same_conv(s, latents, first, "latent_conditioner.0", SCALE)
-    for index, block in enumerate(rest, 1):
-        x = attention_block(s, x, block, frames, SCALE, f"latent_conditioner.{index}")
-    scale, shift = mb.split(x=voice, num_splits=2, axis=1)
-    return {"code": blocks.group_norm(s, x, network.code_norm, frames, SCALE, (scale, shift))}
-
-
-def _denoise(s: Style, x: Var, code: Var, time: Var, inside: Var, mean_weight: Var, *,
-             network: DiffusionTts) -> dict[str, Var]:
-    modulations, code = _modulations(s, time, network), blocks.scaled(s, code, SCALE)
-    return {"prediction": _network(s, x, code, modulations, PaddingMask.of(s, inside, mean_weight), network)}
 
 
 def _blocks(network: DiffusionTts) -> Iterator[TimestepResBlock]:

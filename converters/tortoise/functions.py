@@ -11,11 +11,11 @@ from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from converters.convnext import source_filter
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, slot_buckets, stores
-from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
+from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes, stage_probe
 from converters.tortoise import autoregressive, clvp, conditioning, probes, univnet
 from converters.tortoise import diffusion_decoder as diffusion
 from converters.tortoise import onnx_graphs as onnx
-from converters.tortoise.probes import id_probe, stage_probe
+from converters.tortoise.probes import id_probe
 from converters.vocoders import bigvgan, hifigan
 
 UPSTREAM_CODES = 500            # max_codes of upstream's presets
@@ -82,10 +82,10 @@ DECODED = {"hidden": "final_norm", "logits": "mel_head"}
 FUNCTIONS = (
     Function("prefill", "autoregressive", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 40},
              coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
-             buckets={"prefill": Bucket("columns", 16, lambda model: text(model, 3), positions)},
+             bucket=Bucket("columns", 16, lambda model: text(model, 3), positions),
              calls=("step", "state", "store"), outputs=DECODED, thresholds=DECODER),
     Function("step", "autoregressive", probes.step, onnx=onnx.step, onnx_lengths={"columns": 3, "slots": 64},
-             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), buckets={"step": Bucket("slots", 64)},
+             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), bucket=Bucket("slots", 64),
              outputs=DECODED, thresholds=DECODER),
     Function("state", "autoregressive", probes.step,
              coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
@@ -109,38 +109,38 @@ FUNCTIONS = (
              coreml=lambda r: [conditioning.diffusion_random(r.network)], onnx=onnx.random, outputs={"latent": ""}),
     Function("clvp_text", "clvp", id_probe("clvp_text", "tokens", "num_text_tokens"),
              coreml=lambda r: [clvp.clvp_text(r.network, size, r.scale) for size in r.lengths("clvp_text")],
-             onnx=onnx.clvp_text, onnx_lengths={"positions": 33}, buckets={"clvp_text": Bucket("tokens", 16, text)},
+             onnx=onnx.clvp_text, onnx_lengths={"positions": 33}, bucket=Bucket("tokens", 16, text),
              outputs={"latent": "to_text_latent"}),
     Function("clvp_speech", "clvp", id_probe("clvp_speech", "codes", "num_speech_tokens"),
              coreml=lambda r: [clvp.clvp_speech(r.network, size, r.scale) for size in r.lengths("clvp_speech")],
              onnx=onnx.clvp_speech, onnx_lengths={"positions": 40},
-             buckets={"clvp_speech": Bucket("codes", 16, lambda model: (rounded(codes(model), 64),))},
+             bucket=Bucket("codes", 16, lambda model: (rounded(codes(model), 64),)),
              outputs={"latent": "to_speech_latent"}),
     Function("condition", "diffusion", probes.condition, onnx=onnx.condition, onnx_lengths={"latents": 17},
              coreml=lambda r: [diffusion.condition(r.network, size) for size in r.lengths("condition")],
-             buckets={"condition": Bucket("latents", 16, lambda model: doubling(64, codes(model)))},
+             bucket=Bucket("latents", 16, lambda model: doubling(64, codes(model))),
              calls=("denoise",), thresholds=DENOISER),
     Function("denoise", "diffusion", probes.denoise, onnx=onnx.denoise, onnx_lengths={"frames": 67, "batch": 2},
              coreml=lambda r: [diffusion.denoise(r.network, batch, size)
                                for batch in BATCHES for size in r.lengths("denoise")],
-             buckets={"denoise": Bucket("frames", 64, frames)}, calls=("condition",), outputs={"prediction": "out"},
+             bucket=Bucket("frames", 64, frames), calls=("condition",), outputs={"prediction": "out"},
              thresholds=DENOISER),
     Function("univnet", "univnet", stage_probe(
         "univnet", mel=lambda model, bucket: (1, 100, bucket["frames"] - 1),
         noise=lambda model, bucket: (1, model.config("univnet").noise_dim, bucket["frames"] - 1 + SILENT_FRAMES)),
              coreml=lambda r: [univnet.univnet(r.network, size) for size in r.lengths("univnet")],
              onnx=onnx.univnet, onnx_lengths={"frames": 19},
-             buckets={"univnet": Bucket("frames", 4, lambda model: (14, 62))},   # no row above 16384 samples
+             bucket=Bucket("frames", 4, lambda model: (14, 62)),   # no row above 16384 samples
              # it predicts convolution kernels, which amplifies rounding: torch's own float32 is 99 dB and 4e-5 from its
              # float64 with trained weights, 91 dB and 5e-4 with random ones
              onnx_fp32=(80.0, 2e-3)),
     Function("hifigan", "hifigan", probes.hifigan,
              coreml=lambda r: [hifigan(r.network, size) for size in r.lengths("hifigan")], onnx=onnx.hifigan,
-             onnx_lengths={"frames": 30}, buckets={"hifigan": Bucket("frames", 8, lambda model: (14, 62))},
+             onnx_lengths={"frames": 30}, bucket=Bucket("frames", 8, lambda model: (14, 62)),
              outputs={"sound": ""}, thresholds=VOCODER),
     Function("bigvgan", "bigvgan", stage_probe("bigvgan", mel=lambda model, lengths: (1, 100, lengths["frames"])),
              coreml=lambda r: [bigvgan(r.network, size) for size in r.lengths("bigvgan")], onnx=onnx.bigvgan,
-             onnx_lengths={"frames": 19}, buckets={"bigvgan": Bucket("frames", 8, lambda model: (14, 62))},
+             onnx_lengths={"frames": 19}, bucket=Bucket("frames", 8, lambda model: (14, 62)),
              outputs={"sound": ""}, thresholds=PERIODIC),
     source_filter("source_filter"),
     source_filter("mel_source_filter"),

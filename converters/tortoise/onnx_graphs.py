@@ -11,18 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.models.tortoise.networks.layers import GroupNorm, RelativePositionBias
-from converters.onnx.graph import (
-    PREFILL_OUTPUTS,
-    PREFIX_LENGTH,
-    STEP_OUTPUTS,
-    ids,
-    network_call,
-    noise,
-    prefilled,
-    step_inputs,
-    stepped,
-    traced,
-)
+from converters.onnx import graph
+from converters.onnx.graph import ids, network_call, noise, traced
 
 
 class ShiftedBias(nn.Module):
@@ -53,14 +43,14 @@ def make_traceable(network: nn.Module, dtype: torch.dtype | None = None) -> None
 
 # The decoder
 
-prefill = traced(prefilled, PREFILL_OUTPUTS, lambda network, dtype: {
-    "columns": (noise(1, PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})})
+prefill = traced(graph.prefilled, graph.PREFILL_OUTPUTS, lambda network, dtype: {
+    "columns": (noise(1, graph.PREFIX_LENGTH, network.config.model_dim), {1: "prefix"})})
 step = traced(
-    lambda network, columns, mask, *caches: stepped(network, columns, mask, None, caches), STEP_OUTPUTS,
-    lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=True))
+    lambda network, columns, mask, *caches: graph.stepped(network, columns, mask, None, caches), graph.STEP_OUTPUTS,
+    lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=True))
 step_prefixes = traced(
-    lambda network, columns, mask, prefix_index, *caches: stepped(network, columns, mask, prefix_index, caches),
-    STEP_OUTPUTS, lambda network, dtype: step_inputs(network.config.decoder_shape, dtype, shared=False))
+    lambda network, columns, mask, prefix_index, *caches: graph.stepped(network, columns, mask, prefix_index, caches),
+    graph.STEP_OUTPUTS, lambda network, dtype: graph.step_inputs(network.config.decoder_shape, dtype, shared=False))
 
 
 # Other networks

@@ -1,6 +1,6 @@
 """Test inputs for Tortoise's packages: one probe for each kind of function (``converters.functions.Probe``)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -85,15 +85,6 @@ def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, gui
 def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
     voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
     return backend.denoiser([decoder_latents(model, latents, rng)[None]], voice, [frames])
-
-
-def stage_probe(stage: str, **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
-    """A probe of a stateless stage: normally distributed inputs of these shapes."""
-    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
-        return [backend.run(stage, **{name: rng.standard_normal(shape(model, bucket), dtype=np.float32)
-                                      for name, shape in shapes.items()})]
-
-    return probe
 
 
 def hifigan(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:

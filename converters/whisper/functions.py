@@ -47,11 +47,10 @@ FUNCTIONS = (
              calls=("prefill", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
     Function("prefill", "decoder", probes.prefill, onnx=onnx.prefill, onnx_lengths={"columns": 20},
              coreml=lambda r: [_decoder(r).prefill(columns) for columns in r.lengths("prefill")],
-             buckets={
-                 "prefill": Bucket("columns", SHORTEST, prefill_columns, lambda model: prefill_columns(model)[-1])},
+             bucket=Bucket("columns", SHORTEST, prefill_columns, lambda model: prefill_columns(model)[-1]),
              calls=("memory", "step", "state", "store"), outputs=HIDDEN, thresholds=ROUNDED),
     Function("step", "decoder", probes.step, onnx=onnx.step, onnx_lengths={"columns": 4, "slots": 64, "windows": 1},
-             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), buckets={"step": Bucket("slots", 64)},
+             coreml=lambda r: cached_steps(_decoder(r), r.pools("io"), "io"), bucket=Bucket("slots", 64),
              calls=("memory",), outputs=HIDDEN, thresholds=ROUNDED),
     Function("state", "decoder", probes.step, coreml=lambda r: cached_steps(_decoder(r), r.pools("state"), "state"),
              calls=("memory", "prefill", "store"), outputs=HIDDEN, thresholds=STATE),

@@ -13,13 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ane.models.whisper.networks import (
-    WhisperAttention,
-    WhisperDecoder,
-    WhisperDecoderBlock,
-    WhisperEncoder,
-    WhisperEncoderBlock,
-)
+from ane.models.whisper import networks
+from ane.models.whisper.networks import WhisperAttention, WhisperDecoder, WhisperEncoder
 from converters import blocks
 from converters.blocks import LayerPool
 from converters.coreml.graph import CoreMLGraph, Style, Var, array, mb
@@ -38,23 +33,21 @@ def encoder_scale(network: WhisperEncoder) -> float:
 
 def encoder(network: WhisperEncoder, scale: float = 1.0) -> CoreMLGraph:
     """mel (1, M, 1, 2N) → states (1, D, 1, N)."""
+    def body(s: Style, mel: Var) -> dict[str, Var]:
+        x = mb.gelu(x=blocks.same_conv(s, mel, network.conv1, "conv1"), mode="EXACT")
+        x = mb.gelu(x=blocks.same_conv(s, x, network.conv2, "conv2"), mode="EXACT")
+        positions = network.positional_embedding.float().T[None, :, None] * scale
+        x = mb.add(x=blocks.scaled(s, x, scale), y=s.const(positions))
+        for index, block in enumerate(network.blocks):
+            x = _encoder_block(s, x, block, scale, f"blocks.{index}")
+        return {"states": blocks.layer_norm(s, x, network.ln_post, "ln_post", scale)}
+
     config = network.config
     return CoreMLGraph("encoder", {"states": config.n_audio_ctx},
-                       {"mel": (1, config.n_mels, 1, 2 * config.n_audio_ctx)},
-                       partial(_encoder, network=network, scale=scale))
+                       {"mel": (1, config.n_mels, 1, 2 * config.n_audio_ctx)}, body)
 
 
-def _encoder(s: Style, mel: Var, *, network: WhisperEncoder, scale: float) -> dict[str, Var]:
-    x = mb.gelu(x=blocks.same_conv(s, mel, network.conv1, "conv1"), mode="EXACT")
-    x = mb.gelu(x=blocks.same_conv(s, x, network.conv2, "conv2"), mode="EXACT")
-    positions = network.positional_embedding.float().T[None, :, None] * scale
-    x = mb.add(x=blocks.scaled(s, x, scale), y=s.const(positions))
-    for index, block in enumerate(network.blocks):
-        x = _encoder_block(s, x, block, scale, f"blocks.{index}")
-    return {"states": blocks.layer_norm(s, x, network.ln_post, "ln_post", scale)}
-
-
-def _encoder_block(s: Style, x: Var, block: WhisperEncoderBlock, scale: float, name: str) -> Var:
+def _encoder_block(s: Style, x: Var, block: networks.WhisperEncoderBlock, scale: float, name: str) -> Var:
     """One pre-norm block: x (1, D, 1, N), scaled by ``scale``, → the same."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = attend_to_all(s, q, k, v, block.attn.heads)
@@ -74,7 +67,7 @@ def attend_to_all(s: Style, q: Var, k: Var, v: Var, heads: int) -> Var:
     sizes = [min(QUERIES, N - start) for start in range(0, N, QUERIES)]
     parts = [q] if len(sizes) == 1 else mb.split(x=q, split_sizes=sizes, axis=3)
     attended = [blocks.attention(s, part, k, v, heads, None) for part in parts]
-    return mb.add(x=attended[0] if len(parts) == 1 else mb.concat(values=attended, axis=3), y=mean)
+    return mb.add(x=blocks.joined(attended, 3), y=mean)
 
 
 # Layers of encoder and decoder; reference: ``ane.models.whisper.networks``
@@ -113,45 +106,41 @@ def decoder_scale(network: WhisperDecoder) -> float:
 
 def decoder_graphs(network: WhisperDecoder, scale: float = 1.0) -> DecoderGraphBuilder:
     """The graphs prefill, step and state: x, mask → hidden (1, D, 1, T), logits, new_keys and new_values."""
+    heads = network.config.n_text_head
+
+    def body(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var) -> dict[str, Var]:
+        new_keys, new_values, memory = [], [], Pools(memory_keys, memory_values)
+        for index, block in enumerate(network.blocks):
+            x, k, v = _decoder_block(s, x, mask, block, scale, pools and pools.layer(index), memory.layer(index),
+                                     f"blocks.{index}")
+            new_keys.append(k)
+            new_values.append(v)
+        hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)
+        return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight)),
+                "new_keys": _stacked(new_keys, heads), "new_values": _stacked(new_values, heads)}
+
     shape = network.config.decoder_shape
     memory = (shape.layers, shape.heads, shape.head_width, shape.memory_length)
-    return DecoderGraphBuilder(shape, partial(_decoder, network=network, scale=scale),
-                               {"memory_keys": memory, "memory_values": memory})
+    return DecoderGraphBuilder(shape, body, {"memory_keys": memory, "memory_values": memory})
 
 
 def memory(network: WhisperDecoder) -> CoreMLGraph:
     """The encoder's states (1, D, 1, N) → memory_keys and memory_values (layers, heads, width, N)."""
+    def body(s: Style, states: Var) -> dict[str, Var]:
+        found = {}
+        for kind in ("key", "value"):
+            layers = [blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
+                      for index, block in enumerate(network.blocks)]
+            found[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
+        return found
+
     shape = network.config.decoder_shape
     return CoreMLGraph("memory", {"states": shape.memory_length}, {"states": (1, shape.width, 1, shape.memory_length)},
-                       partial(_memory, network=network))
+                       body)
 
 
-def _memory(s: Style, states: Var, *, network: WhisperDecoder) -> dict[str, Var]:
-    found = {}
-    for kind in ("key", "value"):
-        layers = [blocks.linear(s, states, getattr(block.cross_attn, kind), f"blocks.{index}.cross_attn.{kind}")
-                  for index, block in enumerate(network.blocks)]
-        found[f"memory_{kind}s"] = _stacked(layers, network.config.n_text_head)
-    return found
-
-
-def _decoder(s: Style, x: Var, mask: Var, pools: Pools | None, memory_keys: Var, memory_values: Var, *,
-             network: WhisperDecoder, scale: float) -> dict[str, Var]:
-    """Hidden states and logits of all columns, and their keys and values (layers, heads, width, columns)."""
-    new_keys, new_values, memory = [], [], Pools(memory_keys, memory_values)
-    for index, block in enumerate(network.blocks):
-        x, k, v = _decoder_block(s, x, mask, block, scale, pools and pools.layer(index), memory.layer(index),
-                                 f"blocks.{index}")
-        new_keys.append(k)
-        new_values.append(v)
-    hidden = blocks.layer_norm(s, x, network.ln, "ln", scale)
-    heads = network.config.n_text_head
-    return {"hidden": hidden, **_logits(s, hidden, array(network.token_embedding.weight)),
-            "new_keys": _stacked(new_keys, heads), "new_values": _stacked(new_values, heads)}
-
-
-def _decoder_block(s: Style, x: Var, mask: Var, block: WhisperDecoderBlock, scale: float, pool: LayerPool | None,
-           memory: LayerPool, name: str) -> tuple[Var, Var, Var]:
+def _decoder_block(s: Style, x: Var, mask: Var, block: networks.WhisperDecoderBlock, scale: float,
+                   pool: LayerPool | None, memory: LayerPool, name: str) -> tuple[Var, Var, Var]:
     """One pre-norm block: x (1, D, 1, S), scaled by ``scale``, → the same, and its keys and values (1, D, 1, S)."""
     q, k, v = projections(s, blocks.layer_norm(s, x, block.attn_ln, f"{name}.attn_ln", scale), block.attn)
     y = blocks.attention(s, q, k, v, block.attn.heads, mask, pool)

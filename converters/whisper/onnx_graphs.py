@@ -15,19 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ane.models.whisper.networks import WhisperDecoderConfig
-from converters.onnx.graph import (
-    LANES,
-    PREFILL_OUTPUTS,
-    PREFIX_LENGTH,
-    PREFIXES,
-    STEP_OUTPUTS,
-    Inputs,
-    network_call,
-    prefilled,
-    step_inputs,
-    stepped,
-    traced,
-)
+from converters.onnx import graph
+from converters.onnx.graph import network_call, traced
 
 ROWS = 2            # of the example inputs for tracing: lanes of a window
 
@@ -39,21 +28,21 @@ def _memory(network: nn.Module, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _prefill(network: nn.Module, columns: Tensor, *memories: list[Tensor]) -> tuple[Tensor, ...]:
-    return prefilled(network, columns, [cross_attention(*layer) for layer in zip(*memories, strict=True)])
+    return graph.prefilled(network, columns, [cross_attention(*layer) for layer in zip(*memories, strict=True)])
 
 
 def _step(network: nn.Module, columns: Tensor, mask: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
     """A step of lanes of one window."""
     *own, keys, values = caches
-    return stepped(network, columns, mask, None, own, [cross_attention(*layer)
-                                                       for layer in zip(keys, values, strict=True)])
+    return graph.stepped(network, columns, mask, None, own, [
+        cross_attention(*layer) for layer in zip(keys, values, strict=True)])
 
 
 def _step_prefixes(network: nn.Module, columns: Tensor, mask: Tensor, prefix_index: Tensor, memory_lanes: Tensor,
                    memory_rows: Tensor, *caches: list[Tensor]) -> tuple[Tensor, ...]:
     """A step of lanes of several windows, with a prefix each."""
     *own, keys, values = caches
-    return stepped(network, columns, mask, prefix_index, own, [
+    return graph.stepped(network, columns, mask, prefix_index, own, [
         grouped_cross_attention(*layer, memory_lanes, memory_rows) for layer in zip(keys, values, strict=True)])
 
 
@@ -87,20 +76,20 @@ def attended(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return torch.softmax(scores.float(), dim=-1).to(q.dtype) @ values
 
 
-def _memories(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> Inputs:
+def _memories(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> graph.Inputs:
     d = config.decoder_shape
-    shape = (*(() if shared else (PREFIXES,)), d.heads, d.memory_length, d.head_width)
+    shape = (*(() if shared else (graph.PREFIXES,)), d.heads, d.memory_length, d.head_width)
     # distinct tensors: the tracer merges inputs that share one
     return {name: ([torch.zeros(shape, dtype=dtype) for _ in range(d.layers)], {} if shared else {0: "prefixes"})
             for name in ("memory_keys", "memory_values")}
 
 
-def _step_inputs(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> Inputs:
-    inputs = step_inputs(config.decoder_shape, dtype, shared)
+def _step_inputs(config: WhisperDecoderConfig, dtype: torch.dtype, shared: bool) -> graph.Inputs:
+    inputs = graph.step_inputs(config.decoder_shape, dtype, shared)
     caches = {name: inputs.pop(name) for name in ("keys", "values", "prefix_keys", "prefix_values")}
     if not shared:
-        inputs |= {"memory_lanes": (torch.zeros(PREFIXES, ROWS, dtype=torch.int64), {0: "prefixes", 1: "rows"}),
-                   "memory_rows": (torch.zeros(LANES, dtype=torch.int64), {0: "lanes"})}
+        inputs |= {"memory_lanes": (torch.zeros(graph.PREFIXES, ROWS, dtype=torch.int64), {0: "prefixes", 1: "rows"}),
+                   "memory_rows": (torch.zeros(graph.LANES, dtype=torch.int64), {0: "lanes"})}
     return inputs | caches | dict(_memories(config, dtype, shared))
 
 
@@ -108,9 +97,9 @@ encoder = traced(network_call, ("states",), lambda network, dtype: {
     "mel": (torch.zeros(2, network.config.n_mels, 2 * network.config.n_audio_ctx), {0: "batch"})})
 memory = traced(_memory, ("keys", "values"), lambda network, dtype: {
     "states": (torch.zeros(1, network.config.n_audio_ctx, network.config.n_text_state), {})})
-prefill = traced(_prefill, PREFILL_OUTPUTS, lambda network, dtype: {
-    "columns": (torch.zeros(1, PREFIX_LENGTH, network.config.n_text_state), {1: "prefix"}),
+prefill = traced(_prefill, graph.PREFILL_OUTPUTS, lambda network, dtype: {
+    "columns": (torch.zeros(1, graph.PREFIX_LENGTH, network.config.n_text_state), {1: "prefix"}),
     **_memories(network.config, dtype, shared=True)})
-step = traced(_step, STEP_OUTPUTS, lambda network, dtype: _step_inputs(network.config, dtype, shared=True))
-step_prefixes = traced(_step_prefixes, STEP_OUTPUTS, lambda network, dtype: _step_inputs(
+step = traced(_step, graph.STEP_OUTPUTS, lambda network, dtype: _step_inputs(network.config, dtype, shared=True))
+step_prefixes = traced(_step_prefixes, graph.STEP_OUTPUTS, lambda network, dtype: _step_inputs(
     network.config, dtype, shared=False))
