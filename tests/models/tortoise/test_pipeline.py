@@ -17,14 +17,18 @@ from ane.speech.request import Run
 from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, SENTENCE, THREE_SENTENCES
 
 
-def test_networks_are_released_after_their_step(synthesizer):
-    loaded = {}
-    synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=lambda phase, *rest: loaded.update(
-        {phase: set(synthesizer.backend._networks)}))
-    assert loaded["decode"] == {"autoregressive"}
-    assert loaded["rank"] == {"clvp"}
-    assert loaded["diffuse"] == {"diffusion"}
-    assert loaded["vocode"] == {"mel_source_filter"}
+def test_networks_are_released_after_their_step_and_progress_reaches_its_end(synthesizer):
+    loaded: dict[str, set[str]] = {}
+    reported: dict[str, tuple[int, int]] = {}
+
+    def report(phase: str, done: int, total: int, note: str) -> None:
+        assert done >= reported.get(phase, (0, 0))[0]
+        reported[phase], loaded[phase] = (done, total), set(synthesizer.backend._networks)
+
+    synthesizer.speak(SENTENCE, "random", seed=1, settings=DIFFUSION, progress=report)
+    assert reported == {"decode": (3, 3), "rank": (3, 3), "diffuse": (3, 3), "vocode": (1, 1)}
+    assert loaded == {"decode": {"autoregressive"}, "rank": {"clvp"}, "diffuse": {"diffusion"},
+                      "vocode": {"mel_source_filter"}}
     assert synthesizer.backend._networks == {}
 
 
@@ -53,17 +57,6 @@ def test_candidates_that_are_not_kept_are_freed_with_their_chunk(synthesizer, re
     assert len(chunks) == 3
     assert max(alive["decode"]) <= 2 * 4 + 2        # of the chunk that has ended and of the next one on its lanes
     assert set(alive["diffuse" if diffusion else "vocode"]) == {3}
-
-
-def test_progress_never_decreases_and_reaches_the_end_of_every_stage(synthesizer):
-    reported: dict[str, tuple[int, int]] = {}
-
-    def report(phase: str, done: int, total: int, note: str) -> None:
-        assert done >= reported.get(phase, (0, 0))[0]
-        reported[phase] = (done, total)
-
-    synthesizer.speak(SENTENCE, seed=1, settings=DIFFUSION, progress=report)
-    assert reported == {"decode": (3, 3), "rank": (3, 3), "diffuse": (3, 3), "vocode": (1, 1)}
 
 
 def test_chunks_of_several_groups_are_spoken_in_order(synthesizer, monkeypatch):

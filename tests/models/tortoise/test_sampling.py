@@ -125,11 +125,8 @@ class FirstCodeBackend:
         return inputs["codes"][:, :1].astype(np.float32) * np.float32(self.factor)
 
 
-def test_the_best_candidates_come_first():
+def test_the_best_candidates_come_first_and_of_equal_ones_the_earlier():
     assert best_candidates(np.array([0.1, 0.7, -2.0, 0.5]), 3) == [1, 3, 0]
-
-
-def test_of_equal_scores_the_earlier_candidate_comes_first():
     scores = np.zeros(256, np.float32)
     scores[[40, 200]] = 1
     assert best_candidates(scores, 256) == [40, 200, *(index for index in range(256) if index not in (40, 200))]

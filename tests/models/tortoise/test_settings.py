@@ -26,14 +26,12 @@ def test_the_models_settings_override_the_preset_and_changes_override_both(prese
     assert Settings.of(preset, model, diffusion=Diffusion(5)).diffusion.steps == 5
 
 
-def test_two_candidates_are_ranked_and_one_is_not():
-    assert [Settings.of(candidates=candidates).ranked for candidates in (1, 2)] == [False, True]
-
-
 def test_a_model_can_name_its_default_preset_and_a_request_another():
     assert Settings.of() == Settings.of("ultra_fast")
     assert Settings.of(model={"preset": "1x10"}) == Settings.of("1x10")
     assert Settings.of("fast", {"preset": "1x10"}) == Settings.of("fast")
+    with pytest.raises(UserError, match="ultra_fast"):
+        Settings.of("slow")
 
 
 @pytest.mark.parametrize(("name", "candidates", "steps", "guidance"), [
@@ -84,11 +82,6 @@ def test_a_share_may_be_a_whole_number_and_typical_mass_may_be_null():
     assert Settings.of(model=own).sampling == Sampling(temperature=1)
 
 
-def test_the_error_for_an_unknown_preset_lists_the_presets():
-    with pytest.raises(UserError, match="ultra_fast"):
-        Settings.of("slow")
-
-
 def test_a_preset_describes_its_work():
     assert PRESETS["fastest"].work == "1 candidate, no diffusion"
     assert PRESETS["ultra_fast"].work == "16 candidates × 30 steps"
@@ -120,16 +113,10 @@ def chunk_texts(text: str, synthesizer, settings=HIFIGAN) -> list[str]:
     return [chunk.text for chunk in chunks]
 
 
-def test_a_chunk_of_symbols_is_skipped(synthesizer):
+def test_a_chunk_without_words_is_skipped_and_a_text_of_such_chunks_refused(synthesizer):
     text = "The turtle was first. | * * * | The rabbit came second."
     assert chunk_texts(text, synthesizer, CHUNKED) == ["The turtle was first.", "The rabbit came second."]
-
-
-def test_a_chunk_that_the_normaliser_empties_is_skipped(synthesizer):
     assert chunk_texts("Hello there. | <br> | Goodbye.", synthesizer) == ["Hello there.", "Goodbye."]
-
-
-def test_a_text_that_the_normaliser_empties_is_refused(synthesizer):
     with pytest.raises(UserError, match=r"nothing to say in '<br> \| <hr>'"):
         chunk_texts("<br> | <hr>", synthesizer)
 
