@@ -118,7 +118,7 @@ def test_the_suffix_of_the_output_is_the_format_and_beams_are_searched(capsys, w
 
 def test_words_are_timed_in_json_and_subtitles(capsys, whisper_file, recording, monkeypatch):
     window = DecodedWindow((50364, 39, 68, 50464), -0.1, 0.0, 0.0)
-    monkeypatch.setattr(WindowDecoder, "decode", lambda *arguments: [window])
+    monkeypatch.setattr(WindowDecoder, "decode", lambda *arguments: window)
     flags = ("--model", whisper_file, "--language", "en", "--word-times", "-q")
     status, out, _ = run(capsys, "transcribe", recording, *flags, "--format", "json")
     words = [word for segment in json.loads(out)["segments"] for word in segment["words"]]
