@@ -108,9 +108,6 @@ def test_a_recipe_with_wrong_keys_or_values_is_refused_by_file_and_field(tmp_pat
     (folder / f"{file}.toml").write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(UserError, match=rf"{file}\.toml.*{message}"):
         load_recipe(folder)
-
-
-def test_a_missing_recipe_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"\.toml is not a part of a training recipe"):
         load_recipe(tmp_path)
 

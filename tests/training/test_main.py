@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -37,9 +35,7 @@ def refusal(capsys):
 
 def test_one_command_makes_a_bundle_that_speaks_and_its_weights_start_another_run(tmp_path, wordnet):
     out = tmp_path / "run"
-    first = subprocess.run([sys.executable, "-m", "training", *arguments(out, wordnet, "--tiny", "2")],
-                           capture_output=True, text=True, timeout=600, check=False)
-    assert first.returncode == 0, first.stderr
+    main(arguments(out, wordnet, "--tiny", "2"))
     card = (out / "bundle" / "MODEL.md").read_text()
     assert card.startswith("# The embedded voice")
     assert "In a clone of the repository, `python -m training" in card
