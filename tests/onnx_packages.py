@@ -16,9 +16,11 @@ from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
 from converters.conversion import provenance_of
+from converters.functions import convertible_networks
 from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
 
 TARGET = OnnxTarget()
+NETWORKS = convertible_networks(TARGET.name)
 # every network has a package in fp32
 OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4")}
 
@@ -42,7 +44,7 @@ class OnnxPackages:
             if not stated.exists():
                 made = TARGET.package(self.model(), network, OnnxOptions(precision), self.folder, lambda what: None, "")
                 stated.write_text(json.dumps({TARGET.name: section([made])}))
-        package, = read_section(json.loads(stated.read_text()), str(stated), TARGET.networks, TARGET.name)
+        package, = read_section(json.loads(stated.read_text()), str(stated), NETWORKS, TARGET.name)
         return package
 
     def bundle(self, *networks: str) -> Bundle:
@@ -51,7 +53,7 @@ class OnnxPackages:
         Each is in fp32, the decoder also in int8, int4 and fp16.
         """
         destination = self.folder / "-".join(["bundle", *networks])
-        own = [network for network in TARGET.networks if network in self.model().networks]
+        own = [network for network in NETWORKS if network in self.model().networks]
         self._convert_those_that_no_other_worker_converts(networks or own)
         packages = [self.package(network, precision) for network in networks or own
                     for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
