@@ -254,7 +254,7 @@ def narrate_on_cluster(args: argparse.Namespace, store: "JobStore", plan: "BookP
     from ane.cluster.narration import narrate_on_ray
 
     threads = args.threads or 1
-    flags = {name: value for name, value in vars(args).items() if name not in ("handler", "top_parser")}
+    flags = {name: value for name, value in vars(args).items() if name not in ("handler", "parser")}
     make = partial(make_worker, argparse.Namespace(**flags | {"threads": threads, "quiet": True}), seed)
     return narrate_on_ray(store, plan, make, checker, sample_rate, progress, check_progress,
                           None if args.ray == LOCAL else args.ray, args.workers, threads)
