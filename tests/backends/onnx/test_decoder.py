@@ -1,5 +1,7 @@
 """The decoder on ONNX Runtime returns what the one on torch does."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,9 +10,10 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.decoder import GROWTH
 from ane.backends.onnx.providers import DEVICES
 from converters.proof.parity import UnpublishedModel, mean_snr_db
+from tests.backends import decoder_steps
 
 FP32_SNR = 100          # dB, where float32 is only summed in another order
-WIDTH = 32              # of the decoder
+columns = partial(decoder_steps.columns, width=32)
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +24,6 @@ def torch(decoder_bundle):
 @pytest.fixture(scope="module")
 def onnx(decoder_bundle):
     return load_backend("onnx:cpu", decoder_bundle, "fp32", threads=1, keep=True)
-
-
-def columns(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, WIDTH), dtype=np.float32)
 
 
 def near(expected, actual, threshold: float = FP32_SNR) -> bool:

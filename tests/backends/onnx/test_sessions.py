@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,9 @@ from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
 from ane.backends.onnx.sessions import SessionCache, SessionKey, session_loader
 from ane.bundles.bundle import Bundle
 from converters.proof.parity import mean_snr_db
+from tests.backends import decoder_steps
 
+columns = partial(decoder_steps.columns, width=32)
 TENSORRT = OnnxDevice("tensorrt", CPU, "cpu", "nothing")
 
 
@@ -42,14 +45,10 @@ def run_decoder(decoder: Any, prefix: int = 6) -> list[np.ndarray]:
     return outputs
 
 
-def columns(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal((*shape, 32), dtype=np.float32)
-
-
 def test_a_package_s_sessions_are_unloaded_alone():
     loaded: list[str] = []
     cache = SessionCache(lambda key: loaded.append(key.path.name))
-    keys = [SessionKey(Path(folder) / name) for folder, name in (("folder", "a"), ("folder", "b"), ("other", "c"))]
+    keys = [SessionKey(Path(path)) for path in ("folder/a", "folder/b", "other/c")]
     for each in (*keys, *keys):
         cache.get(each)
     cache.unload(Path("folder"))

@@ -43,26 +43,18 @@ def error(expected: np.ndarray, actual: np.ndarray) -> float:
     return float(np.abs(expected - actual).max() / np.abs(expected).max())
 
 
-def stages(bundle) -> list[str]:
-    return [name for name, stage in STAGES.items() if stage.network in bundle.networks]
-
-
-@pytest.mark.parametrize("length", [9, 34, 150])
-def test_every_stage_returns_what_torch_returns(bundle, backends, length):
-    assert len(stages(bundle)) == 8
-    for stage in stages(bundle):
-        inputs = inputs_of(stage, bundle, 1, length)
-        expected, actual = (backend.run(stage, **inputs) for backend in backends)
-        assert error(expected, actual) <= (UNIVNET_ERROR if stage == "univnet" else LARGEST_ERROR), stage
-
-
-def test_a_batch_equals_its_rows(bundle, backends):
-    for stage in stages(bundle):
+def test_every_stage_returns_what_torch_returns_and_a_batch_equals_its_rows(bundle, backends):
+    stages = [name for name, stage in STAGES.items() if stage.network in bundle.networks]
+    assert len(stages) == 8
+    for stage in stages:
+        threshold = UNIVNET_ERROR if stage == "univnet" else LARGEST_ERROR
+        for length in (9, 34, 150):
+            expected, actual = (backend.run(stage, **inputs_of(stage, bundle, 1, length)) for backend in backends)
+            assert error(expected, actual) <= threshold, (stage, length)
         inputs = inputs_of(stage, bundle, 3, 25)
-        batched = backends[1].run(stage, **inputs)
         rows = [backends[1].run(stage, **{name: array[row:row + 1] for name, array in inputs.items()})
                 for row in range(3)]
-        assert error(np.concatenate(rows), batched) <= (UNIVNET_ERROR if stage == "univnet" else LARGEST_ERROR), stage
+        assert error(np.concatenate(rows), backends[1].run(stage, **inputs)) <= threshold, stage
 
 
 def exact(backend, x: np.ndarray, timestep: int) -> np.ndarray:
@@ -100,22 +92,15 @@ def test_the_same_seed_gives_the_same_speech(bundle, backends, preset):
     assert np.square(expected.audio - actual.audio).sum() <= 1e-4 * np.square(expected.audio).sum()
 
 
-def test_a_call_uses_the_sessions_that_load_loaded(bundle):
-    backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
+def test_a_call_uses_the_sessions_that_load_loaded_and_a_released_network_is_loaded_again(bundle):
+    backend, noise = load_backend("onnx:cpu", bundle, "fp32", threads=1), np.ones((1, bundle.widths[0]), np.float32)
     backend.load("rlg_auto", "autoregressive")
     assert len(backend.sessions._loaded) == 3           # rlg_auto, prefill, step
-    backend.run("ar_random", noise=np.ones((1, bundle.widths[0]), np.float32))
+    first = backend.run("ar_random", noise=noise)
     decoder = backend.decoder(1, 4)
     decoder.prefill(np.ones((5, 32), np.float32))
     decoder.step(np.ones((1, 1, 32), np.float32), np.zeros(1, dtype=np.int64))
     assert len(backend.sessions._loaded) == 3
-
-
-def test_a_released_network_is_loaded_again(bundle):
-    backend = load_backend("onnx:cpu", bundle, "fp32", threads=1)
-    noise = np.ones((1, bundle.widths[0]), np.float32)
-    first = backend.run("ar_random", noise=noise)
-    assert len(backend.sessions._loaded) == 1
     backend.release()
     assert len(backend.sessions._loaded) == 0
     assert (backend.run("ar_random", noise=noise) == first).all()

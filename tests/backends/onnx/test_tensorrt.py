@@ -18,7 +18,6 @@ from ane.backends.onnx.sessions import (
     engine_options,
     input_axes,
     shape_profile,
-    this_machine,
 )
 from ane.cli import main
 from ane.system.errors import UserError
@@ -41,32 +40,27 @@ def test_a_bucket_is_the_smallest_that_contains_the_size(size, edges):
         assert bucket_range(low - 1, edges)[1] == low - 1
 
 
-@pytest.mark.parametrize(("size", "expected"), [
-    (1, (1, 64)), (64, (1, 64)), (65, (65, 128)), (4096, (2049, 4096)), (4097, (4097, 8192)), (8192, (4097, 8192)),
-    (8193, (8193, 16384)), (16384, (8193, 16384)), (16385, (16385, 24576))])
-def test_buckets_of_lengths_end_at_their_edges(size, expected):
-    assert bucket_range(size, LENGTHS) == expected
+@pytest.mark.parametrize(("edges", "size", "expected"), [
+    *((LENGTHS, size, expected) for size, expected in (
+        (64, (1, 64)), (65, (65, 128)), (4096, (2049, 4096)), (4097, (4097, 8192)), (8193, (8193, 16384)),
+        (16384, (8193, 16384)), (16385, (16385, 24576)))),
+    *((BATCHES, size, expected) for size, expected in (
+        (1, (1, 1)), (2, (2, 2)), (3, (3, 4)), (128, (65, 128)), (129, (129, 256))))])
+def test_buckets_end_at_their_edges(edges, size, expected):
+    assert bucket_range(size, edges) == expected
+    if edges is BATCHES:
+        assert shape_profile({"x": ["lanes"]}, {"x": (size,)})["trt_profile_max_shapes"] == f"x:{expected[1]}"
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1, (1, 1)), (2, (2, 2)), (3, (3, 4)), (4, (3, 4)), (128, (65, 128)),
-                                                (129, (129, 256))])
-def test_buckets_of_counts_end_at_their_edges(size, expected):
-    assert bucket_range(size, BATCHES) == expected
-    assert shape_profile({"x": ["lanes"]}, {"x": (size,)})["trt_profile_max_shapes"] == f"x:{expected[1]}"
-
-
-def test_linked_lengths_stay_linked_at_both_ends():
+def test_linked_lengths_stay_linked_at_both_ends_and_a_fixed_profile_takes_one_shape():
     axes = {"mel": ["batch", 100, "frames"], "noise": ["batch", 64, "frames_and_10"]}
     assert shape_profile(axes, {"mel": (1, 100, 300), "noise": (1, 64, 310)}) == {
         "trt_profile_min_shapes": "mel:1x100x257,noise:1x64x267",
         "trt_profile_opt_shapes": "mel:1x100x512,noise:1x64x522",
         "trt_profile_max_shapes": "mel:1x100x512,noise:1x64x522"}
-
-
-def test_a_fixed_profile_takes_one_shape_only():
     axes = {"columns": ["lanes", "columns", 64], "mask": ["lanes", "columns", "seen"]}
-    profile = shape_profile(axes, {"columns": (3, 1, 64), "mask": (3, 1, 129)}, fixed=True)
-    assert set(profile.values()) == {"columns:3x1x64,mask:3x1x129"}
+    fixed = shape_profile(axes, {"columns": (3, 1, 64), "mask": (3, 1, 129)}, fixed=True)
+    assert set(fixed.values()) == {"columns:3x1x64,mask:3x1x129"}
 
 
 def options(**changed) -> dict[str, str]:
@@ -85,10 +79,6 @@ def test_an_engine_is_reused_only_for_what_it_was_built_for(changed):
     assert options(**changed)["trt_engine_cache_path"] != kept["trt_engine_cache_path"]
 
 
-def test_a_machine_without_a_gpu_is_named_by_its_libraries():
-    assert "onnxruntime" in this_machine()
-
-
 def test_each_bucket_of_a_stage_has_an_engine(onnx_packages):
     bundle = onnx_packages.bundle("conditioning_encoder")
     requested: list[SessionKey] = []
@@ -97,8 +87,7 @@ def test_each_bucket_of_a_stage_has_an_engine(onnx_packages):
         requested.append(one)
         raise UserError("no GPU here")
 
-    backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32", machine=A100,
-                          load=load)
+    backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32", load=load)
     for frames in (100, 90, 300):
         with pytest.raises(UserError, match="no GPU here"):
             backend.run("ar_conditioning", mel=np.zeros((1, 80, frames), np.float32))
