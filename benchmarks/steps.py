@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
 from ane.commands.arguments import counts
-from benchmarks.embedded import add_busy_options, busy_programs
+from benchmarks.embedded import add_busy_options, conditions
 from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
 
 PREFIX, CODES, STEPS = 80, 80, 10
@@ -30,20 +29,14 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows: list[BenchRow] = []
     for competitor in competitors:
         backend = competitor.backend(model, options.threads)
-        governor = backend.governor                     # of the torch backend: decoders get it when they are made
         for lanes in options.lanes:
-            for busy in options.busy or [0]:
-                with busy_programs(busy):
-                    for fixed in (None, *options.fixed):
-                        backend.governor = None if fixed else governor
-                        torch.set_num_threads(fixed or options.threads)
-                        call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
-                        end = time.monotonic() + SETTLING
-                        while time.monotonic() < end:
-                            call()
-                        name = f"{competitor.name} beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
-                        row = BenchRow(name, f"step of {lanes} lanes", "ms", {"lanes": lanes})
-                        rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
+            for condition in conditions(options, backend):
+                call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
+                end = time.monotonic() + SETTLING
+                while time.monotonic() < end:
+                    call()
+                row = BenchRow(f"{competitor.name} {condition}", f"step of {lanes} lanes", "ms", {"lanes": lanes})
+                rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
     return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads, "rounds": options.rounds})
 
 
@@ -72,5 +65,5 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARK = Benchmark(measure, "a step of the decoder by lanes, beside busy programs", add_options,
-                      "--lanes 1,2 --busy 0 --fixed 1 --rounds 1",
+                      "--lanes 1,2 --fixed 1 --rounds 1",
                       uses=("bundle", "checkpoints", "threads", "precision", "competitors", "rounds"))
