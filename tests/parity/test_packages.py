@@ -142,7 +142,7 @@ def test_the_denoiser_gives_upstreams_predictions(packaged, golden_stage, near):
                  if name.startswith("out_t") and not name.endswith("uncond")]
     assert timesteps
     for timestep in timesteps:
-        [[conditional, unconditional]] = denoiser([stage["x"]], timestep, True)
+        [[conditional, unconditional]] = denoiser([stage["x"].copy()], timestep, True)
         near(conditional[None], "diffusion", f"out_t{timestep}")
         if f"out_t{timestep}_uncond" in stage:
             near(unconditional[None], "diffusion", f"out_t{timestep}_uncond")
