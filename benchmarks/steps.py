@@ -65,5 +65,4 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARK = Benchmark(measure, "a step of the decoder by lanes, beside busy programs", add_options,
-                      "--lanes 1,2 --fixed 1 --rounds 1",
-                      uses=("bundle", "checkpoints", "threads", "precision", "competitors", "rounds"))
+                      "--lanes 1,2 --fixed 1 --rounds 1")

@@ -6,7 +6,7 @@ The bundle, which `ane convert demo --to coreml` made, speaks texts of several l
 machine that works, on one that flushes subnormals, and for each function of the bundle, on one whose Neural Engine (or
 GPU, where the bundle says so) refuses it, and one that returns values 5 % too large. Each time the codes must be those
 of torch and the sound must reach ``SOUND_DB``, or, where the weights round worse, 1 dB less than on a machine that
-works. In long texts fp16 changes a drawn code now and then; then what a machine that works speaks is the reference. What
+works. In long texts fp16 changes a drawn code now and then; then the reference is what a machine that works says. What
 moved where is stated. First loads run in this process.
 
 The sound is made by the vocoders of upstream, whose samples can be compared. Those of ``demo`` make pulses, which move
