@@ -1,4 +1,4 @@
-"""Loudness and true peak of mono sound (ITU-R BS.1770-4, EBU R 128), and a limiter, for sound that arrives in pieces.
+"""Loudness and true peak of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and a limiter, all for `ane read`.
 
 The coefficients of the K-weighting for any sample rate are those of libebur128 (MIT). Both filters are applied as one
 finite impulse response, which NumPy convolves fast; what it leaves out is below -140 dB.

@@ -1,4 +1,4 @@
-"""From a finished job to the files that people keep: for the book, or one a chapter, with tags, subtitles and times."""
+"""From a finished job to files for the book, or one a chapter: one loudness and its limit, tags, subtitles, times."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""The bodies of requests and responses, as the OpenAPI schema describes them."""
+"""The bodies of requests and responses, as the OpenAPI schema describes them, and the messages of the WebSocket."""
 
 from typing import Annotated, Literal
 

@@ -74,7 +74,7 @@ class QueuedPrompt:
 class BusyLane:
     """A sequence on its lane: the next column to decode, and the lane's own positions before it."""
 
-    job: QueuedPrompt
+    queued: QueuedPrompt
     index: int
     sequence: SampledSequence
     column: np.ndarray
@@ -92,14 +92,14 @@ class Lanes:
         self.decoder, self.capacity = decoder, decoder.capacity
         self.recorder = decoder if recorded_heads and decoder.record(recorded_heads) else None
         self.free_prefixes = list(reversed(range(decoder.prefixes)))
-        self.jobs: list[QueuedPrompt] = []
+        self.prompts: list[QueuedPrompt] = []
         self.active: dict[int, BusyLane] = {}
 
     def add(self, prompt: LanePrompt, priority: Callable[[], Any] = lambda: 0) -> QueuedPrompt:
         """Let the sequences of a prompt wait for lanes."""
-        job = QueuedPrompt(prompt, priority, deque(range(prompt.count)))
-        self.jobs.append(job)
-        return job
+        queued = QueuedPrompt(prompt, priority, deque(range(prompt.count)))
+        self.prompts.append(queued)
+        return queued
 
     def close(self) -> None:
         """Free the decoder, although others may still refer to its lanes."""
@@ -107,33 +107,33 @@ class Lanes:
 
     def step(self) -> None:
         """Fill the free lanes, and decode one column of each. An error of a prompt ends its own sequences only."""
-        for job in [job for job in self.jobs if job.cancelled]:
-            self._remove(job)
+        for queued in [queued for queued in self.prompts if queued.cancelled]:
+            self._remove(queued)
         for lane in range(self.decoder.lanes):
-            while lane not in self.active and (job := self._next_job()) is not None:
-                self._start(lane, job)
+            while lane not in self.active and (queued := self._next_prompt()) is not None:
+                self._start(lane, queued)
         if self.active:
             self._decode()
 
-    def _next_job(self) -> QueuedPrompt | None:
-        ready = [job for job in self.jobs if job.waiting and (job.first is not None or self.free_prefixes)]
-        return min(ready, key=lambda job: job.priority(), default=None)
+    def _next_prompt(self) -> QueuedPrompt | None:
+        ready = [each for each in self.prompts if each.waiting and (each.first is not None or self.free_prefixes)]
+        return min(ready, key=lambda each: each.priority(), default=None)
 
-    def _start(self, lane: int, job: QueuedPrompt) -> None:
+    def _start(self, lane: int, queued: QueuedPrompt) -> None:
         """Start the next sequence of a prompt, which may end at once."""
         try:
-            if job.first is None:
-                prefix = job.prompt.prefix()
+            if queued.first is None:
+                prefix = queued.prompt.prefix()
                 hidden, logits = self.decoder.prefill(prefix, self.free_prefixes[-1])
-                job.prefix_index = self.free_prefixes.pop()
-                job.first = hidden, logits, self.recorder and self.recorder.recorded[0]
-            index = job.waiting.popleft()
-            sequence = job.sampled[index] = job.prompt.begin(index)
-            column = sequence.take(*job.first)
+                queued.prefix_index = self.free_prefixes.pop()
+                queued.first = hidden, logits, self.recorder and self.recorder.recorded[0]
+            index = queued.waiting.popleft()
+            sequence = queued.sampled[index] = queued.prompt.begin(index)
+            column = sequence.take(*queued.first)
         except UserError as error:
-            self._fail(job, error)
+            self._fail(queued, error)
             return
-        self.active[lane] = BusyLane(job, index, sequence, column)
+        self.active[lane] = BusyLane(queued, index, sequence, column)
         if column is None:
             self._retire(lane)
 
@@ -142,10 +142,10 @@ class Lanes:
         low, high = min(self.active), max(self.active) + 1
         columns = np.zeros((high - low, 1, len(self.active[low].column)), np.float32)
         lengths = np.zeros(high - low, np.int64)
-        prefixes = np.full(high - low, self.active[low].job.prefix_index)
+        prefixes = np.full(high - low, self.active[low].queued.prefix_index)
         for lane, busy in self.active.items():
             columns[lane - low, 0], lengths[lane - low] = busy.column, busy.length
-            prefixes[lane - low] = busy.job.prefix_index
+            prefixes[lane - low] = busy.queued.prefix_index
         hidden, logits = self.decoder.step(columns, lengths, low, prefixes)
         scores = self.recorder and self.recorder.recorded
         ended = []
@@ -155,7 +155,7 @@ class Lanes:
             try:
                 busy.column = busy.sequence.take(hidden[row, -1], logits[row], None if scores is None else scores[row])
             except UserError as error:
-                self._fail(busy.job, error)
+                self._fail(busy.queued, error)
             if busy.column is None:
                 ended.append(lane)
         for lane in ended:
@@ -165,26 +165,26 @@ class Lanes:
     def _retire(self, lane: int) -> None:
         """Free the lane of a sequence that has ended, and the prefix after the last one."""
         busy = self.active[lane]
-        job = busy.job
-        result = busy.sequence.finish(partial(self._extend, lane, job.prefix_index))
-        del self.active[lane], job.sampled[busy.index]
-        job.results[busy.index] = result
-        job.finished += 1
-        if job.finished == job.prompt.count:
-            self._remove(job)
+        queued = busy.queued
+        result = busy.sequence.finish(partial(self._extend, lane, queued.prefix_index))
+        del self.active[lane], queued.sampled[busy.index]
+        queued.results[busy.index] = result
+        queued.finished += 1
+        if queued.finished == queued.prompt.count:
+            self._remove(queued)
 
     def _extend(self, lane: int, prefix: int, columns: np.ndarray, length: int) -> np.ndarray:
         hidden, _ = self.decoder.step(columns[None], np.array([length]), lane, np.array([prefix]))
         return hidden[0]
 
-    def _fail(self, job: QueuedPrompt, error: UserError) -> None:
-        job.error = error
-        self._remove(job)
+    def _fail(self, queued: QueuedPrompt, error: UserError) -> None:
+        queued.error = error
+        self._remove(queued)
 
-    def _remove(self, job: QueuedPrompt) -> None:
+    def _remove(self, queued: QueuedPrompt) -> None:
         """Free all that a prompt holds."""
-        self.active = {lane: busy for lane, busy in self.active.items() if busy.job is not job}
-        if job.prefix_index is not None:
-            self.free_prefixes.append(job.prefix_index)
-        job.prefix_index = job.first = None
-        self.jobs.remove(job)
+        self.active = {lane: busy for lane, busy in self.active.items() if busy.queued is not queued}
+        if queued.prefix_index is not None:
+            self.free_prefixes.append(queued.prefix_index)
+        queued.prefix_index = queued.first = None
+        self.prompts.remove(queued)

@@ -1,4 +1,4 @@
-"""Word lists and tables of abbreviations, units, currencies and acronyms. Extend them here."""
+"""Word lists and tables of abbreviations, units, currencies, magnitudes and acronyms. Extend them here."""
 
 
 def words(text: str) -> frozenset[str]:

@@ -107,10 +107,10 @@ def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Se
     prompt = Prompt(voice.ar, chunk.tokens, [sampler], Embeddings(**backend.embeddings()), config, sampling,
                     rewrite_tail=False)
     lanes = make_lanes(backend, config, 1, sampling.max_codes, 1, len(prompt.prefix()))
-    job = lanes.add(prompt)
-    while not job.done:
+    queued = lanes.add(prompt)
+    while not queued.done:
         lanes.step()
-    [candidate] = candidates_of(job)
+    [candidate] = candidates_of(queued)
     sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)
     replay = {"text": chunk.text, "seed": SEED, "maxCodes": sampling.max_codes, "codes": candidate.codes,
               "calls": backend.runtime.calls}

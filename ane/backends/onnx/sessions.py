@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime, loaded when first used, and calls of them on torch's tensors.
+"""Sessions of ONNX Runtime, loaded when first used, calls of them on torch's tensors, and TensorRT's engines on disk.
 
 ONNX Runtime is given the tensors' addresses, so a contiguous part of a cache is an input without a copy, and on a GPU
 nothing of a cache is moved to the host.

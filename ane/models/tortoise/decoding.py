@@ -1,4 +1,4 @@
-"""Sampling the candidates of chunks on the lanes of a decoder, and ranking them.
+"""Sampling the candidates of chunks on the lanes of a decoder, and CLVP's scores of them, by which `pipeline.py` ranks.
 
 Each candidate has its own random generator, so its codes do not depend on the number of lanes or on the other
 candidates. On torch on the CPU neither does any bit of its hidden states, in every precision; other backends compute
@@ -215,9 +215,9 @@ def check_codes(max_codes: int, limit: int) -> None:
                         "max_codes")
 
 
-def candidates_of(job: QueuedPrompt) -> list[Candidate]:
-    """All candidates of a chunk, which the job does not keep."""
-    return [job.results.pop(index) for index in range(job.prompt.count)]
+def candidates_of(queued: QueuedPrompt) -> list[Candidate]:
+    """All candidates of a chunk, which are not kept."""
+    return [queued.results.pop(index) for index in range(queued.prompt.count)]
 
 
 CANDIDATES_PER_CALL = 8     # enough to keep the hardware busy; more would only take more memory

@@ -111,7 +111,7 @@ class Rendering:
                         "diffuse": count * settings.best * steps, "vocode": count}
         self._done = dict.fromkeys(self._totals, 0)
         self._notes = cloning_notes(model, self.voice)      # stated with the first chunk
-        self._jobs: list[QueuedPrompt] = []
+        self._queued: list[QueuedPrompt] = []
 
     def pieces(self) -> Iterator[Piece | Lanes]:
         """The sound of every chunk, in order, and between it the lanes that must take a step before more can come."""
@@ -131,19 +131,19 @@ class Rendering:
         lanes = self._own_lanes(chunks)
         try:
             for chunk in chunks:
-                self._add_job(lanes, chunk)
-            for chunk, job in zip(chunks, self._jobs[-len(chunks):], strict=True):
-                while not job.done:
+                self._queue(lanes, chunk)
+            for chunk, queued in zip(chunks, self._queued[-len(chunks):], strict=True):
+                while not queued.done:
                     yield lanes
                     self._report_decoding()
                 if chunk is chunks[-1]:
                     lanes.close()               # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
-                ranked.append(self._ranked(chunk, candidates_of(job)))
+                ranked.append(self._ranked(chunk, candidates_of(queued)))
         finally:
             lanes.close()
-        self._jobs.clear()
+        self._queued.clear()
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp")
         columns = iter(self._diffused(ranked))
@@ -181,25 +181,25 @@ class Rendering:
         try:
             for index, chunk in enumerate(self.chunks):
                 for item in self._streamed_chunk(chunk, index, lanes):
-                    while waiting and sum(job.finished < job.prompt.count for job in self._jobs) < ahead:
-                        self._add_job(lanes, waiting.popleft())
+                    while waiting and sum(queued.finished < queued.prompt.count for queued in self._queued) < ahead:
+                        self._queue(lanes, waiting.popleft())
                     if isinstance(item, Piece) and len(item.samples):
                         ahead = index + 2
                     if item is not None:
                         yield item
         finally:
-            for job in self._jobs:
-                job.cancelled = True
+            for queued in self._queued:
+                queued.cancelled = True
             if lanes is not self.run.lanes:
                 lanes.close()
 
     def _streamed_chunk(self, chunk: TokenChunk, index: int, lanes: Lanes) -> Iterator[Piece | Lanes | None]:
-        """The sound of a chunk while it is decoded, or after ranking. First None, after which it must have a job."""
+        """The sound of a chunk while it is decoded, or after ranking. First None, after which it must be queued."""
         yield None
         sound, trimmer, rows = self._stream_sound(chunk), self._trimmer(), 0
-        job = self._jobs[index]
-        while not job.done:
-            sequence = None if self.settings.ranked else job.sampled.get(0)
+        queued = self._queued[index]
+        while not queued.done:
+            sequence = None if self.settings.ranked else queued.sampled.get(0)
             certain = sequence.rows(self.diffused) if sequence else 0
             if certain > rows:
                 for samples in self._trimmed(sound.feed(np.stack(sequence.hidden[rows:certain])), trimmer, ended=False):
@@ -208,7 +208,7 @@ class Rendering:
             else:
                 yield lanes
                 self._report_decoding()
-        ranked = self._ranked(chunk, candidates_of(job))
+        ranked = self._ranked(chunk, candidates_of(queued))
         [best] = ranked.best
         left = sound_of(sound, (best.latents if self.diffused else best.hidden)[rows:])
         stated = False
@@ -239,20 +239,20 @@ class Rendering:
         return make_lanes(self.backend, self.config, lanes, self.settings.sampling.max_codes, min(lanes, len(chunks)),
                           longest, self.timer.recorded_heads if self.timer is not None else ())
 
-    def _add_job(self, lanes: Lanes, chunk: TokenChunk) -> None:
+    def _queue(self, lanes: Lanes, chunk: TokenChunk) -> None:
         samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
                     for candidate in range(self.settings.candidates)]
         prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, self.settings.sampling,
                         self.diffused)
-        self._jobs.append(lanes.add(prompt, self.run.priority))
+        self._queued.append(lanes.add(prompt, self.run.priority))
 
     @cached_property
     def _tables(self) -> Embeddings:
         return Embeddings(**self.backend.embeddings())
 
     def _report_decoding(self) -> None:
-        seconds = sum(job.prompt.codes for job in self._jobs) * SECONDS_PER_CODE / self.settings.candidates
-        self._report("decode", sum(job.finished for job in self._jobs), f"{seconds:.1f} s of sound")
+        seconds = sum(queued.prompt.codes for queued in self._queued) * SECONDS_PER_CODE / self.settings.candidates
+        self._report("decode", sum(queued.finished for queued in self._queued), f"{seconds:.1f} s of sound")
 
     def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:
         """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""

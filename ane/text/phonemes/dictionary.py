@@ -134,19 +134,19 @@ class Dictionary:
         name = False
         if word == word.upper() and self.gold(word) is None:
             word, name = word.lower(), tag == "NNP"
-        found = self.entry(word, tag, following.vowel is None, golden=name)
+        found = self.entry(word, tag, following.vowel is None, checked=name)
         if found is None or (name and PRIMARY not in found):
             return self.spelled(word) or stressed(found, stress)
         return stressed(found, stress)
 
-    def entry(self, word: str, tag: str, at_end: bool = False, golden: bool = False) -> str | None:
+    def entry(self, word: str, tag: str, at_end: bool = False, checked: bool = False) -> str | None:
         """The phonemes in the dictionaries, for the part of speech where they differ by it.
 
         Args:
-            at_end: whether a pause follows. golden: only in the dictionary that was checked by hand.
+            at_end: whether a pause follows. checked: only in the dictionary that was checked by hand.
         """
         value = self.gold(word)
-        if value is None and not golden:
+        if value is None and not checked:
             value = self.silver(word)
         if value is None or "=" not in value:
             return value
