@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ import torch
 import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
-from ane.commands.arguments import counts, natural
+from ane.commands.arguments import comma_separated, counts, natural
 from benchmarks.harness import Benchmark, BenchmarkResult
 from benchmarks.speech import SENTENCES
 
@@ -35,16 +35,17 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows = []
     for bundle, arguments in BUNDLES.items():
         synthesizer = ane.load(bundle, "torch", keep=True)
-        for condition in conditions(options, synthesizer.backend):
-            end = time.monotonic() + SETTLING
-            while time.monotonic() < end:
-                synthesizer.speak(TEXTS["a sentence"], **arguments)
-            for what, text in TEXTS.items():
-                rows += measure_in_rounds(
-                    [RepeatedCall(BenchRow(f"{bundle} {condition}", what, "× real time"),
-                                  speed_call(synthesizer, text, arguments)),
-                     RepeatedCall(BenchRow(f"{bundle} {condition}", f"{what}, first sound", "ms"),
-                                  first_sound_call(synthesizer, text, arguments))], options.rounds, warm_up=False)
+        with closing(conditions(options, synthesizer.backend)) as names:
+            for name in names:
+                end = time.monotonic() + SETTLING
+                while time.monotonic() < end:
+                    synthesizer.speak(TEXTS["a sentence"], **arguments)
+                for what, text in TEXTS.items():
+                    rows += measure_in_rounds(
+                        [RepeatedCall(BenchRow(f"{bundle} {name}", what, "× real time"),
+                                      speed_call(synthesizer, text, arguments)),
+                         RepeatedCall(BenchRow(f"{bundle} {name}", f"{what}, first sound", "ms"),
+                                      first_sound_call(synthesizer, text, arguments))], options.rounds, warm_up=False)
     return BenchmarkResult(rows, {"threads": options.threads, "rounds": options.rounds})
 
 
@@ -96,7 +97,7 @@ def first_sound_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> 
 
 
 def add_busy_options(add: Callable[..., Any]) -> None:
-    add("--busy", type=lambda text: [*map(natural, text.split(","))], default=[0], metavar="N,…",
+    add("--busy", type=lambda text: [*map(natural, comma_separated(text))], default=[0], metavar="N,…",
         help="other programs, such as 0,1,2,4 (default: 0)")
     add("--fixed", type=counts, default=(), metavar="N,…",
         help="numbers of threads to try beside the chosen one")

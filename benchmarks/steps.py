@@ -1,13 +1,13 @@
 """Steps of the decoder on torch's CPU: milliseconds of a step by lanes, beside so many busy programs.
 
-A reading is a few steps that append a column to every lane, after a prefix of 80 positions and 80 codes (3.7 s of
-speech). `chosen` and `2 threads`: as in `embedded`. Memory bandwidth bounds a step of one lane: `weights_gb_per_s` are
-the bytes of the decoder's weights in its precision, read once a step.
+A reading is a few steps of all lanes after a prefix of 80 positions and 80 codes (3.7 s of speech). `chosen` and `2
+threads`: as in `embedded`. `weights_gb_per_s`: bytes of the decoder's weights in its precision, read once a step.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,10 @@ import numpy as np
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
 from ane.commands.arguments import counts
-from benchmarks.embedded import add_busy_options, conditions
+from benchmarks.embedded import SETTLING, add_busy_options, conditions
 from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
 
 PREFIX, CODES, STEPS = 80, 80, 10
-SETTLING = 1.0          # seconds of steps before a reading, in which the number of threads is found
 WEIGHT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1}
 
 
@@ -27,16 +26,17 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     model, competitors = chosen_competitors(options)
     layers = sum(tensor.numel() for key, tensor in model.tensors("autoregressive").items() if ".h." in key)
     rows: list[BenchRow] = []
-    for competitor in competitors:
+    for competitor in (each for each in competitors if each.engine == "torch"):
         backend = competitor.backend(model, options.threads)
         for lanes in options.lanes:
-            for condition in conditions(options, backend):
-                call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
-                end = time.monotonic() + SETTLING
-                while time.monotonic() < end:
-                    call()
-                row = BenchRow(f"{competitor.name} {condition}", f"step of {lanes} lanes", "ms", {"lanes": lanes})
-                rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
+            with closing(conditions(options, backend)) as names:
+                for name in names:
+                    call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
+                    end = time.monotonic() + SETTLING
+                    while time.monotonic() < end:
+                        call()
+                    row = BenchRow(f"{competitor.name} {name}", f"step of {lanes} lanes", "ms", {"lanes": lanes})
+                    rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
     return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads, "rounds": options.rounds})
 
 
@@ -52,9 +52,8 @@ def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Callable[[], dict
         started = time.perf_counter()
         for step in range(STEPS):
             decoder.step(columns, np.full(lanes, CODES + step))
-        seconds = (time.perf_counter() - started) / STEPS
-        return {"value": 1000 * seconds, "codes_per_s": lanes / seconds,
-                "weights_gb_per_s": weight_bytes / seconds / 1e9}
+        took = (time.perf_counter() - started) / STEPS
+        return {"value": 1000 * took, "codes_per_s": lanes / took, "weights_gb_per_s": weight_bytes / took / 1e9}
 
     return read
 

@@ -150,7 +150,8 @@ class DecoderObjective:
         no_position = config.text_positions + config.code_positions
         sequences = [training_sequence(clip, config) for clip in clips]
         rows, positions, targets = (
-            pad_sequence([torch.from_numpy(sequence[part]) for sequence in sequences], True, fill)
+            pad_sequence([torch.from_numpy(sequence[part]) for sequence in sequences], batch_first=True,
+                         padding_value=fill)
             for part, fill in ((0, zero_row), (1, no_position), (2, -1)))
         if masked:
             is_code = (rows >= tokens) & (rows < tokens + config.start_mel_token)

@@ -81,5 +81,3 @@ def train_converter(part: TrainedPart, config: RandomLatentConverterConfig, targ
 
     trainer.run(loss)
     return trainer.result()
-
-

@@ -107,8 +107,6 @@ def slaney_hertz(mel: np.ndarray) -> np.ndarray:
 
 
 _SCALES = {"htk": (htk_mel, htk_hertz), "slaney": (slaney_mel, slaney_hertz)}
-
-
 HANN = np.hanning(WINDOW + 1)[:-1]      # periodic
 
 

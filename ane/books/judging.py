@@ -77,7 +77,7 @@ def decibels(ratio: float) -> float:
     return float(20 * np.log10(max(ratio, 1e-6)))
 
 
-CUT_OFF = -20.0            # dB: the level of an end relative to the speech, above which it was cut off
+CUT_OFF = -20.0         # dB: the level of an end relative to the speech, above which it was cut off
 PAUSE = 1.2             # seconds of silence within a chunk
 LOOP = 12               # equal codes, or equal short runs of codes, in a row
 LOUDNESS = 6.0          # dB from the book's median

@@ -18,7 +18,7 @@ from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
 from ane.text.passages import PLAIN
 
-BREATH = 0.05             # seconds of silence kept before and after the speech of a chunk: its breath
+BREATH = 0.05           # seconds of silence kept before and after the speech of a chunk: its breath
 POLL = 0.25             # seconds between two looks whether another process has finished its chunk
 
 NarrationProgress = Callable[[int, int, float | None], None]        # chunks done, of all, seconds left (None: unknown)

@@ -61,7 +61,7 @@ class PlannedChunk:
     """A piece of text spoken in one request."""
 
     number: int         # position in the book, from 1
-    key: str            # digest of the text, of its occurrence, and of the ``SpeechIdentity``; its sound has it too
+    key: str            # of its sound: digest of the text, of its occurrence, and of the ``SpeechIdentity``
     text: str
     chapter: int        # index of its chapter
     kind: str           # of its block

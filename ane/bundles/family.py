@@ -162,7 +162,7 @@ def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
 
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
     """The family of that name. Raises UserError when this version has none."""
-    if not name.isidentifier() or not (MODELS / name / "family.py").is_file():
+    if name not in {file.parent.name for file in MODELS.glob("*/family.py")}:
         raise UserError(f"no model family is named {name!r} in this version: update tortoise-ane")
     return importlib.import_module(f"ane.models.{name}.family").FAMILY
 

@@ -41,10 +41,16 @@ def sha256_of(path: Path) -> str:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def files_identity(files: Iterable[Path], *facts: Any) -> str:
-    """A SHA-256 in hex that changes with the facts, and with the size or time of a file; the data is not read."""
-    stats = [(file.name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for file in files for stat in [file.stat()]]
-    return hashlib.sha256(repr((stats, *facts)).encode()).hexdigest()
+def size_and_time(file: Path) -> tuple[int, int]:
+    """What changes with a file's data, which is not read: its bytes, and when it was written, in nanoseconds."""
+    stat = file.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+def identity_of(facts: Any) -> str:
+    """A SHA-256 in hex that changes with the facts. What is stored by it, such as the sounds of a job, is found as long
+    as their text (``repr``) is the same."""
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def record(directory: Path, file: str) -> FileRecord:

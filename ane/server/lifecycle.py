@@ -122,9 +122,9 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
 
     wyoming: WyomingServer | None = None
     loop = asyncio.get_running_loop()
-    app.middleware_stack = app.build_middleware_stack()        # it makes the guard
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    app.middleware_stack = app.build_middleware_stack()        # it makes the guard, which ``stop`` needs
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(service.engine.stop)
         if settings.wyoming_port is not None:

@@ -75,18 +75,17 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
 
 @checked
 class SpeechRequest:
-    """What is to be spoken, and how: the command line, the server, books and programs all make this object, with what
-    ``Speaker.request`` takes."""
+    """What is to be spoken, and how: the command line, the server, books and programs all make this object."""
 
     text: str
-    voice: Any = None
-    seed: int | None = Field(default=None, ge=0)
-    settings: Any = None
+    voice: Any = None                   # a name, a path, a mix, or a prepared voice; None: the model's default
+    seed: int | None = Field(default=None, ge=0)            # None: a random one, which the result states
+    settings: Any = None                # of the model's kind; None: its defaults
     speed: float | None = None          # None: 1, or that of the settings
-    lexicon: Lexicon | None = None
+    lexicon: Lexicon | None = None      # respells words
     ssml: bool | None = None            # False: only pauses like [pause:1.5s]; None: if the text begins with "<speak"
-    word_times: bool = False
-    cast: Cast | None = None
+    word_times: bool = False            # state when each word is heard, where that takes longer; others always do
+    cast: Cast | None = None            # who speaks quotations and what the text marks
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ane.text.passages import PLAIN, Delivery
 
 
 class SoundFacts:
-    """What speech and streams have in common: their facts are attributes too, ``speech.seed``."""
+    """What speech and streams have in common. Facts that they keep are attributes too: ``speech.seed``."""
 
     elapsed: float
     seconds: float

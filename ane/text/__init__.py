@@ -29,7 +29,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
     Raises:
         UserError: markup that is faulty, or asks for something that cannot be done; with its line.
     """
-    if is_ssml(text) if ssml is None else ssml:
+    if ssml or (ssml is None and is_ssml(text)):
         from ane.text.ssml import read_ssml
 
         passages = read_ssml(text)

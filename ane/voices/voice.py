@@ -136,6 +136,8 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
 def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
     """Write a voice: .safetensors holds all of it, .pth the pair of latents in upstream's format.
 
+    ``lasting``: wait until the disk has it.
+
     Raises:
         UserError: another suffix, or a path that cannot be written.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ane.bundles.entries import Entries, assemble, load_pickle, match_entries
-from ane.bundles.hashes import files_identity
+from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
@@ -58,7 +58,8 @@ class FastSpeechCheckpoint(Model):
     @property
     def identity(self) -> str:
         files = [self.path, *([self.vocoder.path] if self.vocoder else [])]
-        return files_identity(files, [self.config(name) for name in sorted(self.networks)])
+        return identity_of(([(str(file), *size_and_time(file)) for file in files],
+                            [self.config(name) for name in sorted(self.networks)]))
 
     def config(self, network: str) -> Any:
         self.require(network)

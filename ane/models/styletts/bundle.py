@@ -20,7 +20,7 @@ import numpy as np
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.choosing import load_backend
 from ane.bundles.family import ModelFamily
-from ane.bundles.hashes import FileRecord, check_hash, files_identity, record
+from ane.bundles.hashes import FileRecord, check_hash, identity_of, record, size_and_time
 from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.model import Model
 from ane.models.styletts.voices import StyleVoices
@@ -157,7 +157,7 @@ class StyleModel(Model):
 
     @property
     def identity(self) -> str:
-        return files_identity(self.files.values())
+        return identity_of([(name, *size_and_time(file)) for name, file in self.files.items()])
 
     def config(self, network: str) -> NoReturn:
         raise self.lacks(f"{network} network")
@@ -188,7 +188,7 @@ class StyleModel(Model):
 
 
 class StyleFamily(ModelFamily):
-    """What these families declare in common. Each defines ``open_checkpoints`` and ``synthesizer``."""
+    """What these families declare in common. Each defines ``open_checkpoints`` and ``settings``."""
 
     stages = ModelStages({"speech": SPEECH})
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 from ane.bundles.entries import assemble, load_pickle
-from ane.bundles.hashes import files_identity
+from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.weights import PRECISION_NAMES
@@ -105,8 +105,8 @@ class CheckpointDirectory(Model):
     @property
     def identity(self) -> str:
         files = (*self.files.values(), self.path / "tokenizer.json", self.path / MEL_NORMS)
-        return files_identity(filter(os.path.isfile, files), sorted(self._configs.items()),
-                              self.base and self.base.identity)
+        stats = [(file.name, *size_and_time(file), file.stat().st_ctime_ns) for file in files if os.path.isfile(file)]
+        return identity_of((stats, sorted(self._configs.items()), self.base and self.base.identity))
 
     @cached_property
     def decoder_md5(self) -> str:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from ane.bundles.entries import load_pickle, match_entries, read_safetensors
-from ane.bundles.hashes import files_identity
+from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
@@ -130,7 +130,8 @@ class WhisperCheckpoint(Model):
 
     @property
     def identity(self) -> str:
-        return files_identity(self.files, sorted(self._sizes.items()), self._heads)
+        return identity_of(([(file.name, *size_and_time(file)) for file in self.files], sorted(self._sizes.items()),
+                            self._heads))
 
     @property
     def tokenizer(self) -> str:
@@ -208,9 +209,10 @@ def shard_names(index: Path) -> list[str]:
 
 
 def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path) -> dict[str, int]:
-    """The stated sizes if all are positive integers, by our names; ``names``: those that are stated."""
+    """The stated sizes if all are positive integers, by our names; ``names``: ours → those in the file."""
     for name in names.values():
-        if type(value := stated.get(name)) is not int or value < 1:
+        value = stated.get(name)
+        if type(value) is not int or value < 1:
             raise UserError(f"{where}: {name} must be a positive whole number, got {value!r}")
     return {ours: stated[name] for ours, name in names.items()}
 

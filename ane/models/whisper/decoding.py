@@ -16,6 +16,7 @@ from ane.system.errors import UserError
 
 Tokens = tuple[int, ...]
 
+
 @dataclass(frozen=True)
 class DecodingOptions:
     """How a window is decoded; the defaults are the reference's."""
