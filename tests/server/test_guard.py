@@ -23,6 +23,7 @@ from ane.server.app import make_app
 from ane.server.errors import RefusedError
 from ane.server.guard import SLOWEST, Guard, LimitedBody
 from ane.server.lifecycle import REPEATS, JsonHandler, json_log
+from ane.server.schemas import StreamStart
 from ane.server.settings import Limits, ServerSettings
 from ane.server.speech_service import Service
 from ane.server.websocket import websocket_routes
@@ -143,12 +144,12 @@ def test_a_body_that_trickles_holds_its_place_for_as_long_as_its_bytes_deserve(m
 
 
 def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
-    def model(name: str) -> str:
-        raise RefusedError("é" * 100) if name == "unknown" else RuntimeError("the model is broken")
+    def request(start: StreamStart) -> None:
+        raise RefusedError("é" * 100) if start.model == "unknown" else RuntimeError("the model is broken")
 
     app = FastAPI()
     app.include_router(websocket_routes(SimpleNamespace(
-        settings=ServerSettings(), catalogue=SimpleNamespace(model=model))))
+        settings=ServerSettings(), speak=None, catalogue=SimpleNamespace(request=request))))
     closed = []
     for name, kind in (("demo", "server_error"), ("unknown", "invalid_request_error")):
         with TestClient(app).websocket_connect("/v1/audio/stream") as socket:
