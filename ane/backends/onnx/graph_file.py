@@ -28,7 +28,7 @@ class GraphFunction:
     def __init__(self, graph: Path | bytes, name: str, threads: int | None):
         self.name = name
         with onnx_errors(f"load {name}", "download the model again"):
-            self._session = make_session(graph, [CPU], threads, spins=False)
+            self._session = make_session(graph, [CPU], threads)
         self.inputs = {value.name: (value.type, value.shape) for value in self._session.get_inputs()}
         self.outputs = [value.name for value in self._session.get_outputs()]
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map

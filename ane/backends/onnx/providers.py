@@ -81,20 +81,17 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
 
 
 def make_session(graph: Path | bytes, providers: Sequence[str | tuple[str, dict[str, str]]],
-                 threads: int | None = None, spins: bool = True) -> Any:
+                 threads: int | None = None) -> Any:
     """A session that never moves to the CPU by itself and prints nothing. Raises any error of ONNX Runtime.
 
-    Threads that wait for each other spin, unless ``spins`` is False: then they leave the core to other programs.
-
-    With ONNX Runtime's default, a session whose provider fails once prints that on standard output and computes on the
-    CPU from then on.
+    By default, threads that wait for each other spin; here they leave the core to others (docs/onnx.md). By default, a
+    session whose provider fails once prints that on standard output and computes on the CPU from then on.
     """
     options = onnxruntime_module().SessionOptions()
     options.log_severity_level = SILENT
     if threads is not None:
         options.intra_op_num_threads = threads
-    if not spins:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")             # of providers that are left out: callers check for them
         return onnxruntime_module().InferenceSession(graph if isinstance(graph, bytes) else str(graph), options,

@@ -157,7 +157,9 @@ def test_onnx_runtime_logs_nothing_and_a_session_without_its_provider_warns_nobo
     """Its loggers write to standard error: that of each session, and that of the process, which the providers use."""
     severities: list[int] = []
     monkeypatch.setattr(providers.onnxruntime_module(), "set_default_logger_severity", severities.append)
-    assert make_session(gather_graph(), [CPU]).get_session_options().log_severity_level == 4
+    options = make_session(gather_graph(), [CPU]).get_session_options()
+    assert options.log_severity_level == 4
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0", "beside others it takes cores"
     assert set(severities) == {4}
     assert make_session(gather_graph(), ["CUDAExecutionProvider", CPU]).get_providers() == [CPU]
     assert len(recwarn) == 0
