@@ -235,7 +235,7 @@ async def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
         break
     await received(engine.submit(shared.work("One.", 2, small(SETTINGS))))
     assert not shared.lanes.active
-    assert not shared.lanes.jobs
+    assert not shared.lanes.prompts
     assert shared.lanes.free_prefixes == [0]
 
 
