@@ -4,7 +4,6 @@ Schedules replace prefixes, step some of the lanes, rewind and refill lanes, mov
 of several columns in between. Cross-attention is compared in tests/parity/test_whisper_packages.py.
 """
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
@@ -33,14 +32,12 @@ from tests.backends.decoder_steps import (
     columns,
     schedules,
 )
-from tests.backends.packaged.packages import FP32, InPlaceRuntime, functions, saved
+from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime, functions, saved
 
 # engine → SNR in dB; a state is in fp16
 THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
               "packages with a state": 65, "onnx": 95}
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
-NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
-                                   reason="needs Core AI: pip install '.[coreai]'")
 # beside them; Core ML's runtime reads arrays where they are
 AND_EVERY_RUNTIME = ["torch", *THRESHOLDS, "packages on Core ML", "packages on Core ML with a state", *(
     pytest.param(f"packages on Core AI{kind}", marks=NEEDS_CORE_AI) for kind in ("", " with a state"))]

@@ -49,7 +49,7 @@ RESULTS = Path(__file__).parent / "results" / "machines.json"
 SOUND_DB, MEL_DB, ROUNDED_DB, SAME_DB = 40.0, 36.0, 28.0, 200.0
 ON_HOST = re.compile(r"Running step\w+ and its like")
 HOWS, FLUSHES = ("refuse", "off"), "flushes subnormals"
-SENTENCE = "The morning train was late again, so we waited on the platform and watched the rain fall o"
+SENTENCE = "The morning train was late again, so we waited on the platform and watched the rain fall o"    # 90 letters
 UPSTREAM = {True: "univnet", False: "hifigan"}      # vocoders by whether there is diffusion
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ane.system.errors import UserError
-from tests.backends.mil.test_ops import OP_CASES, PackageOfCases, assert_equals_torch
+from tests.backends.mil.op_cases import OP_CASES, PackageOfCases, assert_equals_torch
 
 pytest.importorskip("coreai", reason="needs Core AI: pip install '.[coreai]'")
 

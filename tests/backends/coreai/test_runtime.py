@@ -1,6 +1,5 @@
 """Core AI itself, on packages of one function with a state."""
 
-import importlib
 import sys
 
 import numpy as np
@@ -10,9 +9,7 @@ from ane.backends.coreai import runtime
 from ane.backends.coreai.runtime import CoreAIRuntime
 from ane.system.errors import UserError
 from tests.backends.coreml.packages import X, save_scale_package
-
-needs_core_ai = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
-                                   reason="needs Core AI: pip install '.[coreai]'")
+from tests.backends.packaged.packages import NEEDS_CORE_AI
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def test_without_core_ai_or_in_another_version_the_command_to_install_it_is_name
         CoreAIRuntime()
 
 
-@needs_core_ai
+@NEEDS_CORE_AI
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_outputs_are_float32_and_a_state_is_kept_between_calls(package, dtype):
     function = CoreAIRuntime().load(package, "main", "CPU_AND_NE")
@@ -48,13 +45,13 @@ def test_outputs_are_float32_and_a_state_is_kept_between_calls(package, dtype):
     np.testing.assert_array_equal(function.predict({"x": X}, other)["sum"], X)
 
 
-@needs_core_ai
+@NEEDS_CORE_AI
 def test_float32_is_not_rounded(package):
     x, function = np.full((1, 4), 1 + 2 ** -12, np.float32), CoreAIRuntime().load(package, "main", "ALL")
     np.testing.assert_array_equal(function.predict({"x": x}, function.make_state())["y"], 2 * x)
 
 
-@needs_core_ai
+@NEEDS_CORE_AI
 def test_wrong_inputs_a_missing_state_and_an_unknown_function_are_refused(package):
     runtime = CoreAIRuntime()
     function = runtime.load(package, "main", "ALL")
@@ -67,7 +64,7 @@ def test_wrong_inputs_a_missing_state_and_an_unknown_function_are_refused(packag
         runtime.load(package, "other", "ALL")
 
 
-@needs_core_ai
+@NEEDS_CORE_AI
 def test_assets_are_deleted_with_their_package(package, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()

@@ -1,10 +1,12 @@
 """Packages for tests: graphs converted when a test needs them, and a runtime that interprets them."""
 
+import importlib.util
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from torch import nn
 
 from ane.backends.coreml.runtime import CoreMLFunction
@@ -17,6 +19,8 @@ from tests.random_model import RandomModel
 
 FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
+NEEDS_CORE_AI = pytest.mark.skipif(importlib.util.find_spec("coreai") is None,
+                                   reason="needs Core AI: pip install '.[coreai]'")
 
 
 class InterpretingRuntime(Runtime):
