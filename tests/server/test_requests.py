@@ -178,6 +178,6 @@ def test_the_server_watches_itself(server):
     explained = re.findall(r"<tr><td><code>([^<]+)</code><td>[^<]*<td>([^<]*)</tr>", page)
     assert len(explained) > 20
     assert [name for name, text in explained if not text] == []
-    log = server.log()
-    assert any(record["message"] == "request" and record["outcome"] == "ok" for record in log)
-    assert not any("text" in record or TEXT in json.dumps(record) for record in log)
+    spoken(server)
+    wait_until(lambda: any(record["message"] == "request" and record["outcome"] == "ok" for record in server.log()))
+    assert not any("text" in record or TEXT in json.dumps(record) for record in server.log())
