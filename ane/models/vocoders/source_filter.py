@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft, unit_harmonics
+from ane.models.vocoders.harmonic_noise import SAMPLE_RATE, fft, polar, unit_harmonics
 
 ENVELOPE = 64                       # numbers of a frame's envelope
 PARAMETERS = ENVELOPE + 2
@@ -73,16 +73,9 @@ class SourceFilter:
         self.frames, self.first = self.frames[kept:], self.first + kept
         return sums[max(-begin, 0):count * STEP] / np.float32(WEIGHT)
 
-    def _at(self, positions: np.ndarray, columns: slice) -> np.ndarray:
-        """Parameters between frames, (n, columns); positions in frames of the sound."""
-        before = positions.astype(np.int64) - self.first
-        share = (positions % 1).astype(np.float32)[:, None]
-        frames = self.frames[:, columns]
-        return frames[before] * (1 - share) + frames[before + 1] * share
-
     def _extend_source(self, stop: int) -> None:
         """Make pulses and noise up to sample ``stop``."""
-        octaves, voicing = self._at(np.arange(self.made, stop) / HOP, slice(-2, None)).T
+        octaves, voicing = between(self.frames[:, -2:], np.arange(self.made, stop) / HOP - self.first).T
         pitch = np.float32(MIDDLE) * np.exp2(np.clip(octaves, -OCTAVES, OCTAVES))
         pitches = self.pitches + np.cumsum(pitch, dtype=np.float64)
         self.pitches = float(pitches[-1]) if len(pitches) else self.pitches
@@ -93,14 +86,30 @@ class SourceFilter:
         self.made = stop
 
     def _spectra(self, windows: np.ndarray) -> np.ndarray:
-        """The filtered source in these windows, (n, 513) complex64; never one alone, whose product BLAS may round in
-        another way."""
-        frames = self._at(windows * (STEP / HOP), slice(None))
-        noisy = np.where(frames[:, -1:] > 0, shares_of_noise(), np.float32(1))
+        """The filtered source in these windows, (n, 513) complex64."""
+        positions = windows * (STEP / HOP) - self.first             # in frames that are kept
+        start = int(positions[0])
+        voiced = between(self.frames[:, -1], positions) > 0
+        logarithms = minimum_phase(self.frames[start:int(positions[-1]) + 2, :ENVELOPE])
+        logarithms = between(logarithms.view(np.float32), positions - start).view(np.complex64)
         parts = np.lib.stride_tricks.sliding_window_view(self.source, WINDOW, axis=1)[:, :len(windows) * STEP:STEP]
         pulses, noise = fft.rfft(parts * HANN, n=FFT, axis=2).astype(np.complex64, copy=False)
-        filters = np.exp(np.minimum(frames[:, :ENVELOPE], LOUDEST) @ minimum_phase())
-        return (pulses * np.sqrt(np.maximum(1 - noisy * noisy, 0)) + noise * noisy) * filters
+        shares = shares_of_sources()[:, voiced.astype(np.int64)]
+        pulses *= shares[0]
+        noise *= shares[1]
+        pulses += noise
+        pulses *= polar(logarithms.real, logarithms.imag)
+        return pulses
+
+
+def between(rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Rows (l, …) float32, interpolated linearly at positions (n,) in rows: (n, …)."""
+    before = positions.astype(np.int64)
+    share = (positions % 1).astype(np.float32).reshape(-1, *[1] * (rows.ndim - 1))
+    found = rows[before]
+    found *= 1 - share
+    found += rows[before + 1] * share
+    return found
 
 
 def mel_bins(count: int) -> np.ndarray:
@@ -110,22 +119,27 @@ def mel_bins(count: int) -> np.ndarray:
 
 
 @cache
-def interpolation(count: int) -> np.ndarray:
-    """Numbers at ``mel_bins`` → at all bins: (count, 513) float32."""
-    return np.stack([np.interp(np.arange(BINS), mel_bins(count), row) for row in np.eye(count)]).astype(np.float32)
+def shares_of_sources() -> np.ndarray:
+    """Of pulses and of noise, in frames without and with a voice, at all bins: (2, 2, 513) float32."""
+    noise = np.interp(np.arange(BINS), mel_bins(len(NOISE)), NOISE).astype(np.float32)
+    noise = np.stack((np.ones_like(noise), noise))
+    return np.stack((np.sqrt(np.maximum(1 - noise * noise, 0)), noise))
 
 
 @cache
-def shares_of_noise() -> np.ndarray:
-    """In a voiced frame, at all bins: (513,) float32."""
-    return np.asarray(NOISE, np.float32) @ interpolation(len(NOISE))
+def mels_of_bins() -> np.ndarray:
+    """The bins in envelope numbers, (513,) float64: at most 62.99…, so that a number follows each."""
+    found = np.interp(np.arange(BINS), mel_bins(ENVELOPE), np.arange(ENVELOPE))
+    return np.minimum(found, np.nextafter(ENVELOPE - 1, 0))
 
 
-@cache
-def minimum_phase() -> np.ndarray:
-    """Log magnitudes at ``mel_bins`` → the complex logarithm of the filter with minimum phase: (64, 513) complex64."""
-    cepstra = np.fft.irfft(interpolation(ENVELOPE), n=FFT, axis=1)
-    causal = np.zeros(FFT)
-    causal[0] = causal[FFT // 2] = 1
-    causal[1:FFT // 2] = 2
-    return np.fft.rfft(cepstra * causal, axis=1).astype(np.complex64)
+def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
+    """Log magnitudes at ``mel_bins`` (l, 64) float32 → the complex logarithms of the filters, (l, 513) complex64.
+
+    By FFTs and not by a product: BLAS would share that among threads, which wait for each other beside other work.
+    """
+    logarithms = between(np.minimum(envelopes, LOUDEST).T, mels_of_bins()).T
+    cepstra = fft.irfft(logarithms, n=FFT, axis=1)
+    cepstra[:, 1:FFT // 2] *= 2
+    cepstra[:, FFT // 2 + 1:] = 0
+    return fft.rfft(cepstra, axis=1).astype(np.complex64, copy=False)
