@@ -135,6 +135,7 @@ class TorchBackend(Backend):
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
         self._networks: dict[str, nn.Module] = {}
+        self._tables: dict[str, np.ndarray] | None = None       # of the decoder: a file is checked when it is read
 
     @governed
     @torch.inference_mode()
@@ -154,8 +155,12 @@ class TorchBackend(Backend):
             return call(*arguments).float().cpu().numpy()
 
     def embeddings(self) -> dict[str, np.ndarray]:
-        tensors = self.model.tensors(self.stages.decoder.network)
-        return {table: tensors[key].float().numpy() for table, key in self.stages.decoder.tables.items()}
+        tables = self._tables
+        if tables is None:
+            tensors = self.model.tensors(self.stages.decoder.network)
+            tables = {table: tensors[key].float().numpy() for table, key in self.stages.decoder.tables.items()}
+            self._tables = tables
+        return tables
 
     @torch.inference_mode()
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1,
@@ -205,6 +210,8 @@ class TorchBackend(Backend):
             return
         for name in networks or tuple(self._networks):
             self._networks.pop(name, None)
+            if self.stages.decodes(name):
+                self._tables = None
         return_freed_memory(self.device)
 
     def precision(self, network: str) -> torch.dtype:
