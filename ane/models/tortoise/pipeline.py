@@ -47,6 +47,7 @@ from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
 NO_SOUND = np.zeros(0, np.float32)
+LARGEST_WINDOW = 126        # frames of a call to a vocoder, in the middle of a stream
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
               "more candidates or shorter sentences")
@@ -222,7 +223,8 @@ class Rendering:
         yield Piece(NO_SOUND, chunk, last=True, **({} if stated else self._facts(ranked, trimmer)))
 
     def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | SourceFilterSound | DiffusedSound:
-        vocoder = self._vocoder(chunk, 0, VocodingWindow())
+        any_length = self.backend.longest(self.vocoder, "frames") is None
+        vocoder = self._vocoder(chunk, 0, VocodingWindow(largest=LARGEST_WINDOW if any_length else 0))
         if self.settings.diffusion is None:
             return vocoder
         windows = WindowedDiffusion(

@@ -29,10 +29,18 @@ class VocodingWindow:
     first: int = 12         # new frames in the first call, small so that sound starts soon
     # of a later call including both margins, which take as long as new frames: the larger bucket of converted vocoders
     window: int = 62
+    largest: int = 0        # what the window grows to, for an engine that takes calls of any length
 
     def new_frames(self, done: int, margin: int) -> int:
-        """New frames of the next call, when ``done`` have been vocoded: as many as fit into the window."""
-        return max(self.window - margin - min(done, margin), min(self.first, LEAST)) if done else self.first
+        """New frames of the next call, when ``done`` have been vocoded: as many as fit into the window.
+
+        It grows by ``STEP`` as far as new frames are at most half of ``done``: they are there in time where a second of
+        sound takes less than two thirds of a second.
+        """
+        window = self.window
+        while window + STEP <= self.largest and 2 * (window + STEP - 2 * margin) <= done:
+            window += STEP
+        return max(window - margin - min(done, margin), min(self.first, LEAST)) if done else self.first
 
 
 def call_lengths(length: int, margin: int, first: Sequence[int] = ()) -> list[int]:

@@ -123,11 +123,11 @@ def whole_and_pieces(backend: VocoderBackend, vocoder: str, length: int, sizes: 
 @both_vocoders
 @settings(max_examples=10, deadline=None)
 @given(length=st.integers(1, 150), sizes=st.lists(st.integers(1, 60), min_size=1, max_size=4),
-       first=st.integers(1, 30), window=st.integers(1, 90))
-def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window):
+       first=st.integers(1, 30), window=st.integers(1, 90), largest=st.sampled_from((0, 60, 130)))
+def test_streamed_pieces_join_to_the_whole(torch_vocoders, vocoder, length, sizes, first, window, largest):
     length = length if vocoder == "univnet" else -(-length // 4)
     backend = VocoderBackend(torch_vocoders)
-    window = VocodingWindow(first, window)
+    window = VocodingWindow(first, window, largest)
     whole, pieces = whole_and_pieces(backend, vocoder, length, sizes, window)
     assert all(len(piece) and piece.dtype == np.float32 for piece in pieces)
     np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=0, atol=1e-5)
@@ -143,6 +143,16 @@ def test_a_call_gets_new_frames_and_their_margins_only(backend, vocoder, window,
     assert sum(map(len, pieces)) // 256 in (400, 400 * 4 * 24000 // 22050)
     assert len(pieces) == len(frames) > 6
     assert (frames[0], max(frames)) == (first + margin, later)
+
+
+@both_vocoders
+def test_windows_grow_and_are_ready_in_time(backend, vocoder):
+    """With sound that takes two thirds of its length, a longer call is ready before the sound so far has been heard."""
+    pieces = list(stream(backend, vocoder, split(vocoder, 400, [1]), VocodingWindow(largest=126)))
+    assert {62, 94, 126} <= set(backend.frames)
+    ends = np.cumsum([len(piece) // 256 for piece in pieces])
+    for frames, before, end in zip(backend.frames[1:], ends, ends[1:], strict=False):
+        assert frames <= 62 or 2 / 3 * (end - ends[0]) <= before
 
 
 @both_vocoders
