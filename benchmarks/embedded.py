@@ -9,11 +9,9 @@ end: `chosen` lets the torch backend lower the number of threads while they wait
 """
 
 import argparse
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ import ane
 from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
 from ane.commands.arguments import comma_separated, counts, natural
-from benchmarks.harness import Benchmark, BenchmarkResult
+from benchmarks.harness import Benchmark, BenchmarkResult, busy_programs
 from benchmarks.speech import SENTENCES
 
 TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
@@ -58,19 +56,6 @@ def conditions(options: argparse.Namespace, backend: Any) -> Iterator[str]:
                 backend.governor = None if fixed else governor
                 torch.set_num_threads(fixed or options.threads)
                 yield f"beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
-
-
-@contextmanager
-def busy_programs(count: int) -> Iterator[None]:
-    """Others that want a core each, until the block ends."""
-    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-                for _ in range(count)]
-    try:
-        yield
-    finally:
-        for program in programs:
-            program.kill()
-            program.wait()
 
 
 def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:

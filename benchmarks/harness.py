@@ -6,8 +6,10 @@ Benchmarks of speed compare ``upstream``, its own package in its own environment
 
 import argparse
 import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,6 +98,19 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
     return output
 
 
+@contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """Others that want a core each, until the block ends."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+                for _ in range(count)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
 def model_name(options: argparse.Namespace) -> str:
     return Path(options.bundle or getattr(options, "checkpoints", None) or "demo").name
 
@@ -134,11 +149,6 @@ def chosen_competitors(options: argparse.Namespace) -> tuple[Model, list[Competi
         raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")
     return model, [Competitor(name if ":" in name or name not in ("torch", "onnx") else f"{name}:cpu", precision)
                    for name in names for precision in (["fp32"] if name == "upstream" else options.precision)]
-
-
-def of_upstream(row: BenchRow) -> bool:
-    """Whether a row is one that others are compared with."""
-    return row.competitor.startswith("upstream")
 
 
 def check_names(flag: str, names: Sequence[str], known: Iterable[str], key: Callable[[str], str] = str) -> None:

@@ -23,7 +23,7 @@ from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
 from ane.bench.worker import TimedRequest, Tuning, WorkerModel
 from ane.bundles import Model
-from ane.commands.arguments import comma_separated, counts, positive
+from ane.commands.arguments import comma_separated, counts, natural, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
 from ane.system.json_process import JsonProcess
@@ -31,10 +31,10 @@ from benchmarks.harness import (
     Benchmark,
     BenchmarkResult,
     Competitor,
+    busy_programs,
     check_names,
     chosen_competitors,
     model_name,
-    of_upstream,
 )
 
 SECONDS_PER_CHUNK = 5
@@ -98,10 +98,11 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
     calls = [RepeatedCall(BenchRow(competitor.name, "sentence", "s", {"case": name}),
                           partial(sentence_reading, competitor, CASES[name], model, options))
              for name in options.cases for competitor in competitors]
-    rows = measure_in_rounds(calls, options.rounds, warm_up=False)
+    with busy_programs(options.busy):
+        rows = measure_in_rounds(calls, options.rounds, warm_up=False)
     settings = {"model": model_name(options), "text": options.text, "max_codes": options.max_codes,
-                "threads": options.threads, "rounds": options.rounds}
-    return BenchmarkResult(compare(rows, of_upstream, "times_upstream"), settings)
+                "threads": options.threads, "rounds": options.rounds, "busy": options.busy}
+    return BenchmarkResult(compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream"), settings)
 
 
 def sentence_reading(competitor: Competitor, case: SentenceCase, model: Model,
@@ -169,6 +170,7 @@ def sentence_options(add: Callable[..., Any]) -> None:
     add("--steps", type=positive, metavar="N", help="diffusion steps of all, 2 or more (default: the case's)")
     add("--text", default="The train leaves at nine.", help="(default: %(default)s)")
     add("--max-codes", type=positive, default=86, metavar="N", help="most codes of a chunk (default: %(default)s)")
+    add("--busy", type=natural, default=0, metavar="N", help="other programs beside all (default: 0)")
 
 
 def stream_options(add: Callable[..., Any]) -> None:
