@@ -50,6 +50,8 @@ SOUND_DB, MEL_DB, ROUNDED_DB, SAME_DB = 40.0, 36.0, 28.0, 200.0
 ON_HOST = re.compile(r"Running step\w+ and its like")
 HOWS, FLUSHES = ("refuse", "off"), "flushes subnormals"
 SENTENCE = "The morning train was late again, so we waited on the platform and watched the rain fall o"    # 90 letters
+LONGEST = ("The morning train was late again, so we waited on the platform, and watched the rain fall on the roofs "
+           "of the town, one by one.")      # 127 letters of at most 130; about 157 codes of at most 260
 UPSTREAM = {True: "univnet", False: "hifigan"}      # vocoders by whether there is diffusion
 
 
@@ -74,6 +76,10 @@ WAYS = {
     "own vocoder": Way(own_vocoder=True), "own vocoder, diffusion": Way(own_vocoder=True, diffusion=UNGUIDED),
     "80 codes, guided": Way(SENTENCE, 80, diffusion=GUIDED, candidates=3),
     "80 codes, on the host": Way(SENTENCE, 80, "io", UNGUIDED, 3),
+    "one chunk of 127 letters, guided": Way(LONGEST, 260, diffusion=replace(GUIDED, steps=2), candidates=2),
+    "one chunk of 127 letters": Way(LONGEST, 260, diffusion=replace(UNGUIDED, steps=2)),
+    "few codes, own vocoder": Way("Hi.", 10, candidates=3, own_vocoder=True),
+    "few codes, own vocoder, diffusion": Way("Hi.", 10, diffusion=UNGUIDED, own_vocoder=True),
     "a random voice": Way(voice="random"), "a voice of a clip": Way(voice="clip")}
 
 
@@ -109,7 +115,8 @@ def latents(engine: Backend, model: Bundle, voice: str) -> np.ndarray:
 
 def sound(engine: Backend, model: Bundle, way: Way, patch: pytest.MonkeyPatch) -> tuple[np.ndarray, list[int]]:
     usual = Settings.of("ultra_fast", candidates=way.candidates, lanes=16)
-    settings = replace(usual, sampling=replace(usual.sampling, max_codes=way.codes), diffusion=way.diffusion)
+    settings = replace(usual, sampling=replace(usual.sampling, max_codes=way.codes), diffusion=way.diffusion,
+                       split=None if way.text == LONGEST else usual.split)
     codes: list[int] = []
 
     def listen(found: np.ndarray, config: Any) -> int:
@@ -139,9 +146,9 @@ def forget(function: str) -> None:
                             if key.split()[0] != function and not problem})
 
 
-def run(model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of the report; a function is spoiled in the first way that takes it."""
-    rows: list[dict[str, Any]] = []
+def run(model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequence[str],
+        rows: list[dict[str, Any]]) -> None:
+    """Add the rows of the report; a function is spoiled in the first way that takes it."""
     for name in ways:
         way = WAYS[name]
         references = {"torch": speak(model, "torch:cpu", way)}
@@ -175,7 +182,6 @@ def run(model: Bundle, stand_in: native.StandIn, hows: Sequence[str], ways: Sequ
             forget(function)
         measure(FLUSHES)
         (stand_in.folder / native.FLUSH).unlink()
-    return rows
 
 
 def failures(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -193,13 +199,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", choices=HOWS, help="one kind of fault")
     parser.add_argument("--steps", type=int, default=trial.STEPS, help="calls of a function with a cache")
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS), help="ways to speak, all")
+    parser.add_argument("--add", action="store_true", help="keep the stored rows, and spoil what they lack")
     args = parser.parse_args(arguments)
-    model = Bundle(args.bundle)
+    model, rows = Bundle(args.bundle), read_json(RESULTS)["rows"] if args.add else []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         stand_in = mac_environment(Path(folder), patch)
         patch.setattr(trial, "CoreMLTrial", TrialInThisProcess)
         patch.setattr(trial, "STEPS", args.steps)
-        rows = run(model, stand_in, (args.only,) if args.only else HOWS, args.ways)
+        run(model, stand_in, (args.only,) if args.only else HOWS, args.ways, rows)
     failed = failures(rows)
     missing = sorted({name for package in model.packages for name in package.functions}
                      - {row["function"] for row in rows})

@@ -127,8 +127,8 @@ def shares_of_sources() -> np.ndarray:
 
 
 @cache
-def mels_of_bins() -> np.ndarray:
-    """The bins in envelope numbers, (513,) float64: at most 62.99…, so that a number follows each."""
+def envelope_positions() -> np.ndarray:
+    """Where all bins lie among the numbers of an envelope, (513,) float64: below 63, so that a number follows each."""
     found = np.interp(np.arange(BINS), mel_bins(ENVELOPE), np.arange(ENVELOPE))
     return np.minimum(found, np.nextafter(ENVELOPE - 1, 0))
 
@@ -138,7 +138,7 @@ def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
 
     By FFTs and not by a product: BLAS would share that among threads, which wait for each other beside other work.
     """
-    logarithms = between(np.minimum(envelopes, LOUDEST).T, mels_of_bins()).T
+    logarithms = between(np.minimum(envelopes, LOUDEST).T, envelope_positions()).T
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
     cepstra[:, 1:FFT // 2] *= 2
     cepstra[:, FFT // 2 + 1:] = 0
