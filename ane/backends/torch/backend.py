@@ -22,6 +22,8 @@ from ane.backends.torch.device import (
     torch_memory_errors,
 )
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
+from ane.backends.torch.kernel_decoder import KernelDecoder
+from ane.backends.torch.kernels import HEAD_WIDTHS, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, governed
@@ -167,11 +169,13 @@ class TorchBackend(Backend):
                 max_prefix_length: int | None = None) -> TorchDecoder:
         name = self.stages.decoder.network
         make: Any = TorchDecoder
-        if self.device.type == "cuda":
-            make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
         with torch_memory_errors():
-            decoder = make(self.network(name), lanes, capacity, self.device, self.precision(name), prefixes,
-                           max_prefix_length)
+            network, dtype = self.network(name), self.precision(name)
+            if self.device.type == "cuda":
+                make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
+            elif self._uses_kernels(network, dtype):
+                make, dtype = KernelDecoder, torch.float16 if self.chosen.packed in ("bf16", "int8") else dtype
+            decoder = make(network, lanes, capacity, self.device, dtype, prefixes, max_prefix_length)
         decoder.governor = self.governor
         return decoder
 
@@ -256,6 +260,10 @@ class TorchBackend(Backend):
             if hasattr(module, "two_pass"):
                 module.two_pass = True
         return network.requires_grad_(False)
+
+    def _uses_kernels(self, decoder: Any, dtype: torch.dtype) -> bool:
+        return (self.device.type == "cpu" and not self.exact and dtype == torch.float32 and library() is not None
+                and decoder.config.decoder_shape.head_width in HEAD_WIDTHS)
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None

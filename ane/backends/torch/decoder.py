@@ -92,13 +92,19 @@ class TorchDecoder(Decoder):
         lanes, columns_per_lane, _ = columns.shape
         check_step(self, columns, lengths, first_lane)
         with torch_memory_errors():
-            own = OwnPositions(slice(first_lane, first_lane + lanes), lengths, columns_per_lane, self.keys[0])
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
-            prefixes = self._lanes_by_prefix(indices, columns_per_lane)
-            attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
-            hidden = self._run_network(self._to_device(columns), attend, partial(self._attend_memory, prefixes))
+            attend, attend_memory = self._attention(first_lane, lengths, columns_per_lane, indices)
+            hidden = self._run_network(self._to_device(columns), attend, attend_memory)
             self._end_recording()
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
+
+    def _attention(self, first_lane: int, lengths: np.ndarray, columns: int,
+                   indices: np.ndarray) -> tuple[list[Callable], Callable]:
+        """What a step's layers attend with: a function for each layer, and that of ``_run_network`` for a memory."""
+        own = OwnPositions(slice(first_lane, first_lane + len(lengths)), lengths, columns, self.keys[0])
+        prefixes = self._lanes_by_prefix(indices, columns)
+        return ([partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)],
+                partial(self._attend_memory, prefixes))
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         if self.device.type != "cpu":       # each step would wait for the scores to be copied to the host

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.backends.torch.kernels import join_layers, kernel_packing
+
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
 
@@ -31,6 +33,9 @@ def prepacking(weights: str) -> Prepacking | None:
 
     Where the CPU lacks the instructions for bf16, its weights are fp16; for the others, a slower kernel is chosen.
     """
+    own = kernel_packing(weights)
+    if own is not None:
+        return own
     if weights == "int8":
         vnni = torch.cpu._is_vnni_supported()
         if has_fbgemm_int8():
@@ -68,7 +73,9 @@ def has_one_dnn() -> bool:
 
 def exact_prepacking(stored: str) -> Prepacking | None:
     """The layer that computes in float32 with the smallest weights, for weights stored in precision ``stored``."""
-    return HalfWeightLinear if stored != "fp32" and has_fbgemm() else prepacking("fp32")
+    if stored == "fp32":
+        return prepacking("fp32")
+    return kernel_packing("fp16") or (HalfWeightLinear if has_fbgemm() else prepacking("fp32"))
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:
@@ -80,6 +87,7 @@ def prepack(network: nn.Module, make: Prepacking) -> None:
         layer = network.get_submodule(name)
         weight = layer.weight.T if transposed(layer) else layer.weight
         network.set_submodule(name, make(weight, bias_of(layer, weight)))
+    join_layers(network)
 
 
 def bias_of(layer: nn.Module, weight: Tensor) -> Tensor:

@@ -124,14 +124,18 @@ class MLP(nn.Module):
     def __init__(self, config: UnifiedVoiceConfig):
         super().__init__()
         self.c_fc = Conv1D(config.model_dim, 4 * config.model_dim)
+        self.act = nn.GELU("tanh")
         self.c_proj = Conv1D(4 * config.model_dim, config.model_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return self.c_proj(self.act(self.c_fc(x)))
 
 
 class Block(nn.Module):
     """Pre-norm transformer block; the residual stream keeps the precision of its input."""
+
+    # (norm, linear layer, GELU) that a kernel can compute in one call (``ane.backends.torch.kernels``)
+    joins = ("ln_1", "attn.c_attn", None), ("ln_2", "mlp.c_fc", "mlp.act")
 
     def __init__(self, config: UnifiedVoiceConfig):
         super().__init__()

@@ -1,0 +1,432 @@
+// Kernels of a decoder's step on x86-64 with AVX-512: linear layers with packed weights, and attention over caches.
+//
+// A row, and a lane, is computed in an order that depends on nothing else: not on the other rows, the number of
+// threads or how memory is aligned. Each call is one parallel region of OpenMP, whose threads are torch's.
+//
+// Plain functions that ctypes calls (kernels.py, which states the layouts), so that a build depends on no ABI of torch.
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <new>
+
+namespace {
+
+constexpr long COLUMNS = 16;      // floats of a vector, and outputs of a block of weights
+constexpr long PAIR = 2 * COLUMNS;
+constexpr long TILE_ROWS = 16;    // of AMX
+constexpr long TILE_BYTES = 64;   // of a row of a tile
+
+constexpr int NO_MEMORY = 1, NO_WIDTH = 2;      // heads of a width that there is no kernel of
+
+enum Kind : long { INT8 = 0, BF16 = 1, FP16 = 2 };
+
+// The arguments of a linear layer; kernels.py declares the same fields.
+struct Layer {
+    long kind, inputs, padded_inputs, outputs, amx, gelu;
+    const void* weights;          // (outputs / 16, inputs / g, 16, g), g numbers of 4 bytes; FP16: g = 1
+    const float* bias;
+    const float* scale;           // INT8: of a unit of an activation's range
+    const float* sums;            // INT8: of each output's weights
+    const float* norm_weight;     // of a LayerNorm of the inputs; null: none
+    const float* norm_bias;
+    float epsilon;
+};
+
+// The arguments of attention; positions of the caches are (layer's) [lane or prefix][head][position][width].
+struct Attention {
+    long lanes, columns, heads, width, half;    // half: the caches are fp16, else float32
+    const float *q, *k, *v;                     // of lane, column and head: strides in numbers
+    long lane_stride, column_stride, head_stride;
+    float* out;                                 // (lanes, columns, heads, width)
+    const void *prefix_keys, *prefix_values;    // null: no prefix
+    long prefix_capacity;
+    const long *prefix_of, *prefix_lengths;     // by lane
+    void *keys, *values;
+    long capacity;
+    const long* lengths;                        // by lane: positions before the new columns
+    float* recorded;                            // (lanes, heads, recorded_positions): the last column's scores of
+    long recorded_positions;                    // its prefix; null: not wanted
+    float scale;
+};
+
+// Memory of a thread that calls, kept for its next calls.
+struct Scratch {
+    char* data = nullptr;
+    size_t size = 0;
+    ~Scratch() { operator delete(data, std::align_val_t(64)); }
+    // Null when memory has run out.
+    char* of(size_t bytes) {
+        if (bytes > size) {
+            operator delete(data, std::align_val_t(64));
+            data = static_cast<char*>(operator new(bytes, std::align_val_t(64), std::nothrow));
+            size = data ? bytes : 0;
+        }
+        return data;
+    }
+};
+thread_local Scratch scratch;
+
+inline __mmask16 first(long count) { return static_cast<__mmask16>((1u << std::min(count, COLUMNS)) - 1); }
+
+// e^x, relative error 2e-7: x = n ln 2 + r, e^r by its Taylor series to the sixth power (|r| ≤ 0.35).
+inline __m512 exponential(__m512 x) {
+    x = _mm512_max_ps(_mm512_set1_ps(-104.0f), _mm512_min_ps(_mm512_set1_ps(104.0f), x));      // of NaN: NaN
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
+    __m512 y = _mm512_set1_ps(1.0f / 720);
+    for (float term : {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(term));
+    return _mm512_scalef_ps(y, n);
+}
+
+// GELU by tanh: x / (1 + e^(-2u)), u = √(2/π) (x + 0.044715 x³). NaN stays NaN.
+inline __m512 gelu(__m512 x) {
+    const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
+    const __m512 u = _mm512_fmadd_ps(cube, _mm512_set1_ps(0.044715f), x);
+    const __m512 e = exponential(_mm512_mul_ps(u, _mm512_set1_ps(-1.59576912f)));
+    return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
+}
+
+// Rows of activations as the products take them.
+struct Rows {
+    char* values;       // (rows padded to those of a tile, stride bytes)
+    long stride;
+    float *low, *span;  // INT8: by row
+};
+
+void prepare_row(const Layer& layer, const float* x, Rows rows, long row, float* normed) {
+    const long inputs = layer.inputs;
+    if (layer.norm_weight) {
+        __m512 sum = _mm512_setzero_ps(), squares = sum;
+        for (long i = 0; i < inputs; i += COLUMNS) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(inputs - i), x + i));
+        const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / inputs);
+        for (long i = 0; i < inputs; i += COLUMNS) {
+            const __mmask16 mask = first(inputs - i);
+            const __m512 centred = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, x + i), mean);
+            squares = _mm512_fmadd_ps(centred, centred, squares);
+        }
+        const __m512 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(_mm512_reduce_add_ps(squares) / inputs + layer.epsilon));
+        for (long i = 0; i < inputs; i += COLUMNS) {
+            const __mmask16 mask = first(inputs - i);
+            const __m512 centred = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean);
+            _mm512_mask_storeu_ps(normed + i, mask, _mm512_fmadd_ps(
+                _mm512_mul_ps(centred, factor), _mm512_maskz_loadu_ps(mask, layer.norm_weight + i),
+                _mm512_maskz_loadu_ps(mask, layer.norm_bias + i)));
+        }
+        x = normed;
+    }
+    char* out = rows.values + row * rows.stride;
+    if (layer.kind == FP16) {
+        std::memcpy(out, x, inputs * sizeof(float));
+        std::memset(out + inputs * sizeof(float), 0, (layer.padded_inputs - inputs) * sizeof(float));
+        return;
+    }
+    if (layer.kind == BF16) {
+        for (long i = 0; i < layer.padded_inputs; i += COLUMNS) {
+            const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(i < inputs ? first(inputs - i) : 0, x + i));
+            std::memcpy(out + 2 * i, &half, sizeof half);
+        }
+        return;
+    }
+    __m512 low = _mm512_set1_ps(x[0]), high = low;
+    __mmask16 unordered = 0;
+    for (long i = 0; i < inputs; i += COLUMNS) {
+        const __m512 value = _mm512_mask_loadu_ps(_mm512_set1_ps(x[0]), first(inputs - i), x + i);
+        low = _mm512_min_ps(low, value), high = _mm512_max_ps(high, value);
+        unordered |= _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    }
+    const float least = _mm512_reduce_min_ps(low), span = std::max(_mm512_reduce_max_ps(high) - least, 1e-18f);
+    rows.low[row] = unordered ? __builtin_nanf("") : least;
+    rows.span[row] = span;
+    const __m512 offset = _mm512_set1_ps(least), steps = _mm512_set1_ps(255.0f / span);
+    for (long i = 0; i < layer.padded_inputs; i += COLUMNS) {
+        const __m512 above = _mm512_sub_ps(_mm512_maskz_loadu_ps(i < inputs ? first(inputs - i) : 0, x + i), offset);
+        const __m512i whole = _mm512_cvttps_epi32(_mm512_fmadd_ps(above, steps, _mm512_set1_ps(0.5f)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtusepi32_epi8(
+            _mm512_max_epi32(whole, _mm512_setzero_si512())));
+    }
+}
+
+// Sums → outputs of 16 columns of a row.
+inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, float* out) {
+    const __mmask16 mask = first(layer.outputs - column);
+    __m512 y = _mm512_maskz_loadu_ps(mask, layer.bias + column);
+    if (layer.kind == INT8) {
+        y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[row]), _mm512_maskz_loadu_ps(mask, layer.sums + column), y);
+        const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
+        y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(rows.span[row]), y);
+    } else {
+        y = _mm512_add_ps(y, sum);
+    }
+    if (layer.gelu) y = gelu(y);
+    _mm512_mask_storeu_ps(out + row * layer.outputs + column, mask, y);
+}
+
+// The configuration of AMX's tiles (Intel's manual, LDTILECFG).
+struct alignas(64) Tiles {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+
+// 32 outputs of up to 32 rows from `row` on: tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+template <Kind KIND>
+void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, float* out) {
+    alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
+    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES;
+    const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * TILE_ROWS * TILE_BYTES;
+    const char* right = left + steps * TILE_ROWS * TILE_BYTES;
+    const char* upper = rows.values + row * rows.stride;
+    const char* lower = upper + TILE_ROWS * rows.stride;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long step = 0; step < steps; step++) {
+        _tile_loadd(6, left + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+        _tile_loadd(7, right + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+        _tile_loadd(4, upper + step * TILE_BYTES, rows.stride);
+        if (KIND == INT8) {
+            _tile_dpbusd(0, 4, 6);
+            _tile_dpbusd(1, 4, 7);
+        } else {
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (count <= TILE_ROWS) continue;
+        _tile_loadd(5, lower + step * TILE_BYTES, rows.stride);
+        if (KIND == INT8) {
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+        } else {
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, sums[0], TILE_BYTES);
+    _tile_stored(1, sums[1], TILE_BYTES);
+    if (count > TILE_ROWS) {
+        _tile_stored(2, sums[2], TILE_BYTES);
+        _tile_stored(3, sums[3], TILE_BYTES);
+    }
+    for (long i = 0; i < count; i++)
+        for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
+            const int32_t* found = sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS;
+            const __m512i sum = _mm512_load_si512(found);
+            finish(layer, rows, row + i, pair * PAIR + half * COLUMNS,
+                   KIND == INT8 ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum), out);
+        }
+}
+
+template <Kind KIND>
+inline __m512i product(__m512i sum, __m512i weights, const char* x) {
+    int32_t four;
+    std::memcpy(&four, x, sizeof four);
+    const __m512i spread = _mm512_set1_epi32(four);
+    if (KIND == INT8) return _mm512_dpbusd_epi32(sum, spread, weights);
+    if (KIND == BF16)
+        return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum), reinterpret_cast<__m512bh>(spread),
+                                                    reinterpret_cast<__m512bh>(weights)));
+    return _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(spread), _mm512_castsi512_ps(weights),
+                                               _mm512_castsi512_ps(sum)));
+}
+
+// The same without AMX, COUNT rows at a time: each sum is a chain of its own over the inputs.
+template <Kind KIND, int COUNT>
+void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, float* out) {
+    const long bytes = KIND == FP16 ? 32 : 64, steps = KIND == INT8 ? layer.padded_inputs / 4
+        : KIND == BF16 ? layer.padded_inputs / 2 : layer.padded_inputs;
+    const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * bytes;
+    const char* right = left + steps * bytes;
+    __m512i sums[COUNT][2];
+    for (int i = 0; i < COUNT; i++) sums[i][0] = sums[i][1] = _mm512_setzero_si512();
+    const auto loaded = [](const char* at) {
+        if (KIND == FP16)
+            return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
+        return _mm512_loadu_si512(at);
+    };
+    for (long step = 0; step < steps; step++) {
+        const __m512i a = loaded(left + step * bytes), b = loaded(right + step * bytes);
+        for (int i = 0; i < COUNT; i++) {
+            const char* x = rows.values + (row + i) * rows.stride + 4 * step;
+            sums[i][0] = product<KIND>(sums[i][0], a, x), sums[i][1] = product<KIND>(sums[i][1], b, x);
+        }
+    }
+    for (int i = 0; i < COUNT; i++)
+        for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++)
+            finish(layer, rows, row + i, pair * PAIR + half * COLUMNS, KIND == INT8
+                   ? _mm512_cvtepi32_ps(sums[i][half]) : _mm512_castsi512_ps(sums[i][half]), out);
+}
+
+template <Kind KIND>
+void pair_of(const Layer& layer, const Rows& rows, long count, long pair, float* out) {
+    if (KIND != FP16 && layer.amx && (KIND == BF16 || count > 2)) {     // integers sum up exactly in any order
+        for (long row = 0; row < count; row += 2 * TILE_ROWS)
+            pair_by_amx<KIND == FP16 ? BF16 : KIND>(layer, rows, row, std::min(count - row, 2 * TILE_ROWS), pair, out);
+        return;
+    }
+    long row = 0;
+    for (; count - row >= 8; row += 8) pair_by_vectors<KIND, 8>(layer, rows, row, pair, out);
+    for (; count - row >= 4; row += 4) pair_by_vectors<KIND, 4>(layer, rows, row, pair, out);
+    for (; count - row >= 2; row += 2) pair_by_vectors<KIND, 2>(layer, rows, row, pair, out);
+    if (row < count) pair_by_vectors<KIND, 1>(layer, rows, row, pair, out);
+}
+
+template <bool HALF>
+inline __m512 loaded(const void* cache, long at) {
+    if (HALF)
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const char*>(cache) + 2 * at)));
+    return _mm512_loadu_ps(static_cast<const float*>(cache) + at);
+}
+
+template <bool HALF>
+inline void stored(void* cache, long at, __m512 value) {
+    if (HALF)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<char*>(cache) + 2 * at),
+                            _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    else
+        _mm512_storeu_ps(static_cast<float*>(cache) + at, value);
+}
+
+// Scores of `count` positions, q already scaled.
+template <bool HALF, int VECTORS>
+void score(const __m512* q, const void* keys, long at, long count, float* scores) {
+    for (long position = 0; position < count; position++, at += VECTORS * COLUMNS) {
+        __m512 sum = _mm512_mul_ps(q[0], loaded<HALF>(keys, at));
+        for (int part = 1; part < VECTORS; part++)
+            sum = _mm512_fmadd_ps(q[part], loaded<HALF>(keys, at + part * COLUMNS), sum);
+        scores[position] = _mm512_reduce_add_ps(sum);
+    }
+}
+
+template <bool HALF, int VECTORS>
+void add_values(const float* weights, const void* values, long at, long count, __m512* sums) {
+    for (long position = 0; position < count; position++, at += VECTORS * COLUMNS)
+        for (int part = 0; part < VECTORS; part++)
+            sums[part] = _mm512_fmadd_ps(_mm512_set1_ps(weights[position]), loaded<HALF>(values, at + part * COLUMNS),
+                                         sums[part]);
+}
+
+template <bool HALF, int VECTORS>
+void attend_head(const Attention& call, long lane, long head, float* scores) {
+    const long width = VECTORS * COLUMNS, before = call.lengths[lane];
+    const long own = (lane * call.heads + head) * call.capacity * width;
+    const long prefix = call.prefix_keys ? call.prefix_lengths[lane] : 0;
+    const long shared = prefix ? (call.prefix_of[lane] * call.heads + head) * call.prefix_capacity * width : 0;
+    for (long column = 0; column < call.columns; column++) {
+        const long at = lane * call.lane_stride + column * call.column_stride + head * call.head_stride;
+        const long new_at = own + (before + column) * width, length = before + column + 1, total = prefix + length;
+        __m512 q[VECTORS], sums[VECTORS];
+        for (int part = 0; part < VECTORS; part++) {
+            stored<HALF>(call.keys, new_at + part * COLUMNS, _mm512_loadu_ps(call.k + at + part * COLUMNS));
+            stored<HALF>(call.values, new_at + part * COLUMNS, _mm512_loadu_ps(call.v + at + part * COLUMNS));
+            q[part] = _mm512_mul_ps(_mm512_loadu_ps(call.q + at + part * COLUMNS), _mm512_set1_ps(call.scale));
+            sums[part] = _mm512_setzero_ps();
+        }
+        score<HALF, VECTORS>(q, call.prefix_keys, shared, prefix, scores);
+        score<HALF, VECTORS>(q, call.keys, own, length, scores + prefix);
+        if (call.recorded && column == call.columns - 1)
+            std::memcpy(call.recorded + (lane * call.heads + head) * call.recorded_positions, scores,
+                        prefix * sizeof(float));
+        __m512 most = _mm512_set1_ps(scores[0]), sum = _mm512_setzero_ps();
+        for (long i = 0; i < total; i += COLUMNS)
+            most = _mm512_mask_max_ps(most, first(total - i), most, _mm512_loadu_ps(scores + i));
+        const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+        for (long i = 0; i < total; i += COLUMNS) {
+            const __m512 weight = _mm512_maskz_mov_ps(
+                first(total - i), exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + i), highest)));
+            sum = _mm512_add_ps(sum, weight);
+            _mm512_storeu_ps(scores + i, weight);
+        }
+        const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(sum));
+        add_values<HALF, VECTORS>(scores, call.prefix_values, shared, prefix, sums);
+        add_values<HALF, VECTORS>(scores + prefix, call.values, own, length, sums);
+        float* out = call.out + ((lane * call.columns + column) * call.heads + head) * width;
+        for (int part = 0; part < VECTORS; part++)
+            _mm512_storeu_ps(out + part * COLUMNS, _mm512_mul_ps(sums[part], share));
+    }
+}
+
+template <int VECTORS>
+int attend_with(const Attention& call, int threads) {
+    long most = 0;
+    for (long lane = 0; lane < call.lanes; lane++)
+        most = std::max(most, call.lengths[lane] + call.columns + (call.prefix_keys ? call.prefix_lengths[lane] : 0));
+    const long room = (most + 2 * COLUMNS) / COLUMNS * COLUMNS, tasks = call.lanes * call.heads;
+    float* scores = reinterpret_cast<float*>(scratch.of(threads * room * sizeof(float)));
+    if (!scores) return NO_MEMORY;
+    // heads outside: lanes of one prefix read its head one after the other, from the caches of the core
+    #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (long task = 0; task < tasks; task++) {
+        float* own_scores = scores + omp_get_thread_num() * room;
+        if (call.half) attend_head<true, VECTORS>(call, task % call.lanes, task / call.lanes, own_scores);
+        else attend_head<false, VECTORS>(call, task % call.lanes, task / call.lanes, own_scores);
+    }
+    return 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Of the source that this was built from.
+unsigned ane_kernels_checksum() { return ANE_CHECKSUM; }
+
+// x (count, inputs) → out (count, outputs). Returns 0 or NO_MEMORY.
+int ane_linear(const Layer* layer, const float* x, float* out, long count, int threads) {
+    const long size = layer->kind == INT8 ? 1 : layer->kind == BF16 ? 2 : 4;
+    const long padded_rows = (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    const long normed = (layer->inputs + COLUMNS) * sizeof(float) / TILE_BYTES * TILE_BYTES;
+    Rows rows;
+    rows.stride = layer->padded_inputs * size + TILE_BYTES;     // so that rows fall into different sets of a cache
+    char* memory = scratch.of(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
+    if (!memory) return NO_MEMORY;
+    rows.values = memory;
+    rows.low = reinterpret_cast<float*>(memory + padded_rows * rows.stride);
+    rows.span = rows.low + padded_rows;
+    char* normed_rows = reinterpret_cast<char*>(rows.span + padded_rows);
+    const long pairs = (layer->outputs + PAIR - 1) / PAIR;
+    Tiles tiles;
+    for (int tile = 0; tile < 8; tile++) {
+        tiles.bytes[tile] = TILE_BYTES;
+        const bool second = tile == 2 || tile == 3 || tile == 5;
+        tiles.rows[tile] = tile > 5 || count > 2 * TILE_ROWS ? TILE_ROWS
+            : second ? std::max(count - TILE_ROWS, 1L) : std::min(count, TILE_ROWS);
+    }
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        float* own = reinterpret_cast<float*>(normed_rows + omp_get_thread_num() * normed);
+        #pragma omp for schedule(static)
+        for (long row = 0; row < count; row++) prepare_row(*layer, x + row * layer->inputs, rows, row, own);
+        const bool amx = layer->amx && layer->kind != FP16;
+        if (amx) _tile_loadconfig(&tiles);
+        #pragma omp for schedule(dynamic, 2)
+        for (long pair = 0; pair < pairs; pair++) {
+            if (layer->kind == INT8) pair_of<INT8>(*layer, rows, count, pair, out);
+            else if (layer->kind == BF16) pair_of<BF16>(*layer, rows, count, pair, out);
+            else pair_of<FP16>(*layer, rows, count, pair, out);
+        }
+        if (amx) _tile_release();
+    }
+    return 0;
+}
+
+// Writes k and v into the lanes' caches, then attends. Returns 0, NO_MEMORY or NO_WIDTH.
+int ane_attend(const Attention* call, int threads) {
+    switch (call->width) {
+        case 16: return attend_with<1>(*call, threads);
+        case 32: return attend_with<2>(*call, threads);
+        case 48: return attend_with<3>(*call, threads);
+        case 64: return attend_with<4>(*call, threads);
+        case 80: return attend_with<5>(*call, threads);
+        case 96: return attend_with<6>(*call, threads);
+        case 128: return attend_with<8>(*call, threads);
+        default: return NO_WIDTH;
+    }
+}
+
+}  // extern "C"

@@ -1,0 +1,158 @@
+"""This package's own kernels for CPUs with AVX-512: a decoder's linear layers, and attention over its caches.
+
+A step of a decoder is hundreds of small calls of torch, each with its own wait for all threads; here a layer norm, the
+rounding of activations, a product and GELU are one call, and attention of all lanes is another. A row's or a lane's bits
+depend on nothing else by construction: not on other rows, on threads, or on how memory is aligned.
+
+The library (``kernels.cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
+depends on no release of torch. Its OpenMP is torch's, because torch has loaded it. Without it, or with the environment
+variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
+"""
+
+import ctypes
+import os
+import platform
+import zlib
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LIBRARY = Path(__file__).with_name("libkernels.so")
+SOURCE = Path(__file__).with_name("kernels.cpp")
+SWITCH = "ANE_KERNELS"
+KINDS = "int8", "bf16", "fp16"          # of weights; an index is the library's number of it
+GROUPS = 4, 2, 1                        # weights of an output that lie side by side, by kind
+OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
+HEAD_WIDTHS = frozenset((16, 32, 48, 64, 80, 96, 128))
+NO_MEMORY = 1
+
+
+class LayerArguments(ctypes.Structure):
+    """``Layer`` in kernels.cpp."""
+
+    _fields_ = [*((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "amx", "gelu")),
+                *((name, ctypes.c_void_p) for name in ("weights", "bias", "scale", "sums", "norm_weight", "norm_bias")),
+                ("epsilon", ctypes.c_float)]
+
+
+class AttentionArguments(ctypes.Structure):
+    """``Attention`` in kernels.cpp."""
+
+    _fields_ = [*((name, ctypes.c_long) for name in ("lanes", "columns", "heads", "width", "half")),
+                *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
+                *((name, ctypes.c_long) for name in ("lane_stride", "column_stride", "head_stride")),
+                *((name, ctypes.c_void_p) for name in ("out", "prefix_keys", "prefix_values")),
+                ("prefix_capacity", ctypes.c_long),
+                *((name, ctypes.c_void_p) for name in ("prefix_of", "prefix_lengths", "keys", "values")),
+                ("capacity", ctypes.c_long), ("lengths", ctypes.c_void_p), ("recorded", ctypes.c_void_p),
+                ("recorded_positions", ctypes.c_long), ("scale", ctypes.c_float)]
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None: not compiled, of another source, switched off, or not for this CPU."""
+    if (platform.machine() not in ("x86_64", "AMD64") or os.environ.get(SWITCH) == "0"
+            or torch.backends.cpu.get_cpu_capability() != "AVX512"):
+        return None
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        if found.ane_kernels_checksum() & 0xFFFFFFFF != zlib.crc32(SOURCE.read_bytes()):
+            return None
+    except (OSError, AttributeError):
+        return None
+    found.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
+    found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
+    return found
+
+
+def has_kernel(weights: str) -> bool:
+    """Whether ``KernelLinear`` has weights of this precision, a name in ``KINDS``, on this CPU."""
+    if library() is None:
+        return False
+    return weights == "fp16" or (torch.cpu._is_vnni_supported() if weights == "int8"
+                                 else weights == "bf16" and torch.cpu._is_avx512_bf16_supported())
+
+
+@cache
+def uses_amx() -> bool:
+    """Whether tiles can be used; asks the system for the permission that a process needs."""
+    return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
+
+
+class KernelLinear(nn.Module):
+    """A linear layer, (…, in) → (…, out) float32, for any number of rows; a norm before and a GELU after can join it.
+
+    "int8": weights with a scale for each output; activations as whole numbers from 0 to 255 of the range of their row
+    (``ane.backends.torch.linear.Int8Linear`` states the formula). "bf16": both in bfloat16. "fp16": weights in fp16,
+    activations and sums in float32, exact for weights stored in fp16.
+
+    Args:
+        weight: (out, in). bias: (out,). kind: of ``KINDS``, with ``has_kernel``.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, kind: str):
+        super().__init__()
+        outputs, inputs = weight.shape
+        index = KINDS.index(kind)
+        self.arguments = LayerArguments(index, inputs, 0, outputs, uses_amx())
+        if kind == "int8":
+            from ane.backends.torch.linear import quantise
+
+            weight, scale = quantise(weight)
+            self._keep(sums=weight.sum(1, dtype=torch.int32) * scale, scale=scale / 255)
+        else:
+            weight = weight.to(torch.bfloat16 if kind == "bf16" else torch.float16)
+        self._keep(bias=bias.to(torch.float32, copy=True).contiguous())
+        group = GROUPS[index]
+        weight = F.pad(weight, (0, -inputs % (BLOCK * group), 0, -outputs % OUTPUTS))
+        self.arguments.padded_inputs = weight.shape[1]
+        self._keep(weights=weight.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group)).transpose(1, 2).contiguous())
+        self._address, self._linear = ctypes.addressof(self.arguments), library().ane_linear
+
+    def _keep(self, **tensors: Tensor) -> None:
+        for name, tensor in tensors.items():
+            setattr(self, name, tensor)
+            setattr(self.arguments, name, tensor.data_ptr())
+
+    def join(self, norm: nn.LayerNorm, gelu: bool) -> None:
+        """Norm the inputs first, and with ``gelu`` apply GELU by tanh to the outputs."""
+        self._keep(norm_weight=norm.weight.detach().to(torch.float32, copy=True),
+                   norm_bias=norm.bias.detach().to(torch.float32, copy=True))
+        self.arguments.epsilon, self.arguments.gelu = norm.eps, gelu
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.float().contiguous()
+        out = torch.empty((*x.shape[:-1], self.arguments.outputs))
+        if out.numel():
+            check(self._linear(self._address, rows.data_ptr(), out.data_ptr(), rows.numel() // rows.shape[-1],
+                               torch.get_num_threads()))
+        return out
+
+
+def check(status: int) -> None:
+    """Raise MemoryError for a call of the library that had no memory."""
+    if status == NO_MEMORY:
+        raise MemoryError("no memory for a kernel's rows")
+
+
+def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:
+    """Makes ``KernelLinear`` of this precision; None: there is no kernel of it here."""
+    return partial(KernelLinear, kind=weights) if has_kernel(weights) else None
+
+
+def join_layers(network: nn.Module) -> None:
+    """Join norms and GELUs to the kernels between them, where a module's ``joins`` names them.
+
+    ``joins``: (norm, linear layer, GELU or None) each, names within the module.
+    """
+    for module in [each for each in network.modules() if hasattr(each, "joins")]:
+        for norm, linear, gelu in module.joins:
+            layer = module.get_submodule(linear)
+            if isinstance(layer, KernelLinear):
+                layer.join(module.get_submodule(norm), gelu is not None)
+                for joined in filter(None, (norm, gelu)):
+                    module.set_submodule(joined, nn.Identity())

@@ -1,0 +1,42 @@
+"""Compiles ane/backends/torch/kernels.cpp into the wheel, or beside its source for an editable install.
+
+Only for Linux on x86-64, and only where a C++ compiler is found (``CXX``, else c++; g++ 11, clang 12 or later): without
+the library the package computes with torch's own kernels.
+"""
+
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("ane", "backends", "torch", "kernels.cpp")
+# no contraction: a product and a sum stay two roundings wherever the compiler puts them
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp", "-mavx512f", "-mavx512bw", "-mavx512vl",
+         "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mf16c", "-mfma")
+
+
+class KernelsHook(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            return
+        source = Path(self.root) / SOURCE
+        library, partial = source.with_name("libkernels.so"), source.with_name("libkernels.partial")
+        checksum = f"-DANE_CHECKSUM={zlib.crc32(source.read_bytes())}u"
+        command = [os.environ.get("CXX", "c++"), *FLAGS, checksum, str(source), "-o", str(partial)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+            partial.replace(library)
+        except (OSError, subprocess.CalledProcessError) as error:
+            library.unlink(missing_ok=True)
+            lines = (getattr(error, "stderr", "") or str(error)).splitlines()
+            self.app.display_warning(f"kernels.cpp was not compiled, torch's own kernels are used: {lines[0]}")
+            return
+        build_data["artifacts"].append(library.relative_to(self.root).as_posix())
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
