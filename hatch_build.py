@@ -17,8 +17,9 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("ane", "backends", "torch", "kernels.cpp")
 # no contraction: a product and a sum stay two roundings wherever the compiler puts them
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp", "-mavx512f", "-mavx512bw", "-mavx512vl",
-         "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mf16c", "-mfma")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp", "-mf16c", "-mfma", "-mavx512f",
+         "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8",
+         "-mamx-bf16")
 
 
 class KernelsHook(BuildHookInterface):

@@ -19,6 +19,8 @@ from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.kernel_decoder import KernelDecoder
+from ane.backends.torch.kernels import library
 from ane.backends.torch.static_decoder import StaticDecoder, run_eagerly
 from converters.tortoise import autoregressive
 from tests.backends.decoder_steps import (
@@ -34,8 +36,9 @@ from tests.backends.decoder_steps import (
 )
 from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime, functions, saved
 
-# engine → SNR in dB; a state is in fp16
-THRESHOLDS = {"static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
+# engine → SNR in dB; a state is in fp16. The CPU's kernels are compiled when the package is installed
+KERNELS = {} if library() is None else {"kernels": 95, "kernels with caches in fp16": 60}
+THRESHOLDS = {**KERNELS, "static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
               "packages with a state": 65, "onnx": 95}
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
 # beside them; Core ML's runtime reads arrays where they are
@@ -79,6 +82,9 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
     def make_decoder(engine: str, lanes: int = LANES) -> Decoder:
         if engine == "torch":
             return TorchDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST)
+        if engine in KERNELS:
+            dtype = torch.float16 if "fp16" in engine else torch.float32
+            return KernelDecoder(network, lanes, CAPACITY, CPU, dtype, PREFIXES, LONGEST)
         if engine.startswith("static"):
             run = fake_graphs() if "replayed" in engine else run_eagerly
             return StaticDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
@@ -150,9 +156,9 @@ def test_lanes_positions_and_prefixes_beyond_the_limits_are_refused(make, engine
 
 @EVERY_ENGINE
 def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
-    """Recording takes a copy of the scores in each step, so that only the plain decoder does it."""
+    """Recording takes a copy of the scores in each step, so that only torch's decoders on the CPU do it."""
     decoder, plain = make(engine), make("torch")
-    assert not decoder.record([(0, 0)])
+    assert decoder.record([(0, 0)]) == (engine in KERNELS)
     assert plain.record([(0, 0)])
     if not decoder.copies_lanes:
         with pytest.raises(NotImplementedError):

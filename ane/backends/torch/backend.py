@@ -23,7 +23,7 @@ from ane.backends.torch.device import (
 )
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.kernel_decoder import KernelDecoder
-from ane.backends.torch.kernels import HEAD_WIDTHS, library
+from ane.backends.torch.kernels import WIDEST_HEAD, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, governed
@@ -263,7 +263,7 @@ class TorchBackend(Backend):
 
     def _uses_kernels(self, decoder: Any, dtype: torch.dtype) -> bool:
         return (self.device.type == "cpu" and not self.exact and dtype == torch.float32 and library() is not None
-                and decoder.config.decoder_shape.head_width in HEAD_WIDTHS)
+                and decoder.config.decoder_shape.head_width <= WIDEST_HEAD)
 
     def _packs(self, network: str) -> bool:
         return self.stages.decodes(network) and self.chosen.linear is not None

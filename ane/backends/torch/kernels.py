@@ -1,8 +1,8 @@
 """This package's own kernels for CPUs with AVX-512: a decoder's linear layers, and attention over its caches.
 
-A step of a decoder is hundreds of small calls of torch, each with its own wait for all threads; here a layer norm, the
-rounding of activations, a product and GELU are one call, and attention of all lanes is another. A row's or a lane's bits
-depend on nothing else by construction: not on other rows, on threads, or on how memory is aligned.
+A step of a decoder is hundreds of small calls of torch, each with its own wait for all threads. Here a layer norm, the
+rounding of activations, a product and GELU are one call, and attention of all lanes is another. The bits of a row or a
+lane depend on nothing else by construction: not on other rows, on threads, or on how memory is aligned.
 
 The library (``kernels.cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
 depends on no release of torch. Its OpenMP is torch's, because torch has loaded it. Without it, or with the environment
@@ -27,8 +27,8 @@ SWITCH = "ANE_KERNELS"
 KINDS = "int8", "bf16", "fp16"          # of weights; an index is the library's number of it
 GROUPS = 4, 2, 1                        # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
-HEAD_WIDTHS = frozenset((16, 32, 48, 64, 80, 96, 128))
-NO_MEMORY = 1
+WIDEST_HEAD = 128
+NO_MEMORY = 1                           # what a call returns; 0: done
 
 
 class LayerArguments(ctypes.Structure):
@@ -134,9 +134,11 @@ class KernelLinear(nn.Module):
 
 
 def check(status: int) -> None:
-    """Raise MemoryError for a call of the library that had no memory."""
+    """Raise MemoryError for a call of the library that had no memory, ValueError for what it has no kernel of."""
     if status == NO_MEMORY:
         raise MemoryError("no memory for a kernel's rows")
+    if status:
+        raise ValueError(f"a head of more than {WIDEST_HEAD} numbers")
 
 
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:

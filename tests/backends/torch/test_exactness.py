@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends.decoding import DecoderShape
+from ane.backends.torch import linear
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.linear import prepacking
+from ane.backends.torch.kernels import SWITCH, library
 from tests.random_model import RandomModel
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only promised on x86-64")
@@ -30,9 +31,17 @@ WIDTH, CAPACITY, LONGEST = 64, 70, 50
 LANES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, CAPACITY - 1)), min_size=1, max_size=9)   # prefix, length
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
-def backend(request) -> TorchBackend:
-    return TorchBackend(RandomModel(), "cpu", request.param)
+@pytest.fixture(scope="module", params=[*PRECISIONS, *(f"torch's {each}" for each in PRECISIONS)])
+def backend(request) -> Iterator[TorchBackend]:
+    """In each precision, by the package's own kernels where they are compiled, and by torch's."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param.startswith("torch's"):
+            patch.setenv(SWITCH, "0")
+        library.cache_clear()
+        backend = TorchBackend(RandomModel(), "cpu", request.param.removeprefix("torch's "), keep=True)
+        backend.load("autoregressive")
+        yield backend
+    library.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -151,11 +160,15 @@ def test_attention_is_exact_with_mkls_kernels_for_avx2():
     assert result.returncode == 0, result.stdout[-2000:]
 
 
+@pytest.mark.parametrize("kernels", ["own", "torch's"])
 @pytest.mark.parametrize("weights", ["fp32", "bf16", "fp16", "int8"])
 @pytest.mark.parametrize(("channels", "outputs"), [(64, 256), (256, 64), (768, 192), (1024, 96), (2048, 1024),
                                                     (4096, 1024)])
-def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_threads(weights, channels, outputs):
-    make = prepacking(weights)
+def test_a_row_of_a_packed_layer_does_not_depend_on_the_number_of_rows_or_threads(kernels, weights, channels, outputs,
+                                                                                  monkeypatch):
+    if kernels == "torch's":
+        monkeypatch.setattr(linear, "kernel_packing", lambda weights: None)
+    make = linear.prepacking(weights)
     if make is None:
         pytest.skip("this CPU has no packed layers")
     generator = torch.Generator().manual_seed(0)

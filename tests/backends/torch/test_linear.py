@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ane.backends.torch import linear as torch_linear
 from ane.backends.torch.backend import TorchBackend, choose_precision
+from ane.backends.torch.kernels import KernelLinear, has_kernel
 from ane.backends.torch.linear import (
     HalfPrecisionLinear,
     HalfWeightLinear,
@@ -43,6 +44,8 @@ PACKINGS = {
     "FBGEMM int8, 7 bits": (partial(Int8FewRowsLinear, levels=127), has_fbgemm_int8(), 30.0),
     "FBGEMM int8, 14 bits": (Int8TwoDigitLinear, has_fbgemm_int8(), 38.0),
     "torch int8": (Int8WeightLinear, True, 38.0),
+    **{f"own {kind}": (partial(KernelLinear, kind=kind), has_kernel(kind), threshold)
+       for kind, threshold in (("int8", 35.0), ("bf16", 45.0), ("fp16", 70.0))},
 }
 INT8 = (Int8Linear, Int8FewRowsLinear, Int8TwoDigitLinear, Int8WeightLinear)
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}
@@ -52,6 +55,12 @@ def random_layer(inputs: int = 192, outputs: int = 130) -> tuple[torch.Tensor, t
     generator = torch.Generator().manual_seed(0)
     return (torch.randn(inputs, outputs, generator=generator).T * torch.logspace(-2, 1, outputs)[:, None],
             torch.randn(outputs, generator=generator))
+
+
+@pytest.fixture
+def no_kernels(monkeypatch) -> None:
+    """As where the package's own kernels are not compiled."""
+    monkeypatch.setattr(torch_linear, "kernel_packing", lambda weights: None)
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -92,12 +101,12 @@ def test_constant_rows_and_zero_weights_are_exact_enough_and_large_sums_do_not_o
     torch.testing.assert_close(make(weight, torch.zeros(16))(x), x @ weight.T, rtol=0.01, atol=0)
 
 
-@pytest.mark.skipif("FBGEMM fp16" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
-def test_weights_stored_in_fp16_stay_exact():
+@pytest.mark.parametrize("name", [name for name in ("FBGEMM fp16", "own fp16") if name in AVAILABLE])
+def test_weights_stored_in_fp16_stay_exact(name):
     weight, bias = (tensor.half() for tensor in random_layer())
     x = torch.randn(4, 192, generator=torch.Generator().manual_seed(1))
     exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
-    assert snr_db(exact, HalfWeightLinear(weight, bias)(x).double()) > 120
+    assert snr_db(exact, AVAILABLE[name][0](weight, bias)(x).double()) > 120
 
 
 @settings(max_examples=30, deadline=None)
@@ -110,7 +119,7 @@ def test_a_quantised_weight_differs_by_at_most_half_a_step(outputs, inputs, seed
     assert ((values * scale[:, None] - weight).abs() <= 0.5001 * scale[:, None]).all()
 
 
-def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch):
+def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch, no_kernels):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     if "FBGEMM int8, 14 bits" in AVAILABLE:
@@ -126,14 +135,14 @@ def test_a_cpu_without_special_instructions_uses_portable_kernels(monkeypatch):
 @pytest.mark.skipif("FBGEMM int8, 7 bits" not in AVAILABLE, reason="FBGEMM runs on x86 with AVX2: run it there")
 @pytest.mark.parametrize(("vnni", "fastest", "earlier"), [
     (True, Int8FewRowsLinear, Int8Linear), (False, Int8TwoDigitLinear, Int8WeightLinear)])
-def test_a_torch_without_fbgemms_kernel_uses_another(monkeypatch, vnni, fastest, earlier):
+def test_a_torch_without_fbgemms_kernel_uses_another(monkeypatch, no_kernels, vnni, fastest, earlier):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: vnni)
     assert prepacking("int8") is fastest
     monkeypatch.setattr(torch_linear, "FBGEMM_PRODUCT", "a_kernel_of_an_earlier_release")
     assert prepacking("int8") is earlier
 
 
-def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it_with_weights_as_stored(monkeypatch):
+def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it_with_weights_as_stored(monkeypatch, no_kernels):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     for wanted in ("bf16", "fp16"):
         assert choose_precision(wanted, "bf16", CPU).dtype == torch.float32
@@ -148,7 +157,7 @@ def test_half_precision_is_computed_in_float32_where_the_cpu_lacks_it_with_weigh
     assert choose_precision("bf16", "fp16", CPU).dtype == torch.bfloat16
 
 
-def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone():
+def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone(no_kernels):
     for stored in ("fp16", "bf16", "fp32"):
         default, int8 = choose_precision("auto", stored, CPU), choose_precision("int8", stored, CPU)
         assert default.linear not in INT8

@@ -1,0 +1,182 @@
+"""The package's own kernels for CPUs with AVX-512, against torch's layers and attention."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ane.backends.torch import kernels
+from ane.backends.torch.backend import TorchBackend
+from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.kernel_decoder import KernelDecoder
+from ane.backends.torch.kernels import KINDS, KernelLinear, join_layers, library
+from ane.system.decibels import snr_db
+from tests.backends.torch.test_exactness import OnlyAttention
+from tests.random_model import RandomModel
+
+NEEDS_KERNELS = pytest.mark.skipif(library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: "
+                                                             "pip install -e . compiles the kernels")
+CPU = torch.device("cpu")
+OUTPUTS = 72
+
+
+def random_linear(kind: str, inputs: int = 192, outputs: int = OUTPUTS) -> tuple[nn.Linear, KernelLinear]:
+    torch.manual_seed(0)
+    plain = nn.Linear(inputs, outputs).requires_grad_(False)
+    return plain, KernelLinear(plain.weight, plain.bias, kind)
+
+
+def unaligned(rows: np.ndarray, offset: int) -> torch.Tensor:
+    """The rows in memory that begins ``offset`` floats after a multiple of 64 bytes."""
+    memory = torch.empty(rows.size + 32)
+    start = (-memory.data_ptr() // 4) % 16 + offset
+    return memory[start:start + rows.size].view(rows.shape).copy_(torch.from_numpy(rows))
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind):
+    class Block(nn.Module):
+        joins = ("norm", "linear", "act"),
+
+        def __init__(self):
+            super().__init__()
+            self.norm, self.act = nn.LayerNorm(192), nn.GELU("tanh")
+            self.plain, self.linear = random_linear(kind)
+
+    block, x = Block().requires_grad_(False), 3 * torch.randn(5, 2, 192) + 1
+    nn.init.uniform_(block.norm.weight, 0.5, 2)
+    nn.init.normal_(block.norm.bias)
+    expected = block.act(block.plain(block.norm(x)))
+    join_layers(block)
+    assert isinstance(block.norm, nn.Identity)
+    assert isinstance(block.act, nn.Identity)
+    assert snr_db(expected, block.act(block.linear(block.norm(x)))) > {"int8": 35, "bf16": 45, "fp16": 70}[kind]
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_does_not_depend_on_how_memory_is_aligned(kind):
+    _, layer = random_linear(kind)
+    rows = np.random.default_rng(0).standard_normal((33, 192), dtype=np.float32)
+    expected = layer(torch.from_numpy(rows))
+    for offset in range(16):
+        for count in (1, 2, 9, 33):
+            assert torch.equal(layer(unaligned(rows[:count], offset)), expected[:count])
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_what_is_not_a_number_reaches_all_outputs_of_its_row_and_no_other(kind, wrong):
+    _, layer = random_linear(kind)
+    x = torch.randn(4, 192)
+    expected, x[2, 5] = layer(x), wrong
+    found = layer(x)
+    assert not found[2].isfinite().any()
+    assert torch.equal(found[[0, 1, 3]], expected[[0, 1, 3]])
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_give_no_rows(kind):
+    assert random_linear(kind)[1](torch.empty(0, 192)).shape == (0, OUTPUTS)
+
+
+def attended(kind: type[TorchDecoder], head_width: int, dtype: torch.dtype, offset: int = 0) -> list[np.ndarray]:
+    """Outputs of a schedule of lanes with several prefixes and lengths."""
+    rng, width = np.random.default_rng(0), 4 * head_width
+    decoder = kind(OnlyAttention(4, head_width), 5, 90, CPU, dtype, 2, 40)
+    decoder._to_device = lambda array: unaligned(array, offset)
+    for index, length in enumerate((40, 3)):
+        decoder.prefill(rng.standard_normal((length, width), dtype=np.float32), index)
+    outputs, held = [], np.zeros(5, np.int64)
+    for columns, lanes in ((3, slice(1, 4)), (1, slice(0, 5)), (70, slice(2, 3)), (1, slice(0, 5)), (1, slice(3, 5))):
+        count = lanes.stop - lanes.start
+        x = rng.standard_normal((count, columns, width), dtype=np.float32)
+        outputs.append(decoder.step(x, held[lanes], lanes.start, np.arange(count) % 2)[0])
+        held[lanes] += columns
+    return outputs
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("head_width", [5, 16, 24, 32, 48, 64, 80, 96, 112, 128])
+@pytest.mark.parametrize(("dtype", "decibels"), [(torch.float32, 110), (torch.float16, 60)])
+def test_attention_is_torchs_at_every_width_of_heads(head_width, dtype, decibels):
+    expected = attended(TorchDecoder, head_width, torch.float32)
+    found = attended(KernelDecoder, head_width, dtype)
+    for one, other in zip(expected, found, strict=True):
+        assert snr_db(one, other) > decibels
+    for one, other in zip(found, attended(KernelDecoder, head_width, dtype, offset=5), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@NEEDS_KERNELS
+def test_scores_of_a_prefix_are_recorded_as_torch_records_them():
+    def recorded(kind: type[TorchDecoder]) -> np.ndarray:
+        rng = np.random.default_rng(0)
+        decoder = kind(OnlyAttention(4, 16), 3, 9, CPU, torch.float32, 2, 20)
+        decoder.record([(0, 1), (0, 3)])
+        for index, length in enumerate((20, 7)):
+            decoder.prefill(rng.standard_normal((length, 64), dtype=np.float32), index)
+        decoder.step(rng.standard_normal((3, 2, 64), dtype=np.float32), np.zeros(3, np.int64), 0, np.array([1, 0, 1]))
+        return decoder.recorded
+
+    expected, found = recorded(TorchDecoder), recorded(KernelDecoder)
+    assert np.isneginf(found[0, :, 7:20]).all()
+    np.testing.assert_allclose(found, expected[:, :, :found.shape[2]], rtol=1e-4, atol=1e-5)
+
+
+@NEEDS_KERNELS
+def test_a_head_that_is_too_wide_is_an_error():
+    with pytest.raises(ValueError, match="more than 128"):
+        attended(KernelDecoder, 129, torch.float32)
+
+
+@NEEDS_KERNELS
+def test_memory_that_runs_out_is_one_error(monkeypatch):
+    _, layer = random_linear("int8")
+    monkeypatch.setattr(layer, "_linear", lambda *arguments: kernels.NO_MEMORY)
+    with pytest.raises(MemoryError, match="no memory for a kernel's rows"):
+        layer(torch.ones(1, 192))
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("precision", ["auto", "int8", "bf16"])
+def test_a_decoder_of_a_cpu_uses_them(precision):
+    backend = TorchBackend(RandomModel(), "cpu", precision, threads=1)
+    assert isinstance(backend.decoder(1, 4), KernelDecoder)
+    assert not isinstance(TorchBackend(RandomModel(), "cpu", "fp32", exact=True).decoder(1, 4), KernelDecoder)
+
+
+@pytest.mark.parametrize("reason", ["not compiled", "of another source", "of another program", "another CPU"])
+def test_without_the_library_torch_computes(monkeypatch, tmp_path, reason):
+    if reason == "another CPU":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    elif reason == "of another source":
+        monkeypatch.setattr(kernels, "SOURCE", tmp_path / "kernels.cpp")
+        kernels.SOURCE.write_text("// edited since it was compiled\n")
+    else:
+        monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "libkernels.so")
+        if reason == "of another program":
+            kernels.LIBRARY.write_text("not a library")
+    library.cache_clear()
+    try:
+        assert library() is None
+        backend = TorchBackend(RandomModel(), "cpu", "int8", threads=1)
+        assert type(backend.decoder(1, 4)) is TorchDecoder
+        assert not any(isinstance(layer, KernelLinear) for layer in backend.network("autoregressive").modules())
+    finally:
+        monkeypatch.undo()
+        library.cache_clear()
+
+
+def test_a_variable_of_the_environment_switches_them_off():
+    program = "from ane.backends.torch.kernels import library; print(library())"
+    result = subprocess.run([sys.executable, "-c", program], env={**os.environ, "ANE_KERNELS": "0"},
+                            capture_output=True, text=True, check=True)
+    assert result.stdout == "None\n"
