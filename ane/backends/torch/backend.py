@@ -174,7 +174,8 @@ class TorchBackend(Backend):
             if self.device.type == "cuda":
                 make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             elif self._uses_kernels(network, dtype):
-                make, dtype = KernelDecoder, torch.float16 if self.chosen.packed in ("bf16", "int8") else dtype
+                halves = self.chosen.packed in ("bf16", "int8") and not network.config.decoder_shape.memory_length
+                make, dtype = KernelDecoder, torch.float16 if halves else dtype
             decoder = make(network, lanes, capacity, self.device, dtype, prefixes, max_prefix_length)
         decoder.governor = self.governor
         return decoder

@@ -77,10 +77,7 @@ class TorchDecoder(Decoder):
                 self.prefix_capacity = max(self.prefix_capacity, self._prefix_positions(len(prefix)))
                 self.prefix_keys, self.prefix_values = (self._allocate(self.prefixes, self.prefix_capacity)
                                                         for _ in range(2))
-            store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
-            stored = self._lanes_by_prefix(np.array([index]), len(prefix))
-            attend_memory = partial(self._attend_memory, stored)
-            hidden = self._run_network(self._to_device(prefix[None]), store, attend_memory)[:, -1]
+            hidden = self._prefilled(self._to_device(prefix[None]), index)[:, -1]
             self.prefix_lengths[index] = len(prefix)
             self._end_recording()
             return hidden[0].cpu().numpy(), self.network.logits(hidden)[0].cpu().numpy()
@@ -89,22 +86,26 @@ class TorchDecoder(Decoder):
     @torch.inference_mode()
     def step(self, columns: np.ndarray, lengths: np.ndarray, first_lane: int = 0,
              prefix_indices: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        lanes, columns_per_lane, _ = columns.shape
+        lanes = len(columns)
         check_step(self, columns, lengths, first_lane)
         with torch_memory_errors():
             indices = np.zeros(lanes, dtype=np.int64) if prefix_indices is None else prefix_indices
-            attend, attend_memory = self._attention(first_lane, lengths, columns_per_lane, indices)
-            hidden = self._run_network(self._to_device(columns), attend, attend_memory)
+            hidden = self._stepped(self._to_device(columns), first_lane, lengths, indices)
             self._end_recording()
             return hidden.cpu().numpy(), self.network.logits(hidden[:, -1]).cpu().numpy()
 
-    def _attention(self, first_lane: int, lengths: np.ndarray, columns: int,
-                   indices: np.ndarray) -> tuple[list[Callable], Callable]:
-        """What a step's layers attend with: a function for each layer, and that of ``_run_network`` for a memory."""
-        own = OwnPositions(slice(first_lane, first_lane + len(lengths)), lengths, columns, self.keys[0])
-        prefixes = self._lanes_by_prefix(indices, columns)
-        return ([partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)],
-                partial(self._attend_memory, prefixes))
+    def _prefilled(self, columns: Tensor, index: int) -> Tensor:
+        """Columns (1, T, width) → hidden; keys and values are stored as a prefix."""
+        store = [partial(self._store_prefix, layer, index) for layer in range(self.shape.layers)]
+        stored = self._lanes_by_prefix(np.array([index]), columns.shape[1])
+        return self._run_network(columns, store, partial(self._attend_memory, stored))
+
+    def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
+        """Columns (n, T, width) of lanes with these prefixes → hidden."""
+        own = OwnPositions(slice(first_lane, first_lane + len(lengths)), lengths, columns.shape[1], self.keys[0])
+        prefixes = self._lanes_by_prefix(indices, columns.shape[1])
+        attend = [partial(self._attend, layer, own, prefixes) for layer in range(self.shape.layers)]
+        return self._run_network(columns, attend, partial(self._attend_memory, prefixes))
 
     def record(self, heads: Sequence[tuple[int, int]]) -> bool:
         if self.device.type != "cpu":       # each step would wait for the scores to be copied to the host

@@ -1,7 +1,7 @@
 """A decoder on the CPU whose attention is one call for all lanes (``ane.backends.torch.kernels``)."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,63 +11,108 @@ from torch import Tensor
 
 from ane.backends.torch import kernels
 from ane.backends.torch.decoder import TorchDecoder
+from ane.backends.torch.kernels import KernelBlocks
 
 
 class KernelDecoder(TorchDecoder):
-    """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in the order of the positions.
+    """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in their order.
 
-    The caches are float32, or fp16 for a network whose weights have fewer bits.
+    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. The caches are float32, or
+    fp16 for a network whose weights have fewer bits and which has no memory.
     """
 
-    def _attention(self, first_lane: int, lengths: np.ndarray, columns: int,
-                   indices: np.ndarray) -> tuple[list[Callable], Callable]:
-        attend = Attend(self, first_lane, lengths, columns, indices)
+    def __init__(self, network: Any, *args: Any, **kwargs: Any):
+        super().__init__(network, *args, **kwargs)
+        self._blocks = KernelBlocks.of(network)
+
+    def _prefilled(self, columns: Tensor, index: int) -> Tensor:
+        if self._blocks is None:
+            return super()._prefilled(columns, index)
+        prefix = self.prefix_keys[:, index:index + 1], self.prefix_values[:, index:index + 1]
+        return self._through_blocks(AttentionCall(self, columns.shape[1], None, prefix, np.zeros(1, np.int64)), columns)
+
+    def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
+        lanes = slice(first_lane, first_lane + len(lengths))
+        call = AttentionCall(self, columns.shape[1], indices, (self.keys[:, lanes], self.values[:, lanes]), lengths)
+        if self._blocks is not None:
+            return self._through_blocks(call, columns)
+        attend = [partial(call, layer) for layer in range(self.shape.layers)]
         memory: Any = None
         if self.shape.memory_length:
-            memory = partial(self._attend_memory, self._lanes_by_prefix(indices, columns))
-        return [partial(attend, layer) for layer in range(self.shape.layers)], memory
+            memory = partial(self._attend_memory, self._lanes_by_prefix(indices, columns.shape[1]))
+        return self._run_network(columns, attend, memory)
+
+    def _through_blocks(self, call: "AttentionCall", columns: Tensor) -> Tensor:
+        x = columns.clone()         # blocks add to it, and it can be an array of the caller
+        call.through(self._blocks, x)
+        return self.network.finish(x)
 
 
-class Attend:
-    """Attention of the lanes that a call extends: (layer, q, k, v (n, heads, T, w)) → (n, heads, T, w).
+class AttentionCall:
+    """Attention of the lanes that a call extends.
 
     Args:
-        first_lane, lengths, indices, columns: as ``TorchDecoder.step`` gets them; columns: T.
+        columns: T, new in each lane. indices: (n,) prefix of each lane; None: they have no prefix.
+        own: keys and values of the lanes, (layers, n, heads, positions, w) each. lengths: (n,) of the lanes so far.
     """
 
-    def __init__(self, decoder: KernelDecoder, first_lane: int, lengths: np.ndarray, columns: int, indices: np.ndarray):
-        self.decoder, self.recorder = decoder, decoder._recorder
-        heads, width = decoder.shape.heads, decoder.shape.head_width
-        self.kept = lengths, indices, prefix_lengths = [
-            np.ascontiguousarray(each, dtype=np.int64)
-            for each in (lengths, indices, np.array(decoder.prefix_lengths)[indices])]
-        self.lanes, self.columns, self.longest = len(lengths), columns, int(prefix_lengths.max())
-        caches = decoder.prefix_keys, decoder.prefix_values, decoder.keys, decoder.values
-        offsets = 0, 0, *[first_lane * heads * decoder.keys.shape[3] * width * decoder.keys.element_size()] * 2
-        # of layer 0, and bytes from one layer to the next
-        self.caches = [(cache.data_ptr() + offset, cache.stride(0) * cache.element_size())
-                       for cache, offset in zip(caches, offsets, strict=True)]
+    def __init__(self, decoder: KernelDecoder, columns: int, indices: np.ndarray | None, own: Sequence[Tensor],
+                 lengths: np.ndarray):
+        self.recorder, self.layers = decoder._recorder, decoder.shape.layers
+        lanes, width = len(lengths), decoder.shape.head_width
+        used = np.zeros(lanes, np.int64) if indices is None else np.array(decoder.prefix_lengths)[indices]
+        arrays = [np.ascontiguousarray(each, dtype=np.int64)
+                  for each in (lengths, used, used if indices is None else indices)]
+        self.positions = columns if indices is None else int(used.max())        # whose scores are recorded
+        self.caches = [*own] if indices is None else [*own, decoder.prefix_keys, decoder.prefix_values]
+        self.kept = arrays
         self.arguments = kernels.AttentionArguments(
-            lanes=self.lanes, columns=columns, heads=heads, width=width, half=decoder.dtype == torch.float16,
-            prefix_capacity=decoder.prefix_capacity, prefix_of=indices.ctypes.data,
-            prefix_lengths=prefix_lengths.ctypes.data, capacity=decoder.keys.shape[3], lengths=lengths.ctypes.data,
-            recorded_positions=self.longest, scale=width ** -0.5)
-        self.address, self.call = ctypes.addressof(self.arguments), kernels.library().ane_attend
+            lanes=lanes, columns=columns, heads=decoder.shape.heads, width=width,
+            half=decoder.dtype == torch.float16, prefix_capacity=decoder.prefix_capacity, capacity=own[0].shape[3],
+            lengths=arrays[0].ctypes.data, prefix_lengths=arrays[1].ctypes.data, prefix_of=arrays[2].ctypes.data,
+            recorded_positions=self.positions, scale=width ** -0.5)
+        self.point(0)
+
+    def point(self, layer: int) -> None:
+        """Use the caches of this layer."""
+        for name, cache in zip(("keys", "values", "prefix_keys", "prefix_values"), self.caches, strict=False):
+            setattr(self.arguments, name, cache.data_ptr() + layer * bytes_of_layer(cache))
+
+    def scores(self, layer: int) -> Tensor | None:
+        """Room for the scores of a layer, (n, heads, 1, positions); None: they are not wanted."""
+        if self.recorder is None or layer not in self.recorder.heads:
+            return None
+        return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"))
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write k, v (n, heads, T, w) at the lanes' positions; attend to prefixes and lanes: (n, heads, T, w)."""
         if not (q.stride() == k.stride() == v.stride() and q.stride(3) == 1):
             q, k, v = (each.contiguous() for each in (q, k, v))
-        arguments = self.arguments
+        self.point(layer)
+        arguments, scores = self.arguments, self.scores(layer)
         arguments.q, arguments.k, arguments.v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         arguments.lane_stride, arguments.head_stride, arguments.column_stride, _ = q.stride()
-        (arguments.prefix_keys, arguments.prefix_values, arguments.keys, arguments.values) = (
-            first + layer * bytes_of_layer for first, bytes_of_layer in self.caches)
-        out = torch.empty((self.lanes, self.columns, arguments.heads, arguments.width))
+        out = torch.empty((arguments.lanes, arguments.columns, arguments.heads, arguments.width))
         arguments.out = out.data_ptr()
-        records = self.recorder is not None and layer in self.recorder.heads
-        scores = torch.full((self.lanes, arguments.heads, self.longest), float("-inf")) if records else None
-        arguments.recorded = scores.data_ptr() if records else None
-        kernels.check(self.call(self.address, torch.get_num_threads()))
-        if records:
-            self.recorder.add(layer, scores[:, :, None])
+        arguments.recorded = None if scores is None else scores.data_ptr()
+        kernels.check(kernels.library().ane_attend(ctypes.addressof(arguments), torch.get_num_threads()))
+        if scores is not None:
+            self.recorder.add(layer, scores)
         return out.transpose(1, 2)
+
+    def through(self, blocks: KernelBlocks, x: Tensor) -> None:
+        """All blocks on x (n, T, width), in place."""
+        scores = [self.scores(layer) for layer in range(self.layers)]
+        recorded = (ctypes.c_void_p * self.layers)(*(None if each is None else each.data_ptr() for each in scores))
+        kernels.check(kernels.library().ane_blocks(
+            ctypes.addressof(blocks.arguments), self.layers, ctypes.addressof(self.arguments),
+            bytes_of_layer(self.caches[-1]), bytes_of_layer(self.caches[0]), recorded, x.data_ptr(),
+            torch.get_num_threads()))
+        for layer, each in enumerate(scores):
+            if each is not None:
+                self.recorder.add(layer, each)
+
+
+def bytes_of_layer(cache: Tensor) -> int:
+    """From one layer of a cache (layers, …) to the next."""
+    return cache.stride(0) * cache.element_size()

@@ -19,21 +19,27 @@ constexpr long COLUMNS = 16;      // floats of a vector, and outputs of a block 
 constexpr long PAIR = 2 * COLUMNS;
 constexpr long TILE_ROWS = 16;    // of AMX
 constexpr long TILE_BYTES = 64;   // of a row of a tile
+constexpr long FEWEST_WEIGHTS = 1 << 16;    // that several threads multiply with: a wait for another costs microseconds
 
 constexpr int NO_MEMORY = 1, TOO_WIDE = 2;      // a head of more than 128 numbers
 
-enum Kind : long { INT8 = 0, BF16 = 1, FP16 = 2 };
+enum Kind : long { INT8 = 0, BF16 = 1, FP16 = 2, FP32 = 3 };
 
 // The arguments of a linear layer; kernels.py declares the same fields.
 struct Layer {
     long kind, inputs, padded_inputs, outputs, amx, gelu;
-    const void* weights;          // (outputs / 16, inputs / g, 16, g), g numbers of 4 bytes; FP16: g = 1
+    const void* weights;          // (outputs / 16, inputs / g, 16, g), g numbers of 4 bytes; FP16 and FP32: g = 1
     const float* bias;
     const float* scale;           // INT8: of a unit of an activation's range
     const float* sums;            // INT8: of each output's weights
     const float* norm_weight;     // of a LayerNorm of the inputs; null: none
     const float* norm_bias;
     float epsilon;
+};
+
+// Layers of a block of GPT-2: queries, keys and values; projection; expansion; contraction.
+struct Block {
+    const Layer* layers[4];
 };
 
 // The arguments of attention; positions of the caches are (layer's) [lane or prefix][head][position][width].
@@ -49,7 +55,7 @@ struct Attention {
     long capacity;
     const long* lengths;                        // by lane: positions before the new columns
     float* recorded;                            // (lanes, heads, recorded_positions): the last column's scores of
-    long recorded_positions;                    // its prefix; null: not wanted
+    long recorded_positions;                    // its prefix, or of its lane if it has none; null: not wanted
     float scale;
 };
 
@@ -68,7 +74,7 @@ struct Scratch {
         return data;
     }
 };
-thread_local Scratch scratch;
+thread_local Scratch scratch, activations;
 
 inline __mmask16 first(long count) { return static_cast<__mmask16>((1u << std::min(count, COLUMNS)) - 1); }
 
@@ -120,7 +126,7 @@ void prepare_row(const Layer& layer, const float* x, Rows rows, long row, float*
         x = normed;
     }
     char* out = rows.values + row * rows.stride;
-    if (layer.kind == FP16) {
+    if (layer.kind == FP16 || layer.kind == FP32) {
         std::memcpy(out, x, inputs * sizeof(float));
         std::memset(out + inputs * sizeof(float), 0, (layer.padded_inputs - inputs) * sizeof(float));
         return;
@@ -151,9 +157,16 @@ void prepare_row(const Layer& layer, const float* x, Rows rows, long row, float*
     }
 }
 
+// Where a layer writes (rows, outputs), and whether it adds to what is there.
+struct Output {
+    float* rows;
+    bool adds;
+};
+
 // Sums → outputs of 16 columns of a row.
-inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, float* out) {
+inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, Output output) {
     const __mmask16 mask = first(layer.outputs - column);
+    float* out = output.rows + row * layer.outputs + column;
     __m512 y = _mm512_maskz_loadu_ps(mask, layer.bias + column);
     if (layer.kind == INT8) {
         y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[row]), _mm512_maskz_loadu_ps(mask, layer.sums + column), y);
@@ -163,7 +176,8 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
         y = _mm512_add_ps(y, sum);
     }
     if (layer.gelu) y = gelu(y);
-    _mm512_mask_storeu_ps(out + row * layer.outputs + column, mask, y);
+    if (output.adds) y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), y);
+    _mm512_mask_storeu_ps(out, mask, y);
 }
 
 // The configuration of AMX's tiles (Intel's manual, LDTILECFG).
@@ -171,11 +185,21 @@ struct alignas(64) Tiles {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
+
+    // Of a product of so many rows; tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+    explicit Tiles(long count) {
+        for (int tile = 0; tile < 8; tile++) {
+            const bool second = tile == 2 || tile == 3 || tile == 5;
+            bytes[tile] = TILE_BYTES;
+            rows[tile] = tile > 5 || count > 2 * TILE_ROWS ? TILE_ROWS
+                : second ? std::max(count - TILE_ROWS, 1L) : std::min(count, TILE_ROWS);
+        }
+    }
 };
 
-// 32 outputs of up to 32 rows from `row` on: tiles 0 to 3 are sums, 4 and 5 activations, 6 and 7 weights.
+// 32 outputs of up to 32 rows from `row` on.
 template <Kind KIND>
-void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, float* out) {
+void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, Output out) {
     alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
     const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES;
     const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * TILE_ROWS * TILE_BYTES;
@@ -237,9 +261,9 @@ inline __m512i product(__m512i sum, __m512i weights, const char* x) {
 
 // The same without AMX, COUNT rows at a time: each sum is a chain of its own over the inputs.
 template <Kind KIND, int COUNT>
-void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, float* out) {
-    const long bytes = KIND == FP16 ? 32 : 64, steps = KIND == INT8 ? layer.padded_inputs / 4
-        : KIND == BF16 ? layer.padded_inputs / 2 : layer.padded_inputs;
+void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, Output out) {
+    const long bytes = KIND == FP16 ? 32 : 64;
+    const long steps = layer.padded_inputs / (KIND == INT8 ? 4 : KIND == BF16 ? 2 : 1);
     const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * bytes;
     const char* right = left + steps * bytes;
     __m512i sums[COUNT][2];
@@ -263,10 +287,11 @@ void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, 
 }
 
 template <Kind KIND>
-void pair_of(const Layer& layer, const Rows& rows, long count, long pair, float* out) {
-    if (KIND != FP16 && layer.amx && (KIND == BF16 || count > 2)) {     // integers sum up exactly in any order
+void pair_of(const Layer& layer, const Rows& rows, long count, long pair, Output out) {
+    constexpr bool TILES = KIND == INT8 || KIND == BF16;
+    if (TILES && layer.amx && (KIND == BF16 || count > 2)) {     // integers sum up exactly in any order
         for (long row = 0; row < count; row += 2 * TILE_ROWS)
-            pair_by_amx<KIND == FP16 ? BF16 : KIND>(layer, rows, row, std::min(count - row, 2 * TILE_ROWS), pair, out);
+            pair_by_amx<TILES ? KIND : BF16>(layer, rows, row, std::min(count - row, 2 * TILE_ROWS), pair, out);
         return;
     }
     long row = 0;
@@ -390,7 +415,7 @@ void attend_head(const Attention& call, long lane, long head, float* scores) {
         score<HALF, VECTORS>(q, keys, length, scores + prefix);
         if (call.recorded && column == call.columns - 1)
             std::memcpy(call.recorded + (lane * call.heads + head) * call.recorded_positions, scores,
-                        prefix * sizeof(float));
+                        (call.prefix_keys ? prefix : length) * sizeof(float));
         const __m512 share = softmax(scores, prefix + length);
         add_values<HALF, VECTORS>(scores, prefix_values, prefix, sums);
         add_values<HALF, VECTORS>(scores + prefix, values, length, sums);
@@ -418,6 +443,54 @@ int attend_with(const Attention& call, int threads) {
     return 0;
 }
 
+// x (count, inputs) → out (count, outputs).
+int linear(const Layer& layer, const float* x, Output out, long count, int threads) {
+    const long size = layer.kind == INT8 ? 1 : layer.kind == BF16 ? 2 : 4;
+    const long padded_rows = (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    const long normed = (layer.inputs + COLUMNS) * sizeof(float) / TILE_BYTES * TILE_BYTES;
+    if (layer.inputs * layer.outputs < FEWEST_WEIGHTS) threads = 1;
+    Rows rows;
+    rows.stride = layer.padded_inputs * size + TILE_BYTES;      // so that rows fall into different sets of a cache
+    rows.values = scratch.of(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
+    if (!rows.values) return NO_MEMORY;
+    rows.low = reinterpret_cast<float*>(rows.values + padded_rows * rows.stride);
+    rows.span = rows.low + padded_rows;
+    char* normed_rows = reinterpret_cast<char*>(rows.span + padded_rows);
+    const long pairs = (layer.outputs + PAIR - 1) / PAIR;
+    const bool amx = layer.amx && (layer.kind == INT8 || layer.kind == BF16);
+    const Tiles tiles(count);
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        float* own = reinterpret_cast<float*>(normed_rows + omp_get_thread_num() * normed);
+        #pragma omp for schedule(static)
+        for (long row = 0; row < count; row++) prepare_row(layer, x + row * layer.inputs, rows, row, own);
+        if (amx) _tile_loadconfig(&tiles);
+        #pragma omp for schedule(dynamic, 2)
+        for (long pair = 0; pair < pairs; pair++) {
+            if (layer.kind == INT8) pair_of<INT8>(layer, rows, count, pair, out);
+            else if (layer.kind == BF16) pair_of<BF16>(layer, rows, count, pair, out);
+            else if (layer.kind == FP16) pair_of<FP16>(layer, rows, count, pair, out);
+            else pair_of<FP32>(layer, rows, count, pair, out);
+        }
+        if (amx) _tile_release();
+    }
+    return 0;
+}
+
+int attend(const Attention& call, int threads) {
+    switch ((call.width + COLUMNS - 1) / COLUMNS) {
+        case 1: return attend_with<1>(call, threads);
+        case 2: return attend_with<2>(call, threads);
+        case 3: return attend_with<3>(call, threads);
+        case 4: return attend_with<4>(call, threads);
+        case 5: return attend_with<5>(call, threads);
+        case 6: return attend_with<6>(call, threads);
+        case 7: return attend_with<7>(call, threads);
+        case 8: return attend_with<8>(call, threads);
+        default: return TOO_WIDE;
+    }
+}
+
 }  // namespace
 
 extern "C" {
@@ -425,58 +498,45 @@ extern "C" {
 // Of the source that this was built from.
 unsigned ane_kernels_checksum() { return ANE_CHECKSUM; }
 
-// x (count, inputs) → out (count, outputs). Returns 0 or NO_MEMORY.
+// These return 0, NO_MEMORY or TOO_WIDE.
+
+// x (count, inputs) → out (count, outputs).
 int ane_linear(const Layer* layer, const float* x, float* out, long count, int threads) {
-    const long size = layer->kind == INT8 ? 1 : layer->kind == BF16 ? 2 : 4;
-    const long padded_rows = (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-    const long normed = (layer->inputs + COLUMNS) * sizeof(float) / TILE_BYTES * TILE_BYTES;
-    Rows rows;
-    rows.stride = layer->padded_inputs * size + TILE_BYTES;     // so that rows fall into different sets of a cache
-    char* memory = scratch.of(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
-    if (!memory) return NO_MEMORY;
-    rows.values = memory;
-    rows.low = reinterpret_cast<float*>(memory + padded_rows * rows.stride);
-    rows.span = rows.low + padded_rows;
-    char* normed_rows = reinterpret_cast<char*>(rows.span + padded_rows);
-    const long pairs = (layer->outputs + PAIR - 1) / PAIR;
-    Tiles tiles;
-    for (int tile = 0; tile < 8; tile++) {
-        tiles.bytes[tile] = TILE_BYTES;
-        const bool second = tile == 2 || tile == 3 || tile == 5;
-        tiles.rows[tile] = tile > 5 || count > 2 * TILE_ROWS ? TILE_ROWS
-            : second ? std::max(count - TILE_ROWS, 1L) : std::min(count, TILE_ROWS);
-    }
-    #pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        float* own = reinterpret_cast<float*>(normed_rows + omp_get_thread_num() * normed);
-        #pragma omp for schedule(static)
-        for (long row = 0; row < count; row++) prepare_row(*layer, x + row * layer->inputs, rows, row, own);
-        const bool amx = layer->amx && layer->kind != FP16;
-        if (amx) _tile_loadconfig(&tiles);
-        #pragma omp for schedule(dynamic, 2)
-        for (long pair = 0; pair < pairs; pair++) {
-            if (layer->kind == INT8) pair_of<INT8>(*layer, rows, count, pair, out);
-            else if (layer->kind == BF16) pair_of<BF16>(*layer, rows, count, pair, out);
-            else pair_of<FP16>(*layer, rows, count, pair, out);
-        }
-        if (amx) _tile_release();
-    }
-    return 0;
+    return linear(*layer, x, {out, false}, count, threads);
 }
 
-// Writes k and v into the lanes' caches, then attends. Returns 0, NO_MEMORY or TOO_WIDE.
-int ane_attend(const Attention* call, int threads) {
-    switch ((call->width + COLUMNS - 1) / COLUMNS) {
-        case 1: return attend_with<1>(*call, threads);
-        case 2: return attend_with<2>(*call, threads);
-        case 3: return attend_with<3>(*call, threads);
-        case 4: return attend_with<4>(*call, threads);
-        case 5: return attend_with<5>(*call, threads);
-        case 6: return attend_with<6>(*call, threads);
-        case 7: return attend_with<7>(*call, threads);
-        case 8: return attend_with<8>(*call, threads);
-        default: return TOO_WIDE;
+// Writes k and v into the lanes' caches, then attends.
+int ane_attend(const Attention* call, int threads) { return attend(*call, threads); }
+
+// Blocks of GPT-2 on x (lanes, columns, heads · width), in place. `call` has the caches of the first block, the others'
+// follow after so many bytes; `recorded` by block, as in Attention. The norms and GELU are joined to the layers.
+int ane_blocks(const Block* blocks, long count, const Attention* call, long prefix_bytes, long own_bytes,
+               float* const* recorded, float* x, int threads) {
+    const long width = call->heads * call->width, rows = call->lanes * call->columns;
+    const long expanded = blocks[0].layers[2]->outputs;
+    float* memory = reinterpret_cast<float*>(activations.of(rows * (4 * width + expanded) * sizeof(float)));
+    if (!memory) return NO_MEMORY;
+    float *attended = memory + 3 * width * rows, *wide = attended + width * rows;
+    Attention each = *call;
+    each.q = memory, each.k = memory + width, each.v = memory + 2 * width, each.out = attended;
+    each.head_stride = call->width, each.column_stride = 3 * width, each.lane_stride = 3 * width * call->columns;
+    const auto moved = [](const void* cache, long bytes) { return const_cast<char*>(static_cast<const char*>(cache)) + bytes; };
+    int status = 0;
+    for (long block = 0; block < count && !status; block++) {
+        const Layer* const* layers = blocks[block].layers;
+        each.recorded = recorded[block];
+        if (call->prefix_keys) {
+            each.prefix_keys = moved(call->prefix_keys, block * prefix_bytes);
+            each.prefix_values = moved(call->prefix_values, block * prefix_bytes);
+        }
+        each.keys = moved(call->keys, block * own_bytes), each.values = moved(call->values, block * own_bytes);
+        if ((status = linear(*layers[0], x, {memory, false}, rows, threads))) break;
+        if ((status = attend(each, threads))) break;
+        if ((status = linear(*layers[1], attended, {x, true}, rows, threads))) break;
+        if ((status = linear(*layers[2], x, {wide, false}, rows, threads))) break;
+        status = linear(*layers[3], wide, {x, true}, rows, threads);
     }
+    return status;
 }
 
 }  // extern "C"

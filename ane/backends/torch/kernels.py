@@ -12,8 +12,9 @@ variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
 import ctypes
 import os
 import platform
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from torch import Tensor, nn
 LIBRARY = Path(__file__).with_name("libkernels.so")
 SOURCE = Path(__file__).with_name("kernels.cpp")
 SWITCH = "ANE_KERNELS"
-KINDS = "int8", "bf16", "fp16"          # of weights; an index is the library's number of it
-GROUPS = 4, 2, 1                        # weights of an output that lie side by side, by kind
+KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
+GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
 WIDEST_HEAD = 128
 NO_MEMORY = 1                           # what a call returns; 0: done
@@ -52,11 +53,22 @@ class AttentionArguments(ctypes.Structure):
                 ("recorded_positions", ctypes.c_long), ("scale", ctypes.c_float)]
 
 
+class BlockArguments(ctypes.Structure):
+    """``Block`` in kernels.cpp."""
+
+    _fields_ = [("layers", ctypes.c_void_p * 4)]
+
+
+def made_for_cpu() -> bool:
+    """Whether this CPU has the instructions, and the system's wheels the library."""
+    return (sys.platform == "linux" and platform.machine() == "x86_64"
+            and torch.backends.cpu.get_cpu_capability() == "AVX512")
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, or None: not compiled, of another source, switched off, or not for this CPU."""
-    if (platform.machine() not in ("x86_64", "AMD64") or os.environ.get(SWITCH) == "0"
-            or torch.backends.cpu.get_cpu_capability() != "AVX512"):
+    if os.environ.get(SWITCH) == "0" or not made_for_cpu():
         return None
     try:
         found = ctypes.CDLL(str(LIBRARY))
@@ -66,6 +78,8 @@ def library() -> ctypes.CDLL | None:
         return None
     found.ane_linear.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int)
     found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
+    found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_long,
+                                 ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     return found
 
 
@@ -73,8 +87,8 @@ def has_kernel(weights: str) -> bool:
     """Whether ``KernelLinear`` has weights of this precision, a name in ``KINDS``, on this CPU."""
     if library() is None:
         return False
-    return weights == "fp16" or (torch.cpu._is_vnni_supported() if weights == "int8"
-                                 else weights == "bf16" and torch.cpu._is_avx512_bf16_supported())
+    needs = {"int8": torch.cpu._is_vnni_supported, "bf16": torch.cpu._is_avx512_bf16_supported}
+    return weights not in needs or needs[weights]()
 
 
 @cache
@@ -88,7 +102,7 @@ class KernelLinear(nn.Module):
 
     "int8": weights with a scale for each output; activations as whole numbers from 0 to 255 of the range of their row
     (``ane.backends.torch.linear.Int8Linear`` states the formula). "bf16": both in bfloat16. "fp16": weights in fp16,
-    activations and sums in float32, exact for weights stored in fp16.
+    activations and sums in float32, exact for weights stored in fp16. "fp32": all in float32.
 
     Args:
         weight: (out, in). bias: (out,). kind: of ``KINDS``, with ``has_kernel``.
@@ -105,7 +119,7 @@ class KernelLinear(nn.Module):
             weight, scale = quantise(weight)
             self._keep(sums=weight.sum(1, dtype=torch.int32) * scale, scale=scale / 255)
         else:
-            weight = weight.to(torch.bfloat16 if kind == "bf16" else torch.float16)
+            weight = weight.to({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[kind])
         self._keep(bias=bias.to(torch.float32, copy=True).contiguous())
         group = GROUPS[index]
         weight = F.pad(weight, (0, -inputs % (BLOCK * group), 0, -outputs % OUTPUTS))
@@ -149,12 +163,34 @@ def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None
 def join_layers(network: nn.Module) -> None:
     """Join norms and GELUs to the kernels between them, where a module's ``joins`` names them.
 
-    ``joins``: (norm, linear layer, GELU or None) each, names within the module.
+    ``joins``: (norm or None, linear layer, GELU or None) each, names within the module.
     """
     for module in [each for each in network.modules() if hasattr(each, "joins")]:
         for norm, linear, gelu in module.joins:
             layer = module.get_submodule(linear)
-            if isinstance(layer, KernelLinear):
+            if norm and isinstance(layer, KernelLinear):
                 layer.join(module.get_submodule(norm), gelu is not None)
                 for joined in filter(None, (norm, gelu)):
                     module.set_submodule(joined, nn.Identity())
+
+
+class KernelBlocks:
+    """The blocks of a GPT-2 as one call. Their layers, in the order of ``joins``, are those of ``KernelLinear``.
+
+    Attributes:
+        layers: the modules, kept because the library reads their weights.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module]):
+        self.layers = [[block.get_submodule(name) for _, name, _ in block.joins] for block in blocks]
+        self.arguments = (BlockArguments * len(self.layers))()
+        for arguments, layers in zip(self.arguments, self.layers, strict=True):
+            arguments.layers[:] = [layer._address for layer in layers]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> "KernelBlocks | None":
+        """Those that a network names as its ``blocks``; None: it has none, or not all layers are kernels."""
+        blocks = getattr(network, "blocks", ())
+        kernels = [isinstance(block.get_submodule(name), KernelLinear)
+                   for block in blocks for _, name, _ in getattr(block, "joins", ())]
+        return cls(blocks) if kernels and all(kernels) else None

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.torch.kernels import join_layers, kernel_packing
+from ane.backends.torch.kernels import join_layers, kernel_packing, library
 
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
@@ -73,9 +73,9 @@ def has_one_dnn() -> bool:
 
 def exact_prepacking(stored: str) -> Prepacking | None:
     """The layer that computes in float32 with the smallest weights, for weights stored in precision ``stored``."""
-    if stored == "fp32":
-        return prepacking("fp32")
-    return kernel_packing("fp16") or (HalfWeightLinear if has_fbgemm() else prepacking("fp32"))
+    if stored != "fp32" and library() is None and has_fbgemm():
+        return HalfWeightLinear
+    return prepacking("fp32" if stored == "fp32" or library() is None else "fp16")
 
 
 def prepack(network: nn.Module, make: Prepacking) -> None:

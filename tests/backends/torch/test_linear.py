@@ -45,7 +45,7 @@ PACKINGS = {
     "FBGEMM int8, 14 bits": (Int8TwoDigitLinear, has_fbgemm_int8(), 38.0),
     "torch int8": (Int8WeightLinear, True, 38.0),
     **{f"own {kind}": (partial(KernelLinear, kind=kind), has_kernel(kind), threshold)
-       for kind, threshold in (("int8", 35.0), ("bf16", 45.0), ("fp16", 70.0))},
+       for kind, threshold in (("int8", 35.0), ("bf16", 45.0), ("fp16", 70.0), ("fp32", 110.0))},
 }
 INT8 = (Int8Linear, Int8FewRowsLinear, Int8TwoDigitLinear, Int8WeightLinear)
 AVAILABLE = {name: (make, threshold) for name, (make, available, threshold) in PACKINGS.items() if available}

@@ -134,8 +134,9 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Pre-norm transformer block; the residual stream keeps the precision of its input."""
 
-    # (norm, linear layer, GELU) that a kernel can compute in one call (``ane.backends.torch.kernels``)
-    joins = ("ln_1", "attn.c_attn", None), ("ln_2", "mlp.c_fc", "mlp.act")
+    # (norm, linear layer, GELU) that a kernel computes in one call (``ane.backends.torch.kernels``)
+    joins = (("ln_1", "attn.c_attn", None), (None, "attn.c_proj", None), ("ln_2", "mlp.c_fc", "mlp.act"),
+             (None, "mlp.c_proj", None))
 
     def __init__(self, config: UnifiedVoiceConfig):
         super().__init__()
@@ -190,6 +191,14 @@ class UnifiedVoice(nn.Module):
         """Columns → hidden, (B, T, D) each; ``attend`` has a function for each layer (default: causal, no cache)."""
         for index, block in enumerate(self.gpt.h):
             x = block(x, attend[index] if attend else causal)
+        return self.finish(x)
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.gpt.h
+
+    def finish(self, x: Tensor) -> Tensor:
+        """What the last block returns → hidden."""
         return self.final_norm(self.gpt.ln_f(x))
 
     def prefix_scores(self, x: Tensor, prefix: int, heads: Sequence[tuple[int, int]]) -> Tensor:
