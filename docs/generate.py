@@ -1,29 +1,34 @@
 """Write the tables of the documentation that are derived from files: line counts, and figures of benchmarks.
 
     python docs/generate.py             rewrites them in place
-    python docs/generate.py --check     exits with status 1, and names the pages, when one is out of date
+    python docs/generate.py --check     exits with status 1, and names the pages, when one is out of date; warns of
+                                        results that measured code which has changed since
 
 A generated table stands between two comments. The first says what it is made from; the second is `<!-- end -->`:
 
     <!-- reading path -->
     <!-- every file -->
+    <!-- results -->
     <!-- table: decode-1-thread.json 0 | decoder = decoder; step ms = ms a step | lanes = 1|8|16 -->
 
 A benchmark's table names a file of `benchmarks/results/`, the index of the table in it, the columns to show with the
-headings to give them, and optionally a column and the values (a regular expression) of the rows to keep.
+headings to give them, and optionally a column and the values (a regular expression) of the rows to keep. "results"
+lists the files of `benchmarks/results/` that pages name, with the commit that each measured.
 """
 
 import argparse
 import ast
 import json
 import re
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
-BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|table: [^\n]*?) -->\n.*?^<!-- end -->$")
+BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [^\n]*?) -->\n.*?^<!-- end -->$")
 
 # From `ane say` to sound by the default voice, hibari, on torch, in the order in which to read them; a test compares
 # them with the files whose functions are called.
@@ -49,7 +54,9 @@ TORTOISE_PATH = {
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
                                     "ane.models.tortoise.sampling",
-                                    "ane.backends.decoding", "ane.backends.torch.decoder", "ane.backends.torch.linear"],
+                                    "ane.backends.decoding", "ane.backends.torch.decoder",
+                                    "ane.backends.torch.kernel_decoder", "ane.backends.torch.kernels",
+                                    "ane.backends.torch.linear"],
     "Latents to a spectrogram": ["ane.models.tortoise.diffusion",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
@@ -62,6 +69,11 @@ TORTOISE_PATH = {
                      "ane.models.tortoise.networks.univnet", "ane.models.tortoise.networks.hifigan"],
 }
 PATHS = {"reading path": READING_PATH, "reading path of Tortoise": TORTOISE_PATH}
+
+# Folders that a benchmark measures, by a word in its name, and those of all others.
+MEASURED = {"bytes": ["converters"], "convert": ["converters"], "whisper": ["ane/backends", "ane/models/whisper"],
+            "kokoro": ["ane/models/kokoro"], "kitten": ["ane/models/kitten"], "fastspeech": ["ane/models/fastspeech"]}
+OTHERS_MEASURED = ["ane/backends", "ane/models/tortoise", "ane/models/hibari", "ane/models/vocoders"]
 
 
 def module_file(module: str) -> Path:
@@ -113,13 +125,45 @@ def results_table(directive: str) -> list[str]:
     return ["| " + " | ".join(line) + " |" for line in lines]
 
 
+def results_named() -> dict[str, tuple[str, str]]:
+    """Files of results that pages name → the commit that each measured ("" if it is not stated), and its date."""
+    named = {name for page in PAGES for name in re.findall(r"[\w-]+\.json", page.read_text(encoding="utf-8"))}
+    found = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        machine = json.loads(file.read_text(encoding="utf-8")).get("machine")
+        if file.name in named and isinstance(machine, dict):
+            found[file.name] = machine.get("commit") or "", str(machine.get("date", ""))[:10]
+    return found
+
+
+def results_list() -> list[str]:
+    return ["| result | commit | date |", "|---|---|---|",
+            *(f"| `{name}` | {commit or 'not stated'} | {date} |" for name, (commit, date) in results_named().items())]
+
+
+def outdated_results() -> list[str]:
+    """A warning for each result that measured code which has changed since, as far as git knows its commit."""
+    warnings = []
+    for name, (commit, _) in results_named().items():
+        folders = next((found for word, found in MEASURED.items() if word in name), OTHERS_MEASURED)
+        command = ["git", "rev-list", "--count", f"{commit.rstrip('+')}..HEAD", "--", *folders]
+        answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if not commit or answer.returncode:
+            warnings.append(f"{name}: its commit is not stated" if not commit else
+                            f"{name}: commit {commit} is not in this repository")
+        elif count := int(answer.stdout):
+            warnings.append(f"{name}: {count} commits since {commit} changed {', '.join(folders)}")
+    return warnings
+
+
 def generated(page: str) -> str:
     """The page with its generated tables up to date."""
 
     def make(block: re.Match[str]) -> str:
         directive = block[1]
-        table = (every_file() if directive == "every file" else reading_path(PATHS[directive]) if directive in PATHS
-                 else results_table(directive.removeprefix("table: ")))
+        lists = {"every file": every_file, "results": results_list,
+                 **{name: partial(reading_path, path) for name, path in PATHS.items()}}
+        table = lists[directive]() if directive in lists else results_table(directive.removeprefix("table: "))
         return "\n".join([f"<!-- {directive} -->", "", *table, "", "<!-- end -->"])
 
     return BLOCK.sub(make, page)
@@ -139,6 +183,8 @@ def main() -> int:
                 path.write_text(after, encoding="utf-8")
     for name in stale:
         print(f"{name} is out of date: run python docs/generate.py" if check else f"{name} rewritten")
+    for warning in outdated_results() if check else ():
+        print(f"warning: {warning}", file=sys.stderr)
     return 1 if check and stale else 0
 
 

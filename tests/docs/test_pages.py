@@ -1,5 +1,6 @@
 """Pages state what is true; the files of services start what they name."""
 
+import json
 import plistlib
 import re
 import shutil
@@ -64,6 +65,32 @@ def test_every_page_is_in_the_navigation_and_in_the_table_of_the_readme() -> Non
 def test_the_generated_tables_are_current() -> None:
     stale = [page.name for page in generate.PAGES if generate.generated(text := page.read_text("utf-8")) != text]
     assert not stale, "run python docs/generate.py"
+
+
+def test_a_result_of_code_that_has_changed_is_named(tmp_path, monkeypatch) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    page, source = tmp_path / "page.md", tmp_path / "ane" / "backends" / "steps.py"
+    page.write_text("Measured: `steps.json`, `stated-not.json`, `lost.json`.")
+    source.parent.mkdir(parents=True)
+    git("init", "-q")
+    for text in ("1", "2"):
+        source.write_text(text)
+        git("add", "ane")
+        git("commit", "-qm", text)
+    first, last = git("rev-list", "HEAD").split()[::-1]
+    for name, commit in (("steps", first), ("stated-not", None), ("lost", "0" * 40), ("unnamed", first)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"machine": {"commit": commit, "date": "2026-11-28T10:00"}}))
+    for name, value in (("ROOT", tmp_path), ("RESULTS", tmp_path), ("PAGES", [page])):
+        monkeypatch.setattr(generate, name, value)
+    assert f"| `steps.json` | {first} | 2026-11-28 |" in generate.results_list()
+    assert [warning.split(":")[0] for warning in generate.outdated_results()] == [
+        "lost.json", "stated-not.json", "steps.json"]
+    assert f"1 commits since {first} changed ane/backends" in generate.outdated_results()[2]
+    (tmp_path / "steps.json").write_text(json.dumps({"machine": {"commit": last, "date": ""}}))
+    assert len(generate.outdated_results()) == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
