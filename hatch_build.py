@@ -1,11 +1,12 @@
 """Compiles ane/backends/torch/kernels.cpp into the wheel, or beside its source for an editable install.
 
-Only for Linux on x86-64, and only where a C++ compiler is found (``CXX``, else c++; g++ 11, clang 12 or later): without
-the library the package computes with torch's own kernels.
+Only for Linux on x86-64, and only where g++ 11 or later is found (or the command in ``CXX``): without the library the
+package computes with torch's own kernels. Another compiler's OpenMP would have threads of its own beside torch's.
 """
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -29,7 +30,7 @@ class KernelsHook(BuildHookInterface):
         source = Path(self.root) / SOURCE
         library, partial = source.with_name("libkernels.so"), source.with_name("libkernels.partial")
         checksum = f"-DANE_CHECKSUM={zlib.crc32(source.read_bytes())}u"
-        command = [os.environ.get("CXX", "c++"), *FLAGS, checksum, str(source), "-o", str(partial)]
+        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, checksum, str(source), "-o", str(partial)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
             partial.replace(library)

@@ -72,7 +72,7 @@ PATHS = {"reading path": READING_PATH, "reading path of Tortoise": TORTOISE_PATH
 
 # Folders that a benchmark measures, by a word in its name, and those of all others.
 MEASURED = {"bytes": ["converters"], "convert": ["converters"], "whisper": ["ane/backends", "ane/models/whisper"],
-            "kokoro": ["ane/models/kokoro"], "kitten": ["ane/models/kitten"], "fastspeech": ["ane/models/fastspeech"]}
+            **{model: ["ane/backends", f"ane/models/{model}"] for model in ("kokoro", "kitten", "fastspeech")}}
 OTHERS_MEASURED = ["ane/backends", "ane/models/tortoise", "ane/models/hibari", "ane/models/vocoders"]
 
 
@@ -127,7 +127,8 @@ def results_table(directive: str) -> list[str]:
 
 def results_named() -> dict[str, tuple[str, str]]:
     """Files of results that pages name → the commit that each measured ("" if it is not stated), and its date."""
-    named = {name for page in PAGES for name in re.findall(r"[\w-]+\.json", page.read_text(encoding="utf-8"))}
+    texts = (re.sub(r"(?ms)^<!-- results -->\n.*?^<!-- end -->", "", page.read_text(encoding="utf-8")) for page in PAGES)
+    named = {name for text in texts for name in re.findall(r"[\w-]+\.json", text)}
     found = {}
     for file in sorted(RESULTS.glob("*.json")):
         machine = json.loads(file.read_text(encoding="utf-8")).get("machine")

@@ -90,16 +90,14 @@ def check_torch() -> list[Finding]:
 
 
 def check_kernels() -> list[Finding]:
-    from ane.backends.torch.kernels import SWITCH, library, made_for_cpu
+    from ane.backends.torch.kernels import SWITCH, library_problem, made_for_cpu
 
     if not made_for_cpu():
         return []
-    if library() is not None:
-        return [Finding("kernels for this CPU", "ok", "compiled: Tortoise's decoder is about three times as fast")]
-    if os.environ.get(SWITCH) == "0":
-        return [Finding("kernels for this CPU", "missing", f"switched off by {SWITCH}=0", f"unset {SWITCH}")]
-    return [Finding("kernels for this CPU", "missing", "not compiled when the package was installed",
-                    "install g++ 11 or later, then the package again: pip install --force-reinstall --no-deps .")]
+    problem = library_problem()
+    fix = f"unset {SWITCH}" if SWITCH in problem else ("install g++ 11 or later, then this package again as before, with "
+                                                       "--force-reinstall --no-deps")
+    return [Finding("kernels for this CPU", "missing" if problem else "ok", problem or "in use", fix if problem else "")]
 
 
 def check_core_ml() -> list[Finding]:

@@ -76,7 +76,7 @@ def package_functions(backend, tmp_path_factory) -> Callable[[str], list[Package
 @pytest.fixture(scope="module")
 def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder]:
     """``make(engine, lanes)``: a decoder; "torch" is the plain one."""
-    network = backend.network("autoregressive")
+    network, packed = backend.network("autoregressive"), TorchBackend(decoder_bundle, "cpu", "fp32", keep=True)
     onnx = cache(partial(OnnxBackend, decoder_bundle, DEVICES["cpu"], backend, "fp32", threads=1))
 
     def make_decoder(engine: str, lanes: int = LANES) -> Decoder:
@@ -84,7 +84,9 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
             return TorchDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST)
         if engine in KERNELS:
             dtype = torch.float16 if "fp16" in engine else torch.float32
-            return KernelDecoder(network, lanes, CAPACITY, CPU, dtype, PREFIXES, LONGEST)
+            decoder = KernelDecoder(packed.network("autoregressive"), lanes, CAPACITY, CPU, dtype, PREFIXES, LONGEST)
+            assert decoder._blocks is not None, "all blocks are one call"
+            return decoder
         if engine.startswith("static"):
             run = fake_graphs() if "replayed" in engine else run_eagerly
             return StaticDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)

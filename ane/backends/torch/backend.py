@@ -23,7 +23,7 @@ from ane.backends.torch.device import (
 )
 from ane.backends.torch.frame_layers import FramePacking, frame_packing, pack_frame_layers
 from ane.backends.torch.kernel_decoder import KernelDecoder
-from ane.backends.torch.kernels import WIDEST_HEAD, library
+from ane.backends.torch.kernels import WIDEST_HEAD, has_kernel, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, governed
@@ -174,7 +174,8 @@ class TorchBackend(Backend):
             if self.device.type == "cuda":
                 make = partial(StaticDecoder, run=CudaGraphRunner(self._recording_stream))
             elif self._uses_kernels(network, dtype):
-                halves = self.chosen.packed in ("bf16", "int8") and not network.config.decoder_shape.memory_length
+                halves = (self.chosen.packed in ("bf16", "int8") and has_kernel(self.chosen.packed)
+                          and not network.config.decoder_shape.memory_length)
                 make, dtype = KernelDecoder, torch.float16 if halves else dtype
             decoder = make(network, lanes, capacity, self.device, dtype, prefixes, max_prefix_length)
         decoder.governor = self.governor

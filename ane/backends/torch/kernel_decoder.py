@@ -11,14 +11,14 @@ from torch import Tensor
 
 from ane.backends.torch import kernels
 from ane.backends.torch.decoder import TorchDecoder
-from ane.backends.torch.kernels import KernelBlocks
+from ane.backends.torch.kernels import HOST_FLOATS, KernelBlocks
 
 
 class KernelDecoder(TorchDecoder):
     """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in their order.
 
-    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. The caches are float32, or
-    fp16 for a network whose weights have fewer bits and which has no memory.
+    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. The caches are float32 or fp16.
+    ValueError for columns, lengths or prefixes that do not fit: the library would read and write beyond its arrays.
     """
 
     def __init__(self, network: Any, *args: Any, **kwargs: Any):
@@ -28,10 +28,15 @@ class KernelDecoder(TorchDecoder):
     def _prefilled(self, columns: Tensor, index: int) -> Tensor:
         if self._blocks is None:
             return super()._prefilled(columns, index)
+        self._check_columns(columns)
         prefix = self.prefix_keys[:, index:index + 1], self.prefix_values[:, index:index + 1]
         return self._through_blocks(AttentionCall(self, columns.shape[1], None, prefix, np.zeros(1, np.int64)), columns)
 
     def _stepped(self, columns: Tensor, first_lane: int, lengths: np.ndarray, indices: np.ndarray) -> Tensor:
+        self._check_columns(columns)
+        if not (len(columns) == len(lengths) == len(indices) and min(lengths) >= 0 and min(indices) >= 0
+                and max(indices) < self.prefixes):
+            raise ValueError(f"{len(columns)} lanes with lengths {lengths} and prefixes {indices}")
         lanes = slice(first_lane, first_lane + len(lengths))
         call = AttentionCall(self, columns.shape[1], indices, (self.keys[:, lanes], self.values[:, lanes]), lengths)
         if self._blocks is not None:
@@ -41,6 +46,10 @@ class KernelDecoder(TorchDecoder):
         if self.shape.memory_length:
             memory = partial(self._attend_memory, self._lanes_by_prefix(indices, columns.shape[1]))
         return self._run_network(columns, attend, memory)
+
+    def _check_columns(self, columns: Tensor) -> None:
+        if columns.shape[1] == 0 or columns.shape[2] != self.shape.width:
+            raise ValueError(f"a decoder of {self.shape.width} channels got columns {tuple(columns.shape)}")
 
     def _through_blocks(self, call: "AttentionCall", columns: Tensor) -> Tensor:
         x = columns.clone()         # blocks add to it, and it can be an array of the caller
@@ -82,7 +91,8 @@ class AttentionCall:
         """Room for the scores of a layer, (n, heads, 1, positions); None: they are not wanted."""
         if self.recorder is None or layer not in self.recorder.heads:
             return None
-        return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"))
+        return torch.full((self.arguments.lanes, self.arguments.heads, 1, self.positions), float("-inf"),
+                          **HOST_FLOATS)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write k, v (n, heads, T, w) at the lanes' positions; attend to prefixes and lanes: (n, heads, T, w)."""
@@ -92,7 +102,7 @@ class AttentionCall:
         arguments, scores = self.arguments, self.scores(layer)
         arguments.q, arguments.k, arguments.v = q.data_ptr(), k.data_ptr(), v.data_ptr()
         arguments.lane_stride, arguments.head_stride, arguments.column_stride, _ = q.stride()
-        out = torch.empty((arguments.lanes, arguments.columns, arguments.heads, arguments.width))
+        out = torch.empty((arguments.lanes, arguments.columns, arguments.heads, arguments.width), **HOST_FLOATS)
         arguments.out = out.data_ptr()
         arguments.recorded = None if scores is None else scores.data_ptr()
         kernels.check(kernels.library().ane_attend(ctypes.addressof(arguments), torch.get_num_threads()))

@@ -1,7 +1,7 @@
 // Kernels of a decoder's step on x86-64 with AVX-512: linear layers with packed weights, and attention over caches.
 //
 // A row, and a lane, is computed in an order that depends on nothing else: not on the other rows, the number of
-// threads or how memory is aligned. Each call is one parallel region of OpenMP, whose threads are torch's.
+// threads or how memory is aligned. A layer is one parallel region of OpenMP, and so is attention; threads are torch's.
 //
 // Plain functions that ctypes calls (kernels.py, which states the layouts), so that a build depends on no ABI of torch.
 
@@ -309,6 +309,7 @@ inline __m512 loaded(const void* cache, long at, __mmask16 mask) {
 
 template <bool HALF>
 inline void stored(void* cache, long at, __mmask16 mask, __m512 value) {
+    if (HALF) value = _mm512_max_ps(_mm512_set1_ps(-65504.0f), _mm512_min_ps(_mm512_set1_ps(65504.0f), value));    // or NaN
     if (HALF)
         _mm256_mask_storeu_epi16(static_cast<uint16_t*>(cache) + at, mask,
                                  _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -448,6 +449,7 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
     const long size = layer.kind == INT8 ? 1 : layer.kind == BF16 ? 2 : 4;
     const long padded_rows = (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     const long normed = (layer.inputs + COLUMNS) * sizeof(float) / TILE_BYTES * TILE_BYTES;
+    if (!count) return 0;
     if (layer.inputs * layer.outputs < FEWEST_WEIGHTS) threads = 1;
     Rows rows;
     rows.stride = layer.padded_inputs * size + TILE_BYTES;      // so that rows fall into different sets of a cache

@@ -1,11 +1,12 @@
 """This package's own kernels for CPUs with AVX-512: a decoder's linear layers, and attention over its caches.
 
 A step of a decoder is hundreds of small calls of torch, each with its own wait for all threads. Here a layer norm, the
-rounding of activations, a product and GELU are one call, and attention of all lanes is another. The bits of a row or a
-lane depend on nothing else by construction: not on other rows, on threads, or on how memory is aligned.
+rounding of activations, a product and GELU are one call, attention of all lanes is another, and all blocks of a GPT-2
+are one call of these. The bits of a row or a lane depend on nothing else by construction: not on other rows, on
+threads, or on how memory is aligned.
 
 The library (``kernels.cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
-depends on no release of torch. Its OpenMP is torch's, because torch has loaded it. Without it, or with the environment
+depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it, or with the environment
 variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
 """
 
@@ -17,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +31,7 @@ KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's 
 GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
 WIDEST_HEAD = 128
+HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}      # whatever a program's defaults are
 NO_MEMORY = 1                           # what a call returns; 0: done
 
 
@@ -57,6 +60,15 @@ class BlockArguments(ctypes.Structure):
     """``Block`` in kernels.cpp."""
 
     _fields_ = [("layers", ctypes.c_void_p * 4)]
+
+
+def library_problem() -> str:
+    """Why a library that is made for this CPU is not used; "": it is."""
+    if library() is not None:
+        return ""
+    if os.environ.get(SWITCH) == "0":
+        return f"switched off by {SWITCH}=0"
+    return "not compiled from the present source, or not loaded" if LIBRARY.exists() else "not compiled"
 
 
 def made_for_cpu() -> bool:
@@ -110,7 +122,7 @@ class KernelLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__()
-        outputs, inputs = weight.shape
+        self.outputs, self.inputs = outputs, inputs = weight.shape
         index = KINDS.index(kind)
         self.arguments = LayerArguments(index, inputs, 0, outputs, uses_amx())
         if kind == "int8":
@@ -139,8 +151,10 @@ class KernelLinear(nn.Module):
         self.arguments.epsilon, self.arguments.gelu = norm.eps, gelu
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.inputs:
+            raise ValueError(f"a layer of {self.inputs} inputs got {x.shape[-1]}")
         rows = x.float().contiguous()
-        out = torch.empty((*x.shape[:-1], self.arguments.outputs))
+        out = torch.empty((*x.shape[:-1], self.outputs), **HOST_FLOATS)
         if out.numel():
             check(self._linear(self._address, rows.data_ptr(), out.data_ptr(), rows.numel() // rows.shape[-1],
                                torch.get_num_threads()))
@@ -156,8 +170,9 @@ def check(status: int) -> None:
 
 
 def kernel_packing(weights: str) -> Callable[[Tensor, Tensor], nn.Module] | None:
-    """Makes ``KernelLinear`` of this precision; None: there is no kernel of it here."""
-    return partial(KernelLinear, kind=weights) if has_kernel(weights) else None
+    """Makes ``KernelLinear`` of this precision, fp16 where the CPU lacks bf16; None: there is no kernel of it here."""
+    kind = "fp16" if weights == "bf16" and not has_kernel("bf16") else weights
+    return partial(KernelLinear, kind=kind) if has_kernel(kind) else None
 
 
 def join_layers(network: nn.Module) -> None:

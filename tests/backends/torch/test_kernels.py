@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -182,6 +183,9 @@ def test_doctor_says_whether_they_are_compiled(monkeypatch):
     assert [finding.state for finding in doctor.check_kernels()] == ["ok"]
     monkeypatch.setattr(kernels, "library", lambda: None)
     assert "install g++" in doctor.check_kernels()[0].fix
+    assert "not compiled from the present source" in doctor.check_kernels()[0].detail
+    monkeypatch.setattr(kernels, "LIBRARY", Path("nowhere"))
+    assert doctor.check_kernels()[0].detail == "not compiled"
     monkeypatch.setenv("ANE_KERNELS", "0")
     assert doctor.check_kernels()[0].fix == "unset ANE_KERNELS"
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
