@@ -127,8 +127,8 @@ def results_table(directive: str) -> list[str]:
 
 def results_named() -> dict[str, tuple[str, str]]:
     """Files of results that pages name → the commit that each measured ("" if it is not stated), and its date."""
-    texts = (re.sub(r"(?ms)^<!-- results -->\n.*?^<!-- end -->", "", page.read_text(encoding="utf-8")) for page in PAGES)
-    named = {name for text in texts for name in re.findall(r"[\w-]+\.json", text)}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = re.findall(r"[\w-]+\.json", re.sub(r"(?ms)^<!-- results -->\n.*?^<!-- end -->", "", text))
     found = {}
     for file in sorted(RESULTS.glob("*.json")):
         machine = json.loads(file.read_text(encoding="utf-8")).get("machine")

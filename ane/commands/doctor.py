@@ -95,9 +95,10 @@ def check_kernels() -> list[Finding]:
     if not made_for_cpu():
         return []
     problem = library_problem()
-    fix = f"unset {SWITCH}" if SWITCH in problem else ("install g++ 11 or later, then this package again as before, with "
-                                                       "--force-reinstall --no-deps")
-    return [Finding("kernels for this CPU", "missing" if problem else "ok", problem or "in use", fix if problem else "")]
+    if not problem:
+        return [Finding("kernels for this CPU", "ok", "in use")]
+    fix = f"unset {SWITCH}" if SWITCH in problem else "install g++ 11 or later, then this package again as before"
+    return [Finding("kernels for this CPU", "missing", problem, fix)]
 
 
 def check_core_ml() -> list[Finding]:

@@ -17,7 +17,7 @@ from ane.backends.torch.kernels import HOST_FLOATS, KernelBlocks
 class KernelDecoder(TorchDecoder):
     """``TorchDecoder`` by kernels: a lane reads its own positions and no others, in their order.
 
-    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. The caches are float32 or fp16.
+    All blocks of a GPT-2 with packed layers are one call, which needs no lock of Python. Caches are float32 or fp16.
     ValueError for columns, lengths or prefixes that do not fit: the library would read and write beyond its arrays.
     """
 

@@ -6,8 +6,8 @@ are one call of these. The bits of a row or a lane depend on nothing else by con
 threads, or on how memory is aligned.
 
 The library (``kernels.cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
-depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it, or with the environment
-variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
+depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it,
+or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
 """
 
 import ctypes

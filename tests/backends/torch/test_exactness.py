@@ -39,7 +39,8 @@ def backend(request) -> TorchBackend:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(linear, "kernel_packing", lambda weights: None)
             patch.setattr(linear, "library", lambda: None)
-            backend.chosen.linear       # is chosen when it is first asked for
+            layers = list(backend.network("autoregressive").modules())
+        assert not any(isinstance(layer, KernelLinear) for layer in layers)
         backend._uses_kernels = lambda *_: False
     return backend
 
