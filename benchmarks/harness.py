@@ -5,6 +5,7 @@ Benchmarks of speed compare ``upstream``, its own package in its own environment
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -100,9 +101,9 @@ def run_benchmark(name: str, benchmark: Benchmark, options: argparse.Namespace) 
 
 @contextmanager
 def busy_programs(count: int) -> Iterator[None]:
-    """Others that want a core each, until the block ends."""
-    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-                for _ in range(count)]
+    """Others that want a core each, until the block or this process ends."""
+    program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(10**7): pass"
+    programs = [subprocess.Popen([sys.executable, "-c", program], start_new_session=True) for _ in range(count)]
     try:
         yield
     finally:
