@@ -109,6 +109,13 @@ def uses_amx() -> bool:
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
+    weight = weight.float().contiguous()
+    scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
+    return weight.div(scale[:, None]).round_().to(torch.int8), scale
+
+
 class KernelLinear(nn.Module):
     """A linear layer, (…, in) → (…, out) float32, for any number of rows; a norm before and a GELU after can join it.
 
@@ -126,8 +133,6 @@ class KernelLinear(nn.Module):
         index = KINDS.index(kind)
         self.arguments = LayerArguments(index, inputs, 0, outputs, uses_amx())
         if kind == "int8":
-            from ane.backends.torch.linear import quantise
-
             weight, scale = quantise(weight)
             self._keep(sums=weight.sum(1, dtype=torch.int32) * scale, scale=scale / 255)
         else:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ane.backends.torch.kernels import join_layers, kernel_packing, library
+from ane.backends.torch.kernels import join_layers, kernel_packing, library, quantise
 
 # makes a layer, (…, in) → (…, out) in float32, from weight (out, in) and bias (out,) of any floating type
 Prepacking = Callable[[Tensor, Tensor], nn.Module]
@@ -200,13 +200,6 @@ class HalfWeightLinear(nn.Module):
         if count % self.multiple:
             rows = F.pad(rows, (0, 0, 0, -count % self.multiple))
         return torch.ops.quantized.linear_dynamic_fp16(rows, self.packed)[:count].view(*x.shape[:-1], -1)
-
-
-def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a weight (out, in) symmetrically: int8 values, and a float32 scale for each output channel (out,)."""
-    weight = weight.float().contiguous()
-    scale = torch.maximum(weight.amax(1), -weight.amin(1)).div_(127).clamp_(min=torch.finfo(torch.float32).tiny)
-    return weight.div(scale[:, None]).round_().to(torch.int8), scale
 
 
 def row_range(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -42,7 +42,7 @@ def unaligned(rows: np.ndarray, offset: int) -> torch.Tensor:
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind):
-    class Block(nn.Module):
+    class JoinedBlock(nn.Module):
         joins = ("norm", "linear", "act"),
 
         def __init__(self):
@@ -50,7 +50,7 @@ def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind)
             self.norm, self.act = nn.LayerNorm(192), nn.GELU("tanh")
             self.plain, self.linear = random_linear(kind)
 
-    block, x = Block().requires_grad_(False), 3 * torch.randn(5, 2, 192) + 1
+    block, x = JoinedBlock().requires_grad_(False), 3 * torch.randn(5, 2, 192) + 1
     nn.init.uniform_(block.norm.weight, 0.5, 2)
     nn.init.normal_(block.norm.bias)
     expected = block.act(block.plain(block.norm(x)))
