@@ -97,7 +97,7 @@ def check_kernels() -> list[Finding]:
     problem = library_problem()
     if not problem:
         return [Finding("kernels for this CPU", "ok", "in use")]
-    fix = f"unset {SWITCH}" if SWITCH in problem else "install g++ 11 or later, then this package again as before"
+    fix = f"unset {SWITCH}" if SWITCH in problem else "install g++ 11 or later, then install this package again"
     return [Finding("kernels for this CPU", "missing", problem, fix)]
 
 

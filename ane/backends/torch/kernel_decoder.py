@@ -74,7 +74,7 @@ class AttentionCall:
                   for each in (lengths, used, used if indices is None else indices)]
         self.positions = columns if indices is None else int(used.max())        # whose scores are recorded
         self.caches = [*own] if indices is None else [*own, decoder.prefix_keys, decoder.prefix_values]
-        self.kept = arrays
+        self.kept = arrays          # the library reads them at their addresses
         self.arguments = kernels.AttentionArguments(
             lanes=lanes, columns=columns, heads=decoder.shape.heads, width=width,
             half=decoder.dtype == torch.float16, prefix_capacity=decoder.prefix_capacity, capacity=own[0].shape[3],

@@ -120,6 +120,14 @@ def test_attention_is_torchs_at_every_width_of_heads(head_width, dtype, decibels
 
 
 @NEEDS_KERNELS
+def test_a_cache_in_fp16_has_no_infinity_and_keeps_what_is_not_a_number():
+    decoder = KernelDecoder(OnlyAttention(4, 16), 1, 2, CPU, torch.float16, 1, 1)
+    decoder.prefill(np.zeros((1, 64), np.float32))
+    assert (decoder.step(np.full((1, 1, 64), 1e6, np.float32), np.zeros(1, np.int64))[0] == 65504).all()
+    assert np.isnan(decoder.step(np.full((1, 1, 64), np.nan, np.float32), np.zeros(1, np.int64))[0]).all()
+
+
+@NEEDS_KERNELS
 def test_scores_of_a_prefix_are_recorded_as_torch_records_them():
     def recorded(kind: type[TorchDecoder]) -> np.ndarray:
         rng = np.random.default_rng(0)
