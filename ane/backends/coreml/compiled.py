@@ -33,6 +33,7 @@ from ane.system.files import link_or_copy, read_json, replacing, write_json
 VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
+SECONDS = " seconds"    # end of the keys there of the time that a call took
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
@@ -148,7 +149,7 @@ class CompiledCache:
 
 
 def read_tried(compiled: Path) -> dict[str, str]:
-    """What the functions of a compiled model did in their first load: "" or why they were refused."""
+    """What the functions of a compiled model did in their first load: "" or why they were refused; and ``SECONDS``."""
     with contextlib.suppress(UserError):
         found = read_json(compiled.parent / TRIED)
         if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
@@ -156,10 +157,11 @@ def read_tried(compiled: Path) -> dict[str, str]:
     return {}
 
 
-def write_tried(compiled: Path, key: str, problem: str) -> None:
+def write_tried(compiled: Path, key: str, problem: str, seconds: float | None = None) -> None:
     """Remember the first load of a function; a cache that cannot be written is left as it is."""
+    measured = {} if seconds is None else {key + SECONDS: str(seconds)}
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
-        write_json(temporary, read_tried(compiled) | {key: problem})
+        write_json(temporary, read_tried(compiled) | {key: problem} | measured)
 
 
 def file_about(package: Path, machine: MacMachine, what: str) -> Path:

@@ -32,7 +32,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ane.backends.coreml.compiled import CompiledCache, read_tried, single_function, write_tried
+from ane.backends.coreml.compiled import SECONDS, CompiledCache, read_tried, single_function, write_tried
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, ProgramFunction
@@ -136,6 +136,7 @@ class CoreMLRuntime(Runtime):
         # weak references: a function that the backend drops is freed
         self._functions: WeakValueDictionary[tuple[Path, str, str], CoreMLFunction] = WeakValueDictionary()
         self._signatures: dict[Path, dict[str, ProgramFunction]] = {}
+        self._seconds: dict[tuple[Path, str, str], float] = {}
         self._models: dict[Path, tuple[Path, bool]] = {}
 
     def load(self, package: Path, function: str, compute_units: str) -> CoreMLFunction:
@@ -157,6 +158,15 @@ class CoreMLRuntime(Runtime):
                 self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
                 lambda action, error: core_ml_error(action, package, function, compute_units, error))
         return loaded
+
+    def seconds(self, package: Path, function: str, compute_units: str) -> float:
+        key = package, function, compute_units
+        if key not in self._seconds:
+            compiled, name = self._compiled(package)[0], f"{function} {compute_units}{SECONDS}"
+            if name not in read_tried(compiled):
+                self.load(package, function, compute_units)
+            self._seconds[key] = float(read_tried(compiled).get(name, "nan"))
+        return self._seconds[key]
 
     def _signature(self, package: Path, function: str) -> ProgramFunction:
         if package not in self._signatures:
@@ -216,11 +226,11 @@ class CoreMLRuntime(Runtime):
                 LOGGER.info("Loading %s on %s for the first time: this can take minutes, once for each version of "
                             "macOS", function, UNIT_NAMES[compute_units])
                 try:
-                    self.trial.load(compiled, name, compute_units, package, function, declared)
+                    seconds = self.trial.load(compiled, name, compute_units, package, function, declared)
                 except UnansweredError as error:
                     write_tried(compiled, key, str(error))
                     raise
-                write_tried(compiled, key, "")
+                write_tried(compiled, key, "", seconds)
         return self.api.open(compiled, name, compute_units)
 
     def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:

@@ -9,11 +9,14 @@ Engine under the path of the compiled model, so that this process then loads it 
 ``python -m ane.backends.coreml.trial`` answers requests, JSON objects one a line (``answer_requests``), with {} or
 {"error": message}:
 {"compile": [package, destination]}, {"load": [compiled model, its name of the function, compute units, package,
-function, {function: {input: [shape, dtype]}}, whether to repeat its probe]}.
+function, {function: {input: [shape, dtype]}}, whether to repeat its probe]}. The answer to "load" has "seconds": the
+median time of a call.
 """
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter as clock
 from typing import Any
 
 import numpy as np
@@ -57,9 +60,11 @@ class CoreMLTrial:
         self._ask({"compile": [str(package), str(destination)]})
 
     def load(self, compiled: Path, name: str, compute_units: str, package: Path, function: str,
-             inputs: Mapping[str, Inputs]) -> None:
-        """Load a function of a package, which the compiled model calls ``name``, and repeat its probe."""
-        self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs, self.probes]})
+             inputs: Mapping[str, Inputs]) -> float:
+        """Load a function of a package, which the compiled model calls ``name``, and repeat its probe. Returns the
+        median seconds of a call."""
+        return self._ask({"load": [str(compiled), name, compute_units, str(package), function, inputs,
+                                   self.probes]})["seconds"]
 
     def close(self) -> None:
         """End the child; a later request starts another."""
@@ -94,23 +99,22 @@ class CoreMLTrial:
             raise TrialStartError(str(error)) from None
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, str]:
+def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out a request in this process."""
     try:
         toolkit, (kind, content) = CoreMLTools(), *request.items()
         if kind == "compile":
             toolkit.compile(*map(Path, content))
             return {}
-        _try_function(toolkit, *content)
+        return {"seconds": _try_function(toolkit, *content)}
     except (RuntimeError, MemoryError, OSError, UserError) as error:
         return {"error": str(error) or type(error).__name__}
-    return {}
 
 
 def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units: str, package: str, function: str,
-                  inputs: Mapping[str, Inputs], probes: bool) -> None:
-    """Load a function and repeat its probe. Raises RuntimeError when it returns other values."""
-    loaded = toolkit.open(Path(compiled), name, compute_units)
+                  inputs: Mapping[str, Inputs], probes: bool) -> float:
+    """Load a function and repeat its probe: the median seconds of a call. RuntimeError when it returns other values."""
+    loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
     probe = FunctionProbe.read(Path(package), function, inputs) if probes else None
 
     def predict(called: str) -> Predict:
@@ -119,7 +123,11 @@ def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units:
         def call(arrays: Mapping[str, np.ndarray], state: Any) -> Mapping[str, np.ndarray]:
             views = {key: array.view() for key, array in arrays.items()}
             keep_arrays(views)
-            return one.predict(dict(views), state)
+            started = clock()
+            outputs = one.predict(dict(views), state)
+            if called == function:
+                seconds.append(clock() - started)
+            return outputs
 
         return call
 
@@ -128,10 +136,11 @@ def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units:
         outputs = predict(function)(zeros, loaded.make_state())
         if not all(np.isfinite(array).all() for array in outputs.values()):
             raise RuntimeError(f"{OTHER_VALUES} (NaN or infinite)")
-        return
+        return seconds[0]
     found = probe.repeat(predict, loaded.make_state, STEPS)
     if not found >= probe.threshold:
         raise RuntimeError(f"{OTHER_VALUES} ({found:.1f} dB, and {probe.threshold:g} are needed)")
+    return statistics.median(seconds)
 
 
 def ready() -> Callable[[Mapping[str, Any]], dict[str, str]]:

@@ -1,8 +1,10 @@
 """Engines on a bundle's packages: what all have in common, and the one on functions of Core ML packages."""
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits, attempt
-from ane.backends.packaged.functions import PackageFunction, Runtime
+from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
 from ane.backends.packaged.probes import FILE as PROBES
 from ane.backends.packaged.selection import describe_packages, select_packages
 from ane.bundles.hashes import check_hashes
@@ -137,7 +139,7 @@ class PackagedBackend(PackagedEngine):
         only: names of the functions to use; None: all.
         keep: keep functions of released networks loaded.
         prefer_state: of packages with both, "auto" means state if they have golden probes: then the runtime proves each
-            function when it first loads it, and a state that fails gives way to io.
+            function when it first loads it, and a state that fails, or is slower, gives way to io.
         moves_on: a function that cannot run where it should is replaced (``FunctionUnits``), or its network runs on
             ``fallback``, for as long as the backend exists. False: the error is raised.
 
@@ -187,7 +189,7 @@ class PackagedBackend(PackagedEngine):
         network = self.stages.decoder.network
         package, shape = self.packages[network], self.model.config(network).decoder_shape
         dtype = np.float32 if self.runtime.in_place or package.precision == "fp32" else np.float16
-        return PackagedDecoder(self.functions(network, "prefill"), self._step_functions(network),
+        return PackagedDecoder(self.functions(network, "prefill"), self._step_functions(network, lanes),
                                self.functions(network, "store"), lanes, capacity,
                                (shape.layers, shape.heads, shape.head_width), package.scale, dtype, prefixes,
                                max_prefix_length, self.functions(network, "memory"), not self.keep)
@@ -233,12 +235,36 @@ class PackagedBackend(PackagedEngine):
                 for name, units in self.units(network).by_function.items() if self.only is None or name in self.only]
         return [function for function in self._functions[network] if function.kind == kind]
 
-    def _step_functions(self, network: str) -> list[PackageFunction]:
+    def _step_functions(self, network: str, lanes: int) -> list[PackageFunction]:
         kinds = [STEP_KINDS[self.cache]] if self.cache != "auto" else list(STEP_KINDS.values())
         found = [steps for kind in kinds if (steps := [step for step in self.functions(network, kind)
                                                        if kind == "step" or "capacity" in step.bucket])]
         if found:
             proven = self.prefer_state and (self.model.path / self.packages[network].path / PROBES).is_file()
+            if proven and len(found) > 1:
+                self._compare_time(network, *found, lanes)
             return found[-1 if proven else 0]
         raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
                         f"the cache {self.cache}, or use cache=auto")
+
+    def _compare_time(self, network: str, steps: list[PackageFunction], states: list[PackageFunction],
+                      lanes: int) -> None:
+        """Raise EngineRefusalError for the state if a step with the cache on the host took less time in its first load.
+
+        Compared are functions of as many columns as the lanes take, with the middle number of slots.
+        """
+        width = min((step.bucket["columns"] for step in steps), key=lambda count: (count < lanes, abs(count - lanes)))
+        pairs = [(state, step) for state in states for step in steps if step.bucket["columns"] == width
+                 and all(state.bucket[length] == step.bucket[length] for length in ("columns", "slots"))]
+        if not pairs:
+            return
+        state, step = sorted(pairs, key=lambda pair: pair[0].bucket["slots"])[len(pairs) // 2]
+        store = next(store for store in self.functions(network, "store")
+                     if store.bucket["capacity"] == state.bucket["capacity"])
+        in_state, on_host = state.seconds + store.seconds * min(lanes, width) / store.bucket["columns"], math.inf
+        with suppress(EngineRefusalError):
+            on_host = step.seconds
+        if on_host < in_state:
+            raise EngineRefusalError(
+                f"With the cache in a state, {state.name} takes {1000 * in_state:.2f} ms a step on "
+                f"{state.compute_units}, and on the host {1000 * on_host:.2f} ms", function=state.name)

@@ -5,6 +5,7 @@ Three runtimes load them: Core ML itself on a Mac (``ane.backends.coreml``), an 
 NumPy, the same for all.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,6 +56,10 @@ class Runtime(ABC):
             UserError: no such package or function. EngineRefusalError: the engine cannot run it.
         """
 
+    def seconds(self, package: Path, function: str, compute_units: str) -> float:
+        """Median time of a call in the first load of a function; NaN: not measured. Raises what ``load`` does."""
+        return math.nan
+
     def unload(self, package: Path) -> None:
         """Free what is cached for a package; none of its functions may be in use. By default nothing is."""
         return
@@ -89,6 +94,10 @@ class PackageFunction:
         if self._loaded is None:
             self._loaded = self.runtime.load(self.package, self.name, self.compute_units)
         return self._loaded
+
+    @property
+    def seconds(self) -> float:
+        return self.runtime.seconds(self.package, self.name, self.compute_units)
 
     def unload(self) -> None:
         """Drop it; the next call loads it again."""

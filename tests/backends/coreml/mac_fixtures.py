@@ -49,6 +49,7 @@ def mac_environment(folder: Path, patch: pytest.MonkeyPatch) -> native.StandIn:
     patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
     patch.syspath_prepend(str(paths[0]))          # a child imports what this process imports
     native.install_in_process(patch.setattr, patch.setitem)
+    patch.setattr(trial, "clock", native.clock)
     return stand_in
 
 

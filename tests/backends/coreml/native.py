@@ -6,7 +6,7 @@ copying, predicts in the interpreter ``ane.backends.mil`` with fp16 rounding, an
 ``get_compute_plan`` passes no function name. It fails on order (``Order``), in this process and in child processes, and
 writes each call into a log.
 
-What it cannot show: speed, placement, and what the Neural Engine computes.
+What it cannot show: placement, and what the Neural Engine computes. Of time, what ``clock`` says.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ FOLDER = "ANE_NATIVE_STAND_IN"              # environment variable: the folder w
 READ_SECONDS = 1.0                          # how long Core ML reads an array after the prediction
 FLUSH = "flush"                             # a file in the folder: subnormals of fp16 are flushed, as on an M1
 STALE_FROM = 100
+BYTES_PER_SECOND, SLOW_BYTES_PER_SECOND = 1e9, 1e6       # that a prediction moves, by ``clock``
 UNITS = ("CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL")
 SPECIFICATION_VERSION = 9                   # of macOS 15
 INPUT_DTYPES = {"fp16": (np.float32, np.float64), "fp32": (np.float32, np.float64), "int32": (np.int32,)}
@@ -42,8 +43,8 @@ class Order:
     Attributes:
         call: "compile", "load", "predict" or "plan". function, units: only of these; None: of all.
         how: "refuse" with ``message``; "nan" outputs; "off": outputs 5 % too large; "stale": from the 100th prediction
-            on, the caches of the one before; "forget" what is written to a state; "hang"; "kill" this process, as
-            macOS does without memory; "memory": raise MemoryError.
+            on, the caches of the one before; "forget" what is written to a state; "slow"; "hang"; "kill" this process,
+            as macOS does without memory; "memory": raise MemoryError.
     """
 
     call: str
@@ -99,6 +100,14 @@ class StandIn:
                     raise MemoryError
                 return order.how
         return ""
+
+
+_passed = [0.0]         # seconds of all predictions of this process
+
+
+def clock() -> float:
+    """In place of ``time.perf_counter``: the seconds of all predictions of this process, by the bytes they move."""
+    return _passed[0]
 
 
 def here() -> StandIn:
@@ -178,7 +187,9 @@ class _MLModelProxy:
         returned = {name: array.astype(np.float32) if array.dtype.kind == "f" else array
                     for name, array in outputs.items()}
         handed = [arrays[name] for name in declared]
-        self.stand_in.note(f"moved {sum(array.nbytes for array in (*handed, *returned.values()))}")
+        moved = sum(array.nbytes for array in (*handed, *returned.values()))
+        self.stand_in.note(f"moved {moved}")
+        _passed[0] += moved / (SLOW_BYTES_PER_SECOND if spoiled == "slow" else BYTES_PER_SECOND)
         return returned
 
     def newState(self) -> _State:       # noqa: N802  the binding's name

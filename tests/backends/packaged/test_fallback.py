@@ -3,6 +3,7 @@
 # ruff: noqa: F811  fixtures are imported
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -86,7 +87,7 @@ def test_the_cache_is_a_state_that_its_first_load_has_proved(mac, bundle, expect
     audio, notices, _ = speak(bundle, cache="auto")
     assert notices == []
     assert snr_db(expected, audio) > 5          # a state is fp16
-    assert not mac.count("predict step")
+    assert mac.count("predict step") == STEPS, "its probe alone: it takes more time"
     before = mac.count("predict state")
     assert before > STEPS, "its probe, many times"
     speak(bundle, cache="auto")
@@ -105,6 +106,29 @@ def test_where_states_do_not_work_the_host_keeps_the_cache(mac, bundle, expected
     assert why in line
     assert line.endswith(". Running step_2_128 and its like on CPU_AND_NE instead.")
     assert snr_db(expected, audio) > SAME_DB
+
+
+@pytest.mark.parametrize(("slow", "chosen"), [
+    ("state_2_128_128", "step"), ("store_32_128", "step"), ("step_2_128", "state"), (None, "state")])
+def test_the_faster_kind_of_cache_is_chosen_by_the_time_of_first_loads(mac, bundle, slow, chosen):
+    """A state is slower where Core ML computes it on the CPU or copies it, both without an error."""
+    mac.order(*([Order("predict", "slow", slow)] if slow else []))
+    for _ in range(2):
+        before = len(mac.log)
+        _, notices, _ = speak(bundle, cache="auto")
+        assert [re.sub(r"[\d.]+ ms", "T ms", line) for line in notices] == [
+            "With the cache in a state, state_2_128_128 takes T ms a step on CPU_AND_NE, and on the host T ms. Running "
+            "step_2_128 and its like on CPU_AND_NE instead."] * (chosen == "step")
+        [*_, last] = [line for line in mac.log[before:] if line.startswith(("predict state", "predict step"))]
+        assert last.startswith(f"predict {chosen}")
+    assert mac.count("load step_2_128") == {"step": 4, "state": 2}[chosen], "it is tried and measured once"
+
+
+def test_a_step_that_core_ml_refuses_leaves_the_cache_in_a_state(mac, bundle):
+    mac.order(Order("load", function="step_2_128"))
+    _, notices, _ = speak(bundle, cache="auto")
+    assert notices == []
+    assert mac.count("predict state")
 
 
 def test_without_core_ml_torch_speaks(bundle, expected):
