@@ -87,8 +87,8 @@ class OnnxBackend(PackagedEngine):
             return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
     def session_key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-                    fixed: bool = False) -> SessionKey:
-        """The session for a graph with inputs of these shapes; ``fixed``: for exactly these shapes.
+                    lane_lengths: tuple[int, int] | None = None) -> SessionKey:
+        """The session for a graph with inputs of these shapes; ``lane_lengths``: see ``shape_profile``.
 
         Raises:
             UserError: the package is damaged.
@@ -99,7 +99,7 @@ class OnnxBackend(PackagedEngine):
             return SessionKey(path)
         content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
         options = engine_options(self.engines_for, path.name, content, package.precision, input_axes(path), shapes,
-                                 fixed)
+                                 lane_lengths)
         return SessionKey(path, tuple(options.items()))
 
 

@@ -149,11 +149,12 @@ class OnnxDecoder(Decoder):
         outputs = {"hidden": self._zeros(n, T, d.width), "logits": self._zeros(n, d.vocabulary),
                    **{name: self._zeros(d.layers, n, d.heads, T, d.head_width, dtype=self.dtype) for name in NEW}}
         return self._call("step" if common_prefix is not None else "step_prefixes",
-                          inputs | self._memory(common_prefix), outputs, fixed=True)
+                          inputs | self._memory(common_prefix), outputs, (1, bucket_range(self.capacity, LENGTHS)[1]))
 
-    def _call(self, kind: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor], fixed: bool = False) -> BoundCall:
+    def _call(self, kind: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor],
+              lane_lengths: tuple[int, int] | None = None) -> BoundCall:
         key = self.backend.session_key(self.network, kind, {name: tuple(each.shape) for name, each in inputs.items()},
-                                       fixed)
+                                       lane_lengths)
         return BoundCall(self.backend.sessions, key, inputs, outputs)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
@@ -190,8 +191,7 @@ class OnnxDecoder(Decoder):
     def _reserve_prefix(self, positions: int) -> None:
         """Allocate ``positions`` for a prefix; all prefixes are allocated the same length.
 
-        A mask hides those that are not used: each shape of a step has an engine of TensorRT, which takes minutes to
-        build.
+        A mask hides those that are not used: each such length has an engine of TensorRT, which takes minutes to build.
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)

@@ -156,13 +156,14 @@ def bucket_range(size: int, edges: Sequence[int]) -> tuple[int, int]:
 
 
 def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, Shape],
-                  fixed: bool = False) -> dict[str, str]:
+                  lane_lengths: tuple[int, int] | None = None) -> dict[str, str]:
     """The options of an engine that takes inputs of these shapes; it is optimised for the largest.
 
     Args:
         axes: of each input: the sizes of fixed axes, the names of dynamic ones. The name "frames_and_10" means ten more
             than "frames".
-        fixed: for exactly these shapes, instead of their buckets.
+        lane_lengths: of a decoder's step, the first and last size of the axis "length"; "seen" ends with it, and the
+            others have exactly these sizes. None: all have their buckets.
 
     Returns:
         Of each end of the range the shapes as ONNX Runtime's provider takes them: "mel:1x80x64,noise:1x64x74".
@@ -172,7 +173,10 @@ def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, 
         for axis, size in zip(axes[name], shape, strict=True):
             if isinstance(axis, str) and "_and_" not in axis:
                 edges = BATCHES if axis in COUNT_AXES else LENGTHS
-                ranges[axis] = (size, size) if fixed else bucket_range(size, edges)
+                ranges[axis] = (size, size) if lane_lengths else bucket_range(size, edges)
+    if lane_lengths:
+        others = ranges["seen"][0] - ranges["length"][0]
+        ranges |= {"length": lane_lengths, "seen": (others + lane_lengths[0], others + lane_lengths[1])}
 
     def axis_size(axis: int | str, end: int) -> int:
         if isinstance(axis, int):
@@ -205,17 +209,17 @@ def this_machine() -> str:
 
 
 def engine_options(machine: str, graph: str, content: str, precision: str, axes: Mapping[str, Sequence[int | str]],
-                   shapes: Mapping[str, Shape], fixed: bool = False) -> dict[str, str]:
+                   shapes: Mapping[str, Shape], lane_lengths: tuple[int, int] | None = None) -> dict[str, str]:
     """The provider's options for an engine of a graph.
 
     Args:
         machine: as ``this_machine`` describes it. graph: its name. content: hash of its files.
-        axes, shapes, fixed: as ``shape_profile`` takes them.
+        axes, shapes, lane_lengths: as ``shape_profile`` takes them.
 
     Raises:
         UserError: the cache cannot be written.
     """
-    profile = shape_profile(axes, shapes, fixed)
+    profile = shape_profile(axes, shapes, lane_lengths)
     described = json.dumps([machine, graph, content, precision, profile], sort_keys=True)
     cache = paths.cache_dir() / FOLDER
     folder = cache / hashlib.sha256(described.encode()).hexdigest()[:32]

@@ -1,5 +1,7 @@
 """Buckets, profiles and the cache of TensorRT's engines. No GPU is needed."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.decoder import GROWTH
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.onnx.sessions import (
     BATCHES,
@@ -17,11 +20,14 @@ from ane.backends.onnx.sessions import (
     bucket_range,
     engine_options,
     input_axes,
+    session_loader,
     shape_profile,
 )
 from ane.cli import main
 from ane.system.errors import UserError
+from tests.backends import decoder_steps
 
+columns = partial(decoder_steps.columns, width=32)
 A100 = "NVIDIA A100, 550.54, onnxruntime-gpu 1.27.0, tensorrt 10.14.0"
 
 
@@ -52,15 +58,18 @@ def test_buckets_end_at_their_edges(edges, size, expected):
         assert shape_profile({"x": ["lanes"]}, {"x": (size,)})["trt_profile_max_shapes"] == f"x:{expected[1]}"
 
 
-def test_linked_lengths_stay_linked_at_both_ends_and_a_fixed_profile_takes_one_shape():
+def test_linked_lengths_stay_linked_at_both_ends_and_the_profile_of_a_step_takes_all_lengths():
     axes = {"mel": ["batch", 100, "frames"], "noise": ["batch", 64, "frames_and_10"]}
     assert shape_profile(axes, {"mel": (1, 100, 300), "noise": (1, 64, 310)}) == {
         "trt_profile_min_shapes": "mel:1x100x257,noise:1x64x267",
         "trt_profile_opt_shapes": "mel:1x100x512,noise:1x64x522",
         "trt_profile_max_shapes": "mel:1x100x512,noise:1x64x522"}
-    axes = {"columns": ["lanes", "columns", 64], "mask": ["lanes", "columns", "seen"]}
-    fixed = shape_profile(axes, {"columns": (3, 1, 64), "mask": (3, 1, 129)}, fixed=True)
-    assert set(fixed.values()) == {"columns:3x1x64,mask:3x1x129"}
+    axes = {"columns": ["lanes", "columns", 64], "mask": ["lanes", "columns", "seen"], "keys": ["lanes", "length", 8]}
+    shapes = {"columns": (3, 1, 64), "mask": (3, 1, 64 + 128 + 1), "keys": (3, 128, 8)}
+    assert shape_profile(axes, shapes, lane_lengths=(1, 512)) == {
+        "trt_profile_min_shapes": "columns:3x1x64,mask:3x1x66,keys:3x1x8",
+        "trt_profile_opt_shapes": "columns:3x1x64,mask:3x1x577,keys:3x512x8",
+        "trt_profile_max_shapes": "columns:3x1x64,mask:3x1x577,keys:3x512x8"}
 
 
 def options(**changed) -> dict[str, str]:
@@ -96,6 +105,27 @@ def test_each_bucket_of_a_stage_has_an_engine(onnx_packages):
     assert first["trt_profile_max_shapes"] == "mel:1x80x128"
     assert other["trt_profile_min_shapes"] == "mel:1x80x257"
     assert first["trt_engine_cache_path"] != other["trt_engine_cache_path"]
+
+
+def test_a_decoder_has_one_engine_for_steps_of_all_lengths(decoder_bundle):
+    """ONNX Runtime on the CPU, with the options that TensorRT would get."""
+    requested: set[SessionKey] = set()
+
+    def load(key: SessionKey):
+        requested.add(key)
+        return session_loader(DEVICES["cpu"])(SessionKey(key.path))
+
+    backend = OnnxBackend(decoder_bundle, replace(DEVICES["tensorrt"], memory="cpu"),
+                          load_backend("torch:cpu", decoder_bundle), "fp32", load=load)
+    decoder, lengths = backend.decoder(2, 3 * GROWTH), set()
+    decoder.prefill(columns(0, 6))
+    for length in range(0, 3 * GROWTH, GROWTH - 1):
+        decoder.step(columns(length, 2, 1), np.full(2, length))
+        lengths.add(decoder.lane_caches[0].shape[3])
+    assert lengths == {GROWTH, 2 * GROWTH, 3 * GROWTH}
+    [step] = [dict(key.options) for key in requested if key.path.stem == "step"]
+    assert ",mask:2x1x66,keys_0:2x4x1x8," in step["trt_profile_min_shapes"]
+    assert ",mask:2x1x321,keys_0:2x4x256x8," in step["trt_profile_max_shapes"]
 
 
 def test_the_free_axes_of_a_graph_have_names(onnx_packages):
