@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ane.backends.mil import Arithmetic
+from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged import pools
 from ane.backends.packaged.decoder import PackagedDecoder
 from ane.backends.packaged.functions import PackageFunction, state_arrays
@@ -17,6 +17,7 @@ from ane.backends.torch.decoder import TorchDecoder
 from ane.models.tortoise.networks.autoregressive import UnifiedVoice
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from converters import blocks
 from converters.coreml.graph import CoreMLGraph, Style
 from converters.tortoise import autoregressive
 from tests.backends.decoder_steps import columns
@@ -99,6 +100,22 @@ def test_lanes_at_different_positions_match_torch(network, make_decoder, style, 
     expected = run_five_lanes(reference_decoder(network))
     for arithmetic, threshold in FP32_THRESHOLDS[kind] if style == "fp32" else FP16_THRESHOLDS:
         assert lowest_snr(expected, run_five_lanes(make_decoder(style, kind, arithmetic=arithmetic))) >= threshold
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_in_groups_are_joined_in_their_order(network, tmp_path, monkeypatch, kind):
+    """As at the official size, where the scores of all heads are too many for the chip."""
+    monkeypatch.setattr(blocks, "ON_CHIP", 8 * (160 + 32 + 8) * 4)      # of one head
+    built = autoregressive.decoder_graphs(network, SCALE)
+    step = built.step(8, 160, {"step": "io"}.get(kind, kind), 160)
+    parts = [built.prefill(32), built.store(160), step]
+    paths = saved(parts, STYLES["fp32"], tmp_path)
+    prefill, store, grouped = functions(parts, paths)
+    decoder = PackagedDecoder([prefill], [grouped], [store], 5, 24, geometry(network), SCALE, np.float32)
+    [(_, threshold)] = FP32_THRESHOLDS[kind]
+    assert lowest_snr(run_five_lanes(reference_decoder(network)), run_five_lanes(decoder)) >= threshold
+    softmaxes = [op for op in Package(paths[step.name]).function("main").ops if op.type == "softmax"]
+    assert len(softmaxes) == network.config.layers * network.config.heads
 
 
 @pytest.mark.parametrize("kind", KINDS)
