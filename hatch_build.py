@@ -1,4 +1,4 @@
-"""Compiles ane/backends/torch/kernels.cpp into the wheel, or beside its source for an editable install.
+"""Compiles ane/backends/torch/cpp into the wheel, or beside it for an editable install.
 
 Only for Linux on x86-64, and only where g++ 11 or later is found (or the command in ``CXX``): without the library the
 package computes with torch's own kernels. Another compiler's OpenMP would have threads of its own beside torch's.
@@ -16,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("ane", "backends", "torch", "kernels.cpp")
+SOURCES = Path("ane", "backends", "torch", "cpp")
 # no contraction: a product and a sum stay two roundings wherever the compiler puts them
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp", "-mf16c", "-mfma", "-mavx512f",
          "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-int8",
@@ -27,17 +27,19 @@ class KernelsHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if sys.platform != "linux" or platform.machine() != "x86_64":
             return
-        source = Path(self.root) / SOURCE
-        library, partial = source.with_name("libkernels.so"), source.with_name("libkernels.partial")
-        checksum = f"-DANE_CHECKSUM={zlib.crc32(source.read_bytes())}u"
-        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, checksum, str(source), "-o", str(partial)]
+        sources = Path(self.root) / SOURCES
+        library, partial = sources.with_name("libkernels.so"), sources.with_name("libkernels.partial")
+        # kernels.py computes the same
+        checksum = zlib.crc32(b"".join(file.read_bytes() for file in sorted(sources.iterdir())))
+        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, f"-DANE_CHECKSUM={checksum}u",
+                   str(sources / "kernels.cpp"), "-o", str(partial)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
             partial.replace(library)
         except (OSError, subprocess.CalledProcessError) as error:
             library.unlink(missing_ok=True)
             lines = (getattr(error, "stderr", "") or str(error)).splitlines()
-            self.app.display_warning(f"kernels.cpp was not compiled, torch's own kernels are used: {lines[0]}")
+            self.app.display_warning(f"kernels were not compiled, torch's own kernels are used: {lines[0]}")
             return
         build_data["artifacts"].append(library.relative_to(self.root).as_posix())
         build_data["pure_python"] = False

@@ -5,14 +5,16 @@ They replace a network's linear layers, and those that have ``over_frames``: con
 weights in every call.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ane.backends.torch.kernel_frames import KernelFrameAttention, KernelFrameConv, KernelResidual, has_frame_kernels
+from ane.backends.torch.kernels import KernelLinear
 from ane.backends.torch.linear import (
     LEAST_SPAN,
     Int8FewRowsLinear,
@@ -54,55 +56,95 @@ class Int8FrameConv(nn.Module):
 
 
 @dataclass(frozen=True)
-class FramePacking:
-    """How the layers of a network are packed.
+class LayerMakers:
+    """What packs the layers of a network.
 
     Attributes:
         pointwise: makes layers of single frames, (…, C) → (…, O), from weight (O, C) and bias.
         convolution: makes layers of neighbouring frames from weight (O, C, taps) and bias.
-        dtype: of everything else in the network.
-        attention: of queries, keys and values; None: as they come.
-        keeps_ends: the layers that the network names in ``ends`` are not packed.
+        blocks: makes what replaces a whole block from it, by the attribute that such a block has.
     """
 
     pointwise: Prepacking
     convolution: Prepacking
+    blocks: Mapping[str, Callable[[nn.Module], nn.Module]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FramePacking:
+    """How the layers of a network are packed.
+
+    Attributes:
+        layers: makes them. ends: makes those that the network names in ``ends``; None: they are not packed.
+        dtype: of everything else in the network.
+        attention: of queries, keys and values; None: as they come.
+    """
+
+    layers: LayerMakers
+    ends: LayerMakers | None
     dtype: torch.dtype
     attention: torch.dtype | None = None
-    keeps_ends: bool = False
 
 
 def frame_packing(weights: str) -> FramePacking | None:
     """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none.
 
-    With AMX, that for int8 is that for bf16: rounding activations to integers takes longer than its products save.
+    With AMX and without the package's kernels, that for int8 is that for bf16: there, rounding activations to integers
+    takes longer than its products save.
     """
+    if has_frame_kernels(weights):
+        return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
     if not has_one_dnn():
         return None
     native, amx = torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported()
     if (weights == "bf16" and native) or (weights == "int8" and amx):
         dtype = torch.bfloat16
-        return FramePacking(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype), dtype)
+        makers = LayerMakers(partial(bf16_packing(), output=dtype), partial(PackedConvolution, dtype=dtype))
+        return FramePacking(makers, makers, dtype)
     if weights == "int8" and torch.cpu._is_vnni_supported():
         # attention in bfloat16 takes half of the time, and changes the spectrogram less than int8 weights do
-        return FramePacking(Int8Linear, Int8FrameConv, torch.float32, torch.bfloat16 if native else None, True)
+        return FramePacking(LayerMakers(Int8Linear, Int8FrameConv), None, torch.float32,
+                            torch.bfloat16 if native else None)
     if weights == "int8" and has_fbgemm_int8():
         seven_bits = partial(Int8FewRowsLinear, levels=127)
-        return FramePacking(seven_bits, partial(Int8FrameConv, product=seven_bits), torch.float32, None, True)
+        return FramePacking(LayerMakers(seven_bits, partial(Int8FrameConv, product=seven_bits)), None, torch.float32)
     return None
+
+
+def by_kernels(kind: str) -> LayerMakers:
+    """The package's own kernels. Layers outside blocks are few, or CLVP's, whose scores int8 would change."""
+    return LayerMakers(partial(KernelLinear, kind="bf16"), partial(KernelFrameConv, kind="bf16"),
+                       {"residual_parts": partial(KernelResidual, kind=kind),
+                        "attention_parts": partial(KernelFrameAttention, kind=kind)})
 
 
 def pack_frame_layers(network: nn.Module, packing: FramePacking) -> None:
     """Replace the layers of ``network`` over frames, and its linear layers, by packed ones, one at a time."""
-    ends: Sequence[str] = getattr(network, "ends", ()) if packing.keeps_ends else ()
+    ends: Sequence[str] = getattr(network, "ends", ())
+    replaced = "no module"
     for name, layer in list(network.named_modules()):
-        if name.partition(".")[0] in ends:
+        makers = packing.ends if name.partition(".")[0] in ends else packing.layers
+        if makers is None or name.startswith(f"{replaced}."):
             continue
         if hasattr(layer, "attention_dtype"):
             layer.attention_dtype = packing.attention
-        if isinstance(layer, nn.Linear):
-            network.set_submodule(name, packing.pointwise(layer.weight, bias_of(layer, layer.weight)))
-        elif getattr(layer, "over_frames", False):
-            weight = layer.weight
-            make = packing.pointwise if weight.shape[-1] == 1 else packing.convolution
-            network.set_submodule(name, make(weight[..., 0] if weight.shape[-1] == 1 else weight, layer.bias))
+        packed = packed_layer(layer, makers)
+        if packed is not None:
+            network.set_submodule(name, packed)
+            replaced = name
+        elif hasattr(layer, "pack"):
+            layer.pack(makers.pointwise)
+
+
+def packed_layer(layer: nn.Module, makers: LayerMakers) -> nn.Module | None:
+    """What replaces a layer or a block; None: nothing."""
+    for attribute, make in makers.blocks.items():
+        if hasattr(layer, attribute):
+            return make(layer)
+    if isinstance(layer, nn.Linear):
+        return makers.pointwise(layer.weight, bias_of(layer, layer.weight))
+    if not getattr(layer, "over_frames", False):
+        return None
+    if layer.weight.shape[-1] == 1:
+        return makers.pointwise(layer.weight[..., 0], layer.bias)
+    return makers.convolution(layer.weight, layer.bias)

@@ -5,7 +5,7 @@ rounding of activations, a product and GELU are one call, attention of all lanes
 are one call of these. The bits of a row or a lane depend on nothing else by construction: not on other rows, on
 threads, or on how memory is aligned.
 
-The library (``kernels.cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
+The library (folder ``cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
 depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it,
 or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
 """
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LIBRARY = Path(__file__).with_name("libkernels.so")
-SOURCE = Path(__file__).with_name("kernels.cpp")
+SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
 KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
 GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
@@ -36,15 +36,16 @@ NO_MEMORY = 1                           # what a call returns; 0: done
 
 
 class LayerArguments(ctypes.Structure):
-    """``Layer`` in kernels.cpp."""
+    """``Layer`` in linear.h."""
 
-    _fields_ = [*((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "amx", "gelu")),
+    _fields_ = [*((name, ctypes.c_long) for name in ("kind", "inputs", "padded_inputs", "outputs", "taps",
+                                                     "amx", "gelu")),
                 *((name, ctypes.c_void_p) for name in ("weights", "bias", "scale", "sums", "norm_weight", "norm_bias")),
                 ("epsilon", ctypes.c_float)]
 
 
 class AttentionArguments(ctypes.Structure):
-    """``Attention`` in kernels.cpp."""
+    """``Attention`` in attention.h."""
 
     _fields_ = [*((name, ctypes.c_long) for name in ("lanes", "columns", "heads", "width", "half")),
                 *((name, ctypes.c_void_p) for name in ("q", "k", "v")),
@@ -77,6 +78,11 @@ def made_for_cpu() -> bool:
             and torch.backends.cpu.get_cpu_capability() == "AVX512")
 
 
+def checksum() -> int:
+    """Of the sources, as hatch_build.py computes it."""
+    return zlib.crc32(b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir())))
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, or None: not compiled, of another source, switched off, or not for this CPU."""
@@ -84,7 +90,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(str(LIBRARY))
-        if found.ane_kernels_checksum() & 0xFFFFFFFF != zlib.crc32(SOURCE.read_bytes()):
+        if found.ane_kernels_checksum() & 0xFFFFFFFF != checksum():
             return None
     except (OSError, AttributeError):
         return None
@@ -92,6 +98,9 @@ def library() -> ctypes.CDLL | None:
     found.ane_attend.argtypes = (ctypes.c_void_p, ctypes.c_int)
     found.ane_blocks.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_void_p, ctypes.c_long, ctypes.c_long,
                                  ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    found.ane_frame_layer.argtypes = (*[ctypes.c_void_p] * 4, ctypes.c_int)
+    found.ane_frame_attention.argtypes = found.ane_frame_layer.argtypes
+    found.ane_residual.argtypes = (*[ctypes.c_void_p] * 3, ctypes.c_long, *[ctypes.c_void_p] * 2, ctypes.c_int)
     return found
 
 
@@ -124,24 +133,28 @@ class KernelLinear(nn.Module):
     activations and sums in float32, exact for weights stored in fp16. "fp32": all in float32.
 
     Args:
-        weight: (out, in). bias: (out,). kind: of ``KINDS``, with ``has_kernel``.
+        weight: (out, in), or (out, in, taps) for ``ane.backends.torch.kernel_frames``. bias: (out,).
+        kind: of ``KINDS``, with ``has_kernel``.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__()
-        self.outputs, self.inputs = outputs, inputs = weight.shape
+        taps = weight.reshape(*weight.shape[:2], -1).transpose(1, 2)          # (out, taps, in)
+        self.outputs, count, self.inputs = taps.shape
         index = KINDS.index(kind)
-        self.arguments = LayerArguments(index, inputs, 0, outputs, uses_amx())
+        self.arguments = LayerArguments(index, self.inputs, 0, self.outputs, count, uses_amx())
         if kind == "int8":
-            weight, scale = quantise(weight)
-            self._keep(sums=weight.sum(1, dtype=torch.int32) * scale, scale=scale / 255)
+            values, scale = quantise(taps.flatten(1))
+            taps = values.view(taps.shape)
+            self._keep(sums=(taps.sum(2, dtype=torch.int32) * scale[:, None]).T.contiguous(), scale=scale / 255)
         else:
-            weight = weight.to({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[kind])
+            taps = taps.to({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[kind])
         self._keep(bias=bias.to(torch.float32, copy=True).contiguous())
         group = GROUPS[index]
-        weight = F.pad(weight, (0, -inputs % (BLOCK * group), 0, -outputs % OUTPUTS))
-        self.arguments.padded_inputs = weight.shape[1]
-        self._keep(weights=weight.unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group)).transpose(1, 2).contiguous())
+        taps = F.pad(taps, (0, -self.inputs % (BLOCK * group), 0, 0, 0, -self.outputs % OUTPUTS))
+        self.arguments.padded_inputs = taps.shape[2]
+        blocks = taps.flatten(1).unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group))
+        self._keep(weights=blocks.transpose(1, 2).contiguous())
         self._address, self._linear = ctypes.addressof(self.arguments), library().ane_linear
 
     def _keep(self, **tensors: Tensor) -> None:

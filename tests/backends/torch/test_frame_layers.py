@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ane.backends.torch import linear
+from ane.backends.torch import frame_layers, linear
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.frame_layers import frame_packing
+from ane.backends.torch.kernel_frames import has_frame_kernels
 from ane.models.tortoise.networks.frames import FrameConv
 from ane.system.decibels import snr_db
 from tests.random_model import CONFIGS, RandomModel
@@ -31,10 +32,12 @@ VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIG.model_channels),
 
 
 @contextmanager
-def amx(supported: bool) -> Iterator[None]:
-    """Layers are made as on a CPU with AMX or without."""
+def amx(supported: bool, kernels: bool = False) -> Iterator[None]:
+    """Layers are made as on a CPU with AMX or without, by torch or by the package's kernels."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: supported)
+        if not kernels:
+            patch.setattr(frame_layers, "has_frame_kernels", lambda kind: False)
         yield
 
 
@@ -54,7 +57,7 @@ def test_a_packed_convolution_computes_what_the_plain_one_computes(weights, fram
     x = torch.nn.functional.silu(torch.randn(2, frames, 64, generator=torch.Generator().manual_seed(1)))
     x = x * torch.logspace(-1, 1, frames)[:, None]
     with amx(False):
-        packed = frame_packing(weights).convolution(plain.weight, plain.bias)
+        packed = frame_packing(weights).layers.convolution(plain.weight, plain.bias)
     actual = packed(x.bfloat16() if weights == "bf16" else x).float()
     assert actual.shape == (2, frames, 48)
     assert snr_db(plain(x), actual) > LAYER_DB[weights]
@@ -70,11 +73,14 @@ def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> li
     return backend.denoiser(latents, VOICE, frames)(noisy, 700, guided)
 
 
-@pytest.fixture(scope="module", params=[*AVAILABLE, *["bf16, AMX"] * AMX])
+@pytest.fixture(scope="module", params=[*AVAILABLE, *["bf16, AMX"] * AMX, *(
+    f"{kind}, kernels" for kind in ("bf16", "int8") if has_frame_kernels(kind))])
 def backend(request) -> TorchBackend:
-    weights = request.param.partition(",")[0]
-    with amx(request.param != weights):
-        return TorchBackend(RandomModel(), "cpu", weights, keep=True)
+    weights, _, made_by = request.param.partition(", ")
+    with amx(made_by != "", made_by == "kernels"):
+        backend = TorchBackend(RandomModel(), "cpu", weights, keep=True)
+        backend.load("diffusion", "clvp")
+    return backend
 
 
 def test_a_packed_denoiser_reaches_its_threshold(backend):
@@ -116,11 +122,11 @@ def test_int8_leaves_first_and_last_layers_in_float32():
         network = TorchBackend(RandomModel(), "cpu", "int8").network("diffusion")
     weights = {name.partition(".")[0] for name, tensor in network.state_dict().items()
                if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name}
-    assert weights == {*network.ends, "integrating_conv", "unconditioned_embedding"}
+    assert weights == {*network.ends, "unconditioned_embedding"}
     assert {tensor.dtype for tensor in network.state_dict().values() if not tensor.is_meta} == {torch.float32}
 
 
-def test_with_amx_the_packing_for_int8_is_that_for_bf16(monkeypatch):
+def test_with_amx_torchs_packing_for_int8_is_that_for_bf16(monkeypatch):
     for name in ("_is_vnni_supported", "_is_avx512_bf16_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: True)
     with amx(True):
@@ -130,6 +136,7 @@ def test_with_amx_the_packing_for_int8_is_that_for_bf16(monkeypatch):
 
 
 def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
+    monkeypatch.setattr(frame_layers, "has_frame_kernels", lambda kind: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)

@@ -170,8 +170,8 @@ def test_without_the_library_torch_computes(monkeypatch, tmp_path, reason):
     if reason == "another CPU":
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     elif reason == "of another source":
-        monkeypatch.setattr(kernels, "SOURCE", tmp_path / "kernels.cpp")
-        kernels.SOURCE.write_text("// edited since it was compiled\n")
+        monkeypatch.setattr(kernels, "SOURCES", tmp_path)
+        (tmp_path / "kernels.cpp").write_text("// edited since it was compiled\n")
     else:
         monkeypatch.setattr(kernels, "LIBRARY", tmp_path / "libkernels.so")
         if reason == "of another program":

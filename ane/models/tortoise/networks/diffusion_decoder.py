@@ -5,7 +5,7 @@ Inputs and outputs are (B, C, L). Inside, frames are packed and channels are las
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -58,6 +58,9 @@ def timestep_embedding(timesteps: Tensor, width: int) -> Tensor:
 class TimestepResBlock(nn.Module):
     """Residual block over packed frames, whose second norm is scaled and shifted by the timestep."""
 
+    # in order; a backend may replace the block by one call
+    residual_parts = "in_layers.0", "in_layers.2", "emb_layers.1", "out_layers.0", "out_layers.3"
+
     def __init__(self, channels: int):
         super().__init__()
         # indices as in upstream, where activations and dropout are between
@@ -91,10 +94,24 @@ class DiffusionLayer(nn.Module):
 class IntegratingConv(nn.Conv1d):
     """The 1×1 convolution of x and code concatenated: the sum of one of each, because rows of code may share one x."""
 
+    def __init__(self, inputs: int, outputs: int):
+        super().__init__(inputs, outputs, 1)
+        self.halves: nn.ModuleList | None = None
+
+    def pack(self, make: Callable[[Tensor, Tensor], nn.Module]) -> None:
+        """From now on, compute with layers that ``make`` packs, from weight (O, C) and bias (O,)."""
+        x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
+        self.halves = nn.ModuleList((make(x_weight, torch.zeros_like(self.bias)), make(code_weight, self.bias)))
+        self.register_parameter("weight", None)
+        self.register_parameter("bias", None)
+
     def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
         """x packed as ``x_packing``, with as many rows as code or one; code (N, C) → (N, C)."""
-        x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
-        x, code = product(x, x_weight), product(code, code_weight, self.bias)
+        if self.halves is not None:
+            x, code = (half(part) for half, part in zip(self.halves, (x, code), strict=True))
+        else:
+            x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
+            x, code = product(x, x_weight), product(code, code_weight, self.bias)
         parts = [(part + shared).flatten(0, 1)
                  for part, shared in zip(packing.split(code), x_packing.split(x), strict=True)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -105,7 +122,8 @@ class DiffusionTts(nn.Module):
 
     channels_last_kernels = True    # convolution kernels stored channels last, as the frames are
     packs_layers = True     # on the CPU, for bf16 and int8
-    ends = "inp_block", "latent_conditioner", "time_embed", "out"       # stay in float32 where the others are int8
+    # stay in float32 or bfloat16 where the others are int8
+    ends = "inp_block", "latent_conditioner", "time_embed", "integrating_conv", "out"
 
     def __init__(self, config: DiffusionConfig):
         super().__init__()
@@ -118,7 +136,7 @@ class DiffusionTts(nn.Module):
             [FrameConv(config.in_latent_channels, C, 3, padding=1)] + [FrameAttention(C, heads) for _ in range(4)])
         self.unconditioned_embedding = nn.Parameter(torch.empty(1, C, 1))
         self.conditioning_timestep_integrator = nn.ModuleList(DiffusionLayer(C, heads) for _ in range(3))
-        self.integrating_conv = IntegratingConv(2 * C, C, 1)
+        self.integrating_conv = IntegratingConv(2 * C, C)
         self.layers = nn.ModuleList(
             [DiffusionLayer(C, heads) for _ in range(config.num_layers)] + [TimestepResBlock(C) for _ in range(3)])
         self.out = nn.Sequential(FrameNorm(C), nn.SiLU(), FrameConv(C, config.out_channels, 3, padding=1))

@@ -92,6 +92,8 @@ class FrameAttention(AttentionBlock):
     """``AttentionBlock`` with its relative bias, over packed frames."""
 
     normalisation, projection = FrameNorm, PointwiseConv
+    # a backend may replace the block by one call
+    attention_parts = "norm", "qkv", "proj_out", "relative_pos_embeddings"
     attention_dtype: torch.dtype | None = None      # of q, k and v; None: as they come
 
     def __init__(self, channels: int, heads: int):

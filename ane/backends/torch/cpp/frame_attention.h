@@ -1,0 +1,157 @@
+// Attention among the frames of a row, with a bias by distance, in bfloat16 by AMX.
+
+#pragma once
+
+#include "vectors.h"
+
+namespace {
+
+// 16 rows of 16 numbers of 4 bytes, transposed.
+inline void transpose(__m512i* rows) {
+    __m512i pairs[COLUMNS], fours[COLUMNS], eights[COLUMNS];
+    for (int i = 0; i < 16; i += 2) {
+        pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            fours[i + 2 * j] = _mm512_unpacklo_epi64(pairs[i + j], pairs[i + j + 2]);
+            fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[i + j], pairs[i + j + 2]);
+        }
+    for (int i = 0; i < 16; i += 8)
+        for (int j = 0; j < 4; j++) {
+            eights[i + j] = _mm512_shuffle_i32x4(fours[i + j], fours[i + j + 4], 0x88);
+            eights[i + j + 4] = _mm512_shuffle_i32x4(fours[i + j], fours[i + j + 4], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        rows[j] = _mm512_shuffle_i32x4(eights[j], eights[j + 8], 0x88);
+        rows[j + 8] = _mm512_shuffle_i32x4(eights[j], eights[j + 8], 0xdd);
+    }
+}
+
+inline __m512i rounded_pair(__m512 first_half, __m512 second_half) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second_half, first_half));
+}
+
+// A head of a row of frames, and the memory of the thread that computes it.
+struct FrameHead {
+    const float* qkv;       // of the row's first frame: q, k and v of the head
+    long stride;            // to the next frame
+    long length, width;
+    const float* biases;    // for q - k = length - 1, length - 2, …
+    float* out;
+    long out_stride;
+
+    long padded_length() const { return (length + PAIR - 1) / PAIR * PAIR; }
+    long padded_width() const { return (width + PAIR - 1) / PAIR * PAIR; }
+    __m512 part(long frame, long which, long start) const {     // which: 0 q, 1 k, 2 v
+        return frame < length && start < width
+            ? _mm512_maskz_loadu_ps(first(width - start), qkv + frame * stride + which * width + start)
+            : _mm512_setzero_ps();
+    }
+};
+
+// Of a head: bytes of memory.
+inline long attention_bytes(long length, long width) {
+    const long padded = (length + PAIR - 1) / PAIR * PAIR, wide = (width + PAIR - 1) / PAIR * PAIR;
+    return 4 * padded * wide + PAIR * (2 * wide + 4 * padded + 2 * padded + TILE_BYTES + 4 * wide);
+}
+
+// Tiles of the two products: keys (16 keys, 32 of the width), values (16 of the width, 32 keys).
+inline void pack_keys_and_values(const FrameHead& head, char* keys, char* values) {
+    const long padded = head.padded_length(), wide = head.padded_width(), bytes = TILE_ROWS * TILE_BYTES;
+    alignas(64) static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i order = _mm512_load_si512(ORDER);
+    for (long start = 0; start < padded; start += COLUMNS)
+        for (long at = 0; at < wide; at += PAIR) {
+            __m512i rows[COLUMNS];
+            for (long i = 0; i < COLUMNS; i++)
+                rows[i] = rounded_pair(head.part(start + i, 1, at), head.part(start + i, 1, at + COLUMNS));
+            transpose(rows);
+            char* tile = keys + (start / COLUMNS * (wide / PAIR) + at / PAIR) * bytes;
+            for (long i = 0; i < COLUMNS; i++) _mm512_store_si512(tile + i * TILE_BYTES, rows[i]);
+        }
+    for (long at = 0; at < wide; at += COLUMNS)
+        for (long start = 0; start < padded; start += 2)
+            _mm512_store_si512(
+                values + (at / COLUMNS * (padded / PAIR) + start / PAIR) * bytes + start % PAIR / 2 * TILE_BYTES,
+                _mm512_permutexvar_epi16(order, rounded_pair(head.part(start, 2, at), head.part(start + 1, 2, at))));
+}
+
+// 32 rows of `left` (stride bytes) times two columns of `steps` tiles each → 32 · 32 sums.
+inline void multiply_tiles(const char* left, long stride, const char* right, long right_bytes, long steps, float* out,
+                           long out_stride) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (long step = 0; step < steps; step++) {
+        _tile_loadd(4, left + step * TILE_BYTES, stride);
+        _tile_loadd(5, left + TILE_ROWS * stride + step * TILE_BYTES, stride);
+        _tile_loadd(6, right + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+        _tile_loadd(7, right + right_bytes + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, out, out_stride * sizeof(float));
+    _tile_stored(1, out + COLUMNS, out_stride * sizeof(float));
+    _tile_stored(2, out + TILE_ROWS * out_stride, out_stride * sizeof(float));
+    _tile_stored(3, out + TILE_ROWS * out_stride + COLUMNS, out_stride * sizeof(float));
+}
+
+// Scores of a query → weights in bfloat16, before their sum divides them; returns one over the sum.
+inline float soften(const FrameHead& head, long query, float* scores, char* weights) {
+    const __m512 scale = _mm512_set1_ps(1.0f / __builtin_sqrtf(head.width));
+    const float* biases = head.biases + head.length - 1 - query;
+    __m512 most = _mm512_set1_ps(-__builtin_inff()), sum = _mm512_setzero_ps();
+    for (long key = 0; key < head.length; key += COLUMNS) {
+        const __mmask16 mask = first(head.length - key);
+        const __m512 score = _mm512_fmadd_ps(_mm512_loadu_ps(scores + key), scale, _mm512_maskz_loadu_ps(mask, biases + key));
+        most = _mm512_mask_max_ps(most, mask, most, score);
+        _mm512_storeu_ps(scores + key, score);
+    }
+    most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
+    for (long key = 0; key < head.padded_length(); key += COLUMNS) {
+        const __mmask16 mask = key < head.length ? first(head.length - key) : 0;
+        const __m512 weight = _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + key), most)));
+        sum = _mm512_add_ps(sum, weight);
+        const __m256bh half = _mm512_cvtneps_pbh(weight);
+        std::memcpy(weights + 2 * key, &half, sizeof half);
+    }
+    return 1.0f / _mm512_reduce_add_ps(sum);
+}
+
+void attend_to_frames(const FrameHead& head, char* memory) {
+    const long padded = head.padded_length(), wide = head.padded_width(), bytes = TILE_ROWS * TILE_BYTES;
+    char *keys = memory, *values = keys + 2 * padded * wide, *queries = values + 2 * padded * wide;
+    const long weight_stride = 2 * padded + TILE_BYTES;
+    float* scores = reinterpret_cast<float*>(queries + PAIR * 2 * wide);
+    char* weights = reinterpret_cast<char*>(scores + PAIR * padded);
+    float* sums = reinterpret_cast<float*>(weights + PAIR * weight_stride);
+    pack_keys_and_values(head, keys, values);
+    for (long start = 0; start < head.length; start += PAIR) {
+        const long count = std::min(head.length - start, PAIR);
+        for (long i = 0; i < PAIR; i++)
+            for (long at = 0; at < wide; at += PAIR)
+                _mm512_store_si512(queries + (i * wide + at) * 2,
+                                   rounded_pair(head.part(start + i, 0, at), head.part(start + i, 0, at + COLUMNS)));
+        for (long key = 0; key < padded; key += PAIR)
+            multiply_tiles(queries, 2 * wide, keys + key / COLUMNS * (wide / PAIR) * bytes, wide / PAIR * bytes,
+                           wide / PAIR, scores + key, padded);
+        float shares[PAIR] = {};
+        for (long i = 0; i < count; i++)
+            shares[i] = soften(head, start + i, scores + i * padded, weights + i * weight_stride);
+        for (long at = 0; at < wide; at += PAIR)
+            multiply_tiles(weights, weight_stride, values + at / COLUMNS * (padded / PAIR) * bytes, padded / PAIR * bytes,
+                           padded / PAIR, sums + at, wide);
+        for (long i = 0; i < count; i++)
+            for (long at = 0; at < head.width; at += COLUMNS)
+                _mm512_mask_storeu_ps(head.out + (start + i) * head.out_stride + at, first(head.width - at),
+                                      _mm512_mul_ps(_mm512_loadu_ps(sums + i * wide + at), _mm512_set1_ps(shares[i])));
+    }
+}
+
+}  // namespace

@@ -1,0 +1,143 @@
+// Kernels for x86-64 with AVX-512: the steps of decoders and, with AMX, of denoisers.
+//
+// A row, a lane or a frame is computed in an order that depends on nothing else: not on others, the number of threads
+// or how memory is aligned. Threads are torch's.
+//
+// Plain functions that ctypes calls (../kernels.py, which states the layouts), so that a build depends on no ABI of torch.
+// They return 0, NO_MEMORY or TOO_WIDE.
+
+#include "attention.h"
+#include "frame_attention.h"
+#include "frames.h"
+#include "linear.h"
+
+namespace {
+
+// Layers of a block of GPT-2: queries, keys and values; projection; expansion; contraction.
+struct Block {
+    const Layer* layers[4];
+};
+
+// One thread for a layer that is too small to share.
+int shared_by(int threads, const Frames& frames, const Layer& layer) {
+    return frames.count() * layer.inputs * layer.outputs * layer.taps < FEWEST_PRODUCTS ? 1 : threads;
+}
+
+FrameHead head_of(const FrameAttention& block, const Frames& frames, const float* qkv, float* out, long row, long head) {
+    const long channels = block.qkv->inputs, width = channels / block.heads, length = frames.lengths[row];
+    const long before = frames.before(row);
+    return {qkv + before * 3 * channels + head * 3 * width, 3 * channels, length, width,
+            block.biases + head * (2 * block.longest - 1) + block.longest - length,
+            out + before * channels + head * width, channels};
+}
+
+float* floats(long count) { return reinterpret_cast<float*>(activations.of(count * sizeof(float))); }
+
+}  // namespace
+
+extern "C" {
+
+// Of the source that this was built from.
+unsigned ane_kernels_checksum() { return ANE_CHECKSUM; }
+
+// x (count, inputs) → out (count, outputs).
+int ane_linear(const Layer* layer, const float* x, float* out, long count, int threads) {
+    return linear(*layer, x, {out, false}, count, threads);
+}
+
+// Writes k and v into the lanes' caches, then attends.
+int ane_attend(const Attention* call, int threads) { return attend(*call, threads); }
+
+// Blocks of GPT-2 on x (lanes, columns, heads · width), in place. `call` has the caches of the first block, the others'
+// follow after so many bytes; `recorded` by block, as in Attention. The norms and GELU are joined to the layers.
+int ane_blocks(const Block* blocks, long count, const Attention* call, long prefix_bytes, long own_bytes,
+               float* const* recorded, float* x, int threads) {
+    const long width = call->heads * call->width, rows = call->lanes * call->columns;
+    const long expanded = blocks[0].layers[2]->outputs;
+    float* memory = floats(rows * (4 * width + expanded));
+    if (!memory) return NO_MEMORY;
+    float *attended = memory + 3 * width * rows, *wide = attended + width * rows;
+    Attention each = *call;
+    each.q = memory, each.k = memory + width, each.v = memory + 2 * width, each.out = attended;
+    each.head_stride = call->width, each.column_stride = 3 * width, each.lane_stride = 3 * width * call->columns;
+    const auto moved = [](const void* cache, long bytes) { return const_cast<char*>(static_cast<const char*>(cache)) + bytes; };
+    int status = 0;
+    for (long block = 0; block < count && !status; block++) {
+        const Layer* const* layers = blocks[block].layers;
+        each.recorded = recorded[block];
+        if (call->prefix_keys) {
+            each.prefix_keys = moved(call->prefix_keys, block * prefix_bytes);
+            each.prefix_values = moved(call->prefix_values, block * prefix_bytes);
+        }
+        each.keys = moved(call->keys, block * own_bytes), each.values = moved(call->values, block * own_bytes);
+        if ((status = linear(*layers[0], x, {memory, false}, rows, threads))) break;
+        if ((status = attend(each, threads))) break;
+        if ((status = linear(*layers[1], attended, {x, true}, rows, threads))) break;
+        if ((status = linear(*layers[2], x, {wide, false}, rows, threads))) break;
+        status = linear(*layers[3], wide, {x, true}, rows, threads);
+    }
+    return status;
+}
+
+// x (frames, inputs) → out (frames, outputs): a layer of single frames, or a convolution of three taps in each row.
+int ane_frame_layer(const Layer* layer, const Frames* frames, const float* x, float* out, int threads) {
+    Work work;
+    threads = shared_by(threads, *frames, *layer);
+    if (!work.prepare(*frames, layer->inputs, threads)) return NO_MEMORY;
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const InTiles tiles;
+        frame_layer(work, *layer, x, nullptr, nullptr, out);
+    }
+    return 0;
+}
+
+// x (frames, channels) → out, by a timestep's embedding: `times` rows of `time`, one for all rows or in turn.
+int ane_residual(const Residual* block, const Frames* frames, const float* time, long times, const float* x, float* out,
+                 int threads) {
+    const long channels = block->first->inputs;
+    float* moved = floats(2 * channels * times + channels * frames->count());
+    if (!moved) return NO_MEMORY;
+    float* half = moved + 2 * channels * times;
+    const int status = linear(*block->time, time, {moved, false}, times, threads);
+    if (status) return status;
+    Work work;
+    threads = shared_by(threads, *frames, *block->first);
+    if (!work.prepare(*frames, channels, threads)) return NO_MEMORY;
+    work.scaling.silu = true;
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const InTiles tiles;
+        find_scaling(work, x, block->first_norm, channels, nullptr, 1);
+        frame_layer(work, *block->first, x, &work.scaling, nullptr, half);
+        find_scaling(work, half, block->second_norm, channels, moved, times);
+        frame_layer(work, *block->second, half, &work.scaling, x, out);
+    }
+    return 0;
+}
+
+// x (frames, channels) → out.
+int ane_frame_attention(const FrameAttention* block, const Frames* frames, const float* x, float* out, int threads) {
+    const long channels = block->qkv->inputs, width = channels / block->heads, count = frames->count();
+    threads = shared_by(threads, *frames, *block->qkv);
+    const long bytes = attention_bytes(frames->longest(), width), all = 4 * channels * count * sizeof(float);
+    char* memory = activations.of((all + TILE_BYTES) / TILE_BYTES * TILE_BYTES + threads * bytes);
+    Work work;
+    if (!memory || !work.prepare(*frames, channels, threads)) return NO_MEMORY;
+    work.scaling.silu = false;
+    float *qkv = reinterpret_cast<float*>(memory), *attended = qkv + 3 * channels * count;
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const InTiles tiles;
+        find_scaling(work, x, block->norm, channels, nullptr, 1);
+        frame_layer(work, *block->qkv, x, &work.scaling, nullptr, qkv);
+        char* own = memory + (all + TILE_BYTES) / TILE_BYTES * TILE_BYTES + omp_get_thread_num() * bytes;
+        #pragma omp for schedule(dynamic)
+        for (long task = 0; task < frames->rows * block->heads; task++)
+            attend_to_frames(head_of(*block, *frames, qkv, attended, task / block->heads, task % block->heads), own);
+        frame_layer(work, *block->projection, attended, nullptr, x, out);
+    }
+    return 0;
+}
+
+}  // extern "C"

@@ -1,0 +1,259 @@
+// Linear layers with packed weights.
+
+#pragma once
+
+#include "vectors.h"
+
+namespace {
+
+constexpr long CHUNK = 512;                 // rows whose products follow each other: they stay in the core's cache
+constexpr long FEWEST_WEIGHTS = 1 << 16;    // that several threads multiply with: a wait for another costs microseconds
+
+enum Kind : long { INT8 = 0, BF16 = 1, FP16 = 2, FP32 = 3 };
+
+// The arguments of a linear layer; kernels.py declares the same fields.
+struct Layer {
+    long kind, inputs, padded_inputs, outputs, taps, amx, gelu;       // taps: of a convolution over frames; else 1
+    const void* weights;          // (outputs / 16, taps · inputs / g, 16, g), g numbers of 4 bytes; FP16, FP32: g = 1
+    const float* bias;
+    const float* scale;           // INT8: of a unit of an activation's range
+    const float* sums;            // INT8: (taps, outputs), of each output's weights
+    const float* norm_weight;     // of a LayerNorm of the inputs; null: none
+    const float* norm_bias;
+    float epsilon;
+};
+
+// Rows of activations as the products take them.
+struct Rows {
+    char* values;       // (rows padded to those of a tile, stride bytes)
+    long stride;
+    float *low, *span;  // INT8: by row
+};
+
+// LayerNorm of the inputs.
+void norm_row(const Layer& layer, const float* x, float* normed) {
+    const long inputs = layer.inputs;
+    __m512 sum = _mm512_setzero_ps(), squares = sum;
+    for (long i = 0; i < inputs; i += COLUMNS) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(inputs - i), x + i));
+    const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / inputs);
+    for (long i = 0; i < inputs; i += COLUMNS) {
+        const __mmask16 mask = first(inputs - i);
+        const __m512 centred = _mm512_maskz_sub_ps(mask, _mm512_maskz_loadu_ps(mask, x + i), mean);
+        squares = _mm512_fmadd_ps(centred, centred, squares);
+    }
+    const __m512 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(_mm512_reduce_add_ps(squares) / inputs + layer.epsilon));
+    for (long i = 0; i < inputs; i += COLUMNS) {
+        const __mmask16 mask = first(inputs - i);
+        const __m512 centred = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, x + i), mean);
+        _mm512_mask_storeu_ps(normed + i, mask, _mm512_fmadd_ps(
+            _mm512_mul_ps(centred, factor), _mm512_maskz_loadu_ps(mask, layer.norm_weight + i),
+            _mm512_maskz_loadu_ps(mask, layer.norm_bias + i)));
+    }
+}
+
+void round_row(const Layer& layer, const float* x, Rows rows, long row) {
+    const long inputs = layer.inputs;
+    char* out = rows.values + row * rows.stride;
+    if (layer.kind == FP16 || layer.kind == FP32) {
+        std::memcpy(out, x, inputs * sizeof(float));
+        std::memset(out + inputs * sizeof(float), 0, (layer.padded_inputs - inputs) * sizeof(float));
+        return;
+    }
+    if (layer.kind == BF16) {
+        for (long i = 0; i < layer.padded_inputs; i += COLUMNS) {
+            const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(i < inputs ? first(inputs - i) : 0, x + i));
+            std::memcpy(out + 2 * i, &half, sizeof half);
+        }
+        return;
+    }
+    __m512 low = _mm512_set1_ps(x[0]), high = low;
+    __mmask16 unordered = 0;
+    for (long i = 0; i < inputs; i += COLUMNS) {
+        const __m512 value = _mm512_mask_loadu_ps(_mm512_set1_ps(x[0]), first(inputs - i), x + i);
+        low = _mm512_min_ps(low, value), high = _mm512_max_ps(high, value);
+        unordered |= _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    }
+    const float least = _mm512_reduce_min_ps(low), span = std::max(_mm512_reduce_max_ps(high) - least, 1e-18f);
+    rows.low[row] = unordered ? __builtin_nanf("") : least;
+    rows.span[row] = span;
+    const __m512 offset = _mm512_set1_ps(least), steps = _mm512_set1_ps(255.0f / span);
+    for (long i = 0; i < layer.padded_inputs; i += COLUMNS) {
+        const __m512 above = _mm512_sub_ps(_mm512_maskz_loadu_ps(i < inputs ? first(inputs - i) : 0, x + i), offset);
+        const __m512i whole = _mm512_cvttps_epi32(_mm512_fmadd_ps(above, steps, _mm512_set1_ps(0.5f)));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm512_cvtusepi32_epi8(
+            _mm512_max_epi32(whole, _mm512_setzero_si512())));
+    }
+}
+
+// Where a layer writes (rows, outputs), and whether it adds to what is there.
+struct Output {
+    float* rows;
+    bool adds;
+};
+
+// Sums → outputs of 16 columns of a row.
+inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, Output output) {
+    const __mmask16 mask = first(layer.outputs - column);
+    float* out = output.rows + row * layer.outputs + column;
+    __m512 y = _mm512_maskz_loadu_ps(mask, layer.bias + column);
+    if (layer.kind == INT8) {
+        y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[row]), _mm512_maskz_loadu_ps(mask, layer.sums + column), y);
+        const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
+        y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(rows.span[row]), y);
+    } else {
+        y = _mm512_add_ps(y, sum);
+    }
+    if (layer.gelu) y = gelu(y);
+    if (output.adds) y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, out), y);
+    _mm512_mask_storeu_ps(out, mask, y);
+}
+
+// 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, BF16
+// for the last. The first tap multiplies `row`, the next one the row after it.
+template <Kind KIND, class Emit>
+void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, Emit emit) {
+    alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
+    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * TILE_ROWS * TILE_BYTES;
+    const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * layer.taps * bytes;
+    for (long tap = 0; tap < layer.taps; tap++) {
+        const char *left = weights + tap * bytes, *right = left + layer.taps * bytes;
+        const char *upper = rows.values + (row + tap) * rows.stride, *lower = upper + TILE_ROWS * rows.stride;
+        if (KIND == INT8 || tap == 0) {
+            _tile_zero(0);
+            _tile_zero(1);
+            _tile_zero(2);
+            _tile_zero(3);
+        }
+        for (long step = 0; step < steps; step++) {
+            _tile_loadd(6, left + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+            _tile_loadd(7, right + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+            _tile_loadd(4, upper + step * TILE_BYTES, rows.stride);
+            if (KIND == INT8) {
+                _tile_dpbusd(0, 4, 6);
+                _tile_dpbusd(1, 4, 7);
+            } else {
+                _tile_dpbf16ps(0, 4, 6);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (count <= TILE_ROWS) continue;
+            _tile_loadd(5, lower + step * TILE_BYTES, rows.stride);
+            if (KIND == INT8) {
+                _tile_dpbusd(2, 5, 6);
+                _tile_dpbusd(3, 5, 7);
+            } else {
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        if (KIND != INT8 && tap + 1 < layer.taps) continue;
+        _tile_stored(0, sums[0], TILE_BYTES);
+        _tile_stored(1, sums[1], TILE_BYTES);
+        if (count > TILE_ROWS) {
+            _tile_stored(2, sums[2], TILE_BYTES);
+            _tile_stored(3, sums[3], TILE_BYTES);
+        }
+        for (long i = 0; i < count; i++)
+            for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
+                const __m512i sum = _mm512_load_si512(sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS);
+                emit(i, pair * PAIR + half * COLUMNS, tap,
+                     KIND == INT8 ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum));
+            }
+    }
+}
+
+template <Kind KIND>
+inline __m512i product(__m512i sum, __m512i weights, const char* x) {
+    int32_t four;
+    std::memcpy(&four, x, sizeof four);
+    const __m512i spread = _mm512_set1_epi32(four);
+    if (KIND == INT8) return _mm512_dpbusd_epi32(sum, spread, weights);
+    if (KIND == BF16)
+        return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum), reinterpret_cast<__m512bh>(spread),
+                                                    reinterpret_cast<__m512bh>(weights)));
+    return _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(spread), _mm512_castsi512_ps(weights),
+                                               _mm512_castsi512_ps(sum)));
+}
+
+// The same without AMX, COUNT rows at a time: each sum is a chain of its own over the inputs.
+template <Kind KIND, int COUNT>
+void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, Output out) {
+    const long bytes = KIND == FP16 ? 32 : 64;
+    const long steps = layer.padded_inputs / (KIND == INT8 ? 4 : KIND == BF16 ? 2 : 1);
+    const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * bytes;
+    const char* right = left + steps * bytes;
+    __m512i sums[COUNT][2];
+    for (int i = 0; i < COUNT; i++) sums[i][0] = sums[i][1] = _mm512_setzero_si512();
+    const auto loaded = [](const char* at) {
+        if (KIND == FP16)
+            return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
+        return _mm512_loadu_si512(at);
+    };
+    for (long step = 0; step < steps; step++) {
+        const __m512i a = loaded(left + step * bytes), b = loaded(right + step * bytes);
+        for (int i = 0; i < COUNT; i++) {
+            const char* x = rows.values + (row + i) * rows.stride + 4 * step;
+            sums[i][0] = product<KIND>(sums[i][0], a, x), sums[i][1] = product<KIND>(sums[i][1], b, x);
+        }
+    }
+    for (int i = 0; i < COUNT; i++)
+        for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++)
+            finish(layer, rows, row + i, pair * PAIR + half * COLUMNS, KIND == INT8
+                   ? _mm512_cvtepi32_ps(sums[i][half]) : _mm512_castsi512_ps(sums[i][half]), out);
+}
+
+// 32 outputs of the rows from `row` to `end`.
+template <Kind KIND>
+void pair_of(const Layer& layer, const Rows& rows, long row, long end, long pair, Output out) {
+    constexpr bool TILES = KIND == INT8 || KIND == BF16;
+    if (TILES && layer.amx && (KIND == BF16 || end - row > 2)) {     // integers sum up exactly in any order
+        for (; row < end; row += 2 * TILE_ROWS)
+            pair_by_amx<TILES ? KIND : BF16>(
+                layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair,
+                [&](long i, long column, long, __m512 sum) { finish(layer, rows, row + i, column, sum, out); });
+        return;
+    }
+    for (; end - row >= 8; row += 8) pair_by_vectors<KIND, 8>(layer, rows, row, pair, out);
+    for (; end - row >= 4; row += 4) pair_by_vectors<KIND, 4>(layer, rows, row, pair, out);
+    for (; end - row >= 2; row += 2) pair_by_vectors<KIND, 2>(layer, rows, row, pair, out);
+    if (row < end) pair_by_vectors<KIND, 1>(layer, rows, row, pair, out);
+}
+
+// x (count, inputs) → out (count, outputs).
+int linear(const Layer& layer, const float* x, Output out, long count, int threads) {
+    const long size = layer.kind == INT8 ? 1 : layer.kind == BF16 ? 2 : 4;
+    const long padded_rows = (count + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    const long normed = (layer.inputs + COLUMNS) * sizeof(float) / TILE_BYTES * TILE_BYTES;
+    if (!count) return 0;
+    if (layer.inputs * layer.outputs < FEWEST_WEIGHTS) threads = 1;
+    Rows rows;
+    rows.stride = layer.padded_inputs * size + TILE_BYTES;      // so that rows fall into different sets of a cache
+    rows.values = scratch.of(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
+    if (!rows.values) return NO_MEMORY;
+    rows.low = reinterpret_cast<float*>(rows.values + padded_rows * rows.stride);
+    rows.span = rows.low + padded_rows;
+    char* normed_rows = reinterpret_cast<char*>(rows.span + padded_rows);
+    const long pairs = (layer.outputs + PAIR - 1) / PAIR, chunks = (count + CHUNK - 1) / CHUNK;
+    const bool amx = layer.amx && (layer.kind == INT8 || layer.kind == BF16);
+    #pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        const InTiles tiles(amx, Tiles(count));
+        float* own = reinterpret_cast<float*>(normed_rows + omp_get_thread_num() * normed);
+        #pragma omp for schedule(static)
+        for (long row = 0; row < count; row++) {
+            const float* inputs = x + row * layer.inputs;
+            if (layer.norm_weight) norm_row(layer, inputs, own);
+            round_row(layer, layer.norm_weight ? own : inputs, rows, row);
+        }
+        #pragma omp for schedule(dynamic, 2)
+        for (long task = 0; task < chunks * pairs; task++) {
+            const long row = task / pairs * CHUNK, end = std::min(row + CHUNK, count), pair = task % pairs;
+            if (layer.kind == INT8) pair_of<INT8>(layer, rows, row, end, pair, out);
+            else if (layer.kind == BF16) pair_of<BF16>(layer, rows, row, end, pair, out);
+            else if (layer.kind == FP16) pair_of<FP16>(layer, rows, row, end, pair, out);
+            else pair_of<FP32>(layer, rows, row, end, pair, out);
+        }
+    }
+    return 0;
+}
+
+}  // namespace

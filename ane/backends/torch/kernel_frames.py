@@ -1,0 +1,161 @@
+"""A denoiser's layers over packed frames by kernels (``ane.backends.torch.kernels``), for CPUs with AMX.
+
+A residual block is one call, an attention block is one call: norms, SiLU, rounding, products and additions without
+a pass over the frames between them. Between blocks frames are float32. "int8" rounds the activations of each frame
+with a range of its own; attention is in bfloat16. A frame's bits depend on nothing but its row.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ane.backends.torch.kernels import HOST_FLOATS, WIDEST_HEAD, KernelLinear, check, has_kernel, library, uses_amx
+
+
+class FramesArguments(ctypes.Structure):
+    """``Frames`` in frames.h."""
+
+    _fields_ = [("rows", ctypes.c_long), ("lengths", ctypes.c_void_p)]
+
+
+class NormArguments(ctypes.Structure):
+    """``GroupNorm`` in frames.h."""
+
+    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("groups", ctypes.c_long),
+                ("epsilon", ctypes.c_float)]
+
+
+class ResidualArguments(ctypes.Structure):
+    """``Residual`` in frames.h."""
+
+    _fields_ = [("first_norm", NormArguments), ("second_norm", NormArguments),
+                *((name, ctypes.c_void_p) for name in ("first", "time", "second"))]
+
+
+class FrameAttentionArguments(ctypes.Structure):
+    """``FrameAttention`` in frames.h."""
+
+    _fields_ = [("norm", NormArguments), ("qkv", ctypes.c_void_p), ("projection", ctypes.c_void_p),
+                ("heads", ctypes.c_long), ("biases", ctypes.c_void_p), ("longest", ctypes.c_long)]
+
+
+def has_frame_kernels(kind: str) -> bool:
+    """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16", by AMX."""
+    return kind in ("int8", "bf16") and has_kernel(kind) and uses_amx()
+
+
+class Rows:
+    """How frames (N, C) are packed, as the library takes it: the frames of each row one after another.
+
+    ValueError for a tensor that has not so many frames: the library would read beyond it.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths = np.array(lengths, np.int64)
+        self.arguments = FramesArguments(len(self.lengths), self.lengths.ctypes.data)
+        self.address = ctypes.addressof(self.arguments)
+
+    @classmethod
+    def of(cls, packing: Any) -> "Rows":
+        """Of a ``Packing``: each utterance has ``rows`` rows of its length."""
+        return cls([length for length in packing.lengths for _ in range(packing.rows)])
+
+    def frames(self, x: Tensor, channels: int) -> Tensor:
+        """x as the library reads it: float32, contiguous."""
+        if x.shape != (self.lengths.sum(), channels) or not self.lengths.all():
+            raise ValueError(f"rows of {self.lengths.tolist()} frames and {channels} channels got {tuple(x.shape)}")
+        return x.float().contiguous()
+
+
+class KernelFrameConv(KernelLinear):
+    """A zero-padded convolution of three taps over neighbouring frames: (R, L, C) → (R, L, O) in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = Rows([x.shape[1]] * x.shape[0])
+        frames = rows.frames(x.flatten(0, 1), self.inputs)
+        out = torch.empty(len(frames), self.outputs, **HOST_FLOATS)
+        check(library().ane_frame_layer(self._address, rows.address, frames.data_ptr(), out.data_ptr(),
+                                        torch.get_num_threads()))
+        return out.view(*x.shape[:2], -1)
+
+
+class KernelBlock(nn.Module):
+    """What blocks share: the norms' arguments, and the layers of their parts.
+
+    Attributes:
+        parts, kept: layers and parameters of norms, kept because the library reads their memory.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        self.kept: list[Tensor] = []
+
+    def _layer(self, layer: nn.Module, kind: str) -> KernelLinear:
+        packed = KernelLinear(layer.weight, layer.bias, kind)
+        self.parts.append(packed)
+        return packed
+
+    def _norm(self, norm: nn.GroupNorm) -> NormArguments:
+        weight, bias = (each.detach().to(torch.float32, copy=True) for each in (norm.weight, norm.bias))
+        self.kept += weight, bias
+        return NormArguments(weight.data_ptr(), bias.data_ptr(), norm.num_groups, norm.eps)
+
+
+class KernelResidual(KernelBlock):
+    """A residual block with a timestep, for the modules that ``residual_parts`` names in it.
+
+    They are a norm, a layer of single frames, the linear layer of the timestep's embedding, a norm, and a convolution.
+    """
+
+    def __init__(self, block: nn.Module, kind: str):
+        super().__init__()
+        norm, first, time, second_norm, second = map(block.get_submodule, block.residual_parts)
+        layers = [self._layer(layer, kind) for layer in (first, time, second)]
+        self.channels = layers[0].inputs
+        self.arguments = ResidualArguments(self._norm(norm), self._norm(second_norm),
+                                           *(layer._address for layer in layers))
+
+    def forward(self, x: Tensor, time: Tensor, packing: Any) -> Tensor:
+        """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
+        rows, time = Rows.of(packing), time.float().contiguous()
+        if time.shape not in ((1, self.channels), (packing.rows, self.channels)):
+            raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
+        frames = rows.frames(x, self.channels)
+        out = torch.empty_like(frames)
+        check(library().ane_residual(ctypes.addressof(self.arguments), rows.address, time.data_ptr(), len(time),
+                                     frames.data_ptr(), out.data_ptr(), torch.get_num_threads()))
+        return out
+
+
+class KernelFrameAttention(KernelBlock):
+    """An attention block among the frames of each row, for the modules that ``attention_parts`` names in it.
+
+    They are a norm, the layer of queries, keys and values, the projection, and a bias with ``by_distance``.
+    """
+
+    def __init__(self, block: nn.Module, kind: str):
+        super().__init__()
+        norm, qkv, projection, self.bias = map(block.get_submodule, block.attention_parts)
+        layers = [self._layer(layer, kind) for layer in (qkv, projection)]
+        self.channels = layers[0].inputs
+        self.arguments = FrameAttentionArguments(self._norm(norm), *(layer._address for layer in layers), block.heads)
+        if self.channels // block.heads > WIDEST_HEAD:
+            raise ValueError(f"a head of more than {WIDEST_HEAD} numbers")
+
+    def forward(self, x: Tensor, packing: Any) -> Tensor:
+        """Packed frames (N, C) → (N, C)."""
+        rows = Rows.of(packing)
+        frames = rows.frames(x, self.channels)
+        longest = max(packing.lengths)
+        biases = self.bias.by_distance(longest, torch.float32).contiguous()
+        arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)       # another thread may use it, too
+        arguments.biases, arguments.longest = biases.data_ptr(), longest
+        out = torch.empty_like(frames)
+        check(library().ane_frame_attention(ctypes.addressof(arguments), rows.address, frames.data_ptr(),
+                                            out.data_ptr(), torch.get_num_threads()))
+        return out
