@@ -6,6 +6,7 @@ with a range of its own; attention is in bfloat16. A frame's bits depend on noth
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -152,7 +153,7 @@ class KernelFrameAttention(KernelBlock):
         rows = Rows.of(packing)
         frames = rows.frames(x, self.channels)
         longest = max(packing.lengths)
-        biases = self.bias.by_distance(longest, torch.float32).contiguous()
+        biases = self.bias.by_distance(longest, torch.float32).contiguous() * math.log2(math.e)
         arguments = FrameAttentionArguments.from_buffer_copy(self.arguments)       # another thread may use it, too
         arguments.biases, arguments.longest = biases.data_ptr(), longest
         out = torch.empty_like(frames)

@@ -29,25 +29,29 @@ inline void transpose(__m512i* rows) {
     }
 }
 
-inline __m512i rounded_pair(__m512 first_half, __m512 second_half) {
-    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second_half, first_half));
+// Where 16 numbers of each of two vectors come from, the first of both, the second of both, …
+inline __m512i interleaved(short start) {
+    alignas(64) uint16_t order[PAIR];
+    for (short i = 0; i < COLUMNS; i++) order[2 * i] = start + i, order[2 * i + 1] = PAIR + start + i;
+    return _mm512_load_si512(order);
 }
 
 // A head of a row of frames, and the memory of the thread that computes it.
 struct FrameHead {
-    const float* qkv;       // of the row's first frame: q, k and v of the head
+    const uint16_t* qkv;    // of the row's first frame: q, k and v of the head, in bfloat16
     long stride;            // to the next frame
     long length, width;
-    const float* biases;    // for q - k = length - 1, length - 2, …
+    const float* biases;    // · log2 e, for q - k = length - 1, length - 2, …
     float* out;
     long out_stride;
 
     long padded_length() const { return (length + PAIR - 1) / PAIR * PAIR; }
     long padded_width() const { return (width + PAIR - 1) / PAIR * PAIR; }
-    __m512 part(long frame, long which, long start) const {     // which: 0 q, 1 k, 2 v
-        return frame < length && start < width
-            ? _mm512_maskz_loadu_ps(first(width - start), qkv + frame * stride + which * width + start)
-            : _mm512_setzero_ps();
+    // 32 numbers of q, k or v (0, 1, 2) from `start` on; zeros beyond.
+    __m512i part(long frame, long which, long start) const {
+        if (frame >= length || start >= width) return _mm512_setzero_si512();
+        const __mmask32 mask = static_cast<__mmask32>((1ull << std::min(width - start, PAIR)) - 1);
+        return _mm512_maskz_loadu_epi16(mask, qkv + frame * stride + which * width + start);
     }
 };
 
@@ -60,23 +64,22 @@ inline long attention_bytes(long length, long width) {
 // Tiles of the two products: keys (16 keys, 32 of the width), values (16 of the width, 32 keys).
 inline void pack_keys_and_values(const FrameHead& head, char* keys, char* values) {
     const long padded = head.padded_length(), wide = head.padded_width(), bytes = TILE_ROWS * TILE_BYTES;
-    alignas(64) static constexpr uint16_t ORDER[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-                                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i order = _mm512_load_si512(ORDER);
     for (long start = 0; start < padded; start += COLUMNS)
         for (long at = 0; at < wide; at += PAIR) {
             __m512i rows[COLUMNS];
-            for (long i = 0; i < COLUMNS; i++)
-                rows[i] = rounded_pair(head.part(start + i, 1, at), head.part(start + i, 1, at + COLUMNS));
+            for (long i = 0; i < COLUMNS; i++) rows[i] = head.part(start + i, 1, at);
             transpose(rows);
             char* tile = keys + (start / COLUMNS * (wide / PAIR) + at / PAIR) * bytes;
             for (long i = 0; i < COLUMNS; i++) _mm512_store_si512(tile + i * TILE_BYTES, rows[i]);
         }
-    for (long at = 0; at < wide; at += COLUMNS)
-        for (long start = 0; start < padded; start += 2)
-            _mm512_store_si512(
-                values + (at / COLUMNS * (padded / PAIR) + start / PAIR) * bytes + start % PAIR / 2 * TILE_BYTES,
-                _mm512_permutexvar_epi16(order, rounded_pair(head.part(start, 2, at), head.part(start + 1, 2, at))));
+    const __m512i left = interleaved(0), right = interleaved(COLUMNS);
+    for (long at = 0; at < wide; at += PAIR)
+        for (long start = 0; start < padded; start += 2) {
+            const __m512i even = head.part(start, 2, at), odd = head.part(start + 1, 2, at);
+            char* row = values + (at / COLUMNS * (padded / PAIR) + start / PAIR) * bytes + start % PAIR / 2 * TILE_BYTES;
+            _mm512_store_si512(row, _mm512_permutex2var_epi16(even, left, odd));
+            _mm512_store_si512(row + padded / PAIR * bytes, _mm512_permutex2var_epi16(even, right, odd));
+        }
 }
 
 // 32 rows of `left` (stride bytes) times two columns of `steps` tiles each → 32 · 32 sums.
@@ -102,9 +105,18 @@ inline void multiply_tiles(const char* left, long stride, const char* right, lon
     _tile_stored(3, out + TILE_ROWS * out_stride + COLUMNS, out_stride * sizeof(float));
 }
 
+// 2^x for x ≤ 0 by its Taylor series, relative error 8e-5; weights are rounded to 2^-9.
+inline __m512 power_of_two(__m512 x) {
+    const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    __m512 y = _mm512_set1_ps(1.3333558e-3f);
+    for (float term : {9.6181291e-3f, 5.5504109e-2f, 0.24022651f, 0.69314718f, 1.0f})
+        y = _mm512_fmadd_ps(y, fraction, _mm512_set1_ps(term));
+    return _mm512_scalef_ps(y, x);
+}
+
 // Scores of a query → weights in bfloat16, before their sum divides them; returns one over the sum.
 inline float soften(const FrameHead& head, long query, float* scores, char* weights) {
-    const __m512 scale = _mm512_set1_ps(1.0f / __builtin_sqrtf(head.width));
+    const __m512 scale = _mm512_set1_ps(1.44269504f / __builtin_sqrtf(head.width));
     const float* biases = head.biases + head.length - 1 - query;
     __m512 most = _mm512_set1_ps(-__builtin_inff()), sum = _mm512_setzero_ps();
     for (long key = 0; key < head.length; key += COLUMNS) {
@@ -116,7 +128,7 @@ inline float soften(const FrameHead& head, long query, float* scores, char* weig
     most = _mm512_set1_ps(_mm512_reduce_max_ps(most));
     for (long key = 0; key < head.padded_length(); key += COLUMNS) {
         const __mmask16 mask = key < head.length ? first(head.length - key) : 0;
-        const __m512 weight = _mm512_maskz_mov_ps(mask, exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + key), most)));
+        const __m512 weight = _mm512_maskz_mov_ps(mask, power_of_two(_mm512_sub_ps(_mm512_loadu_ps(scores + key), most)));
         sum = _mm512_add_ps(sum, weight);
         const __m256bh half = _mm512_cvtneps_pbh(weight);
         std::memcpy(weights + 2 * key, &half, sizeof half);
@@ -136,8 +148,7 @@ void attend_to_frames(const FrameHead& head, char* memory) {
         const long count = std::min(head.length - start, PAIR);
         for (long i = 0; i < PAIR; i++)
             for (long at = 0; at < wide; at += PAIR)
-                _mm512_store_si512(queries + (i * wide + at) * 2,
-                                   rounded_pair(head.part(start + i, 0, at), head.part(start + i, 0, at + COLUMNS)));
+                _mm512_store_si512(queries + (i * wide + at) * 2, head.part(start + i, 0, at));
         for (long key = 0; key < padded; key += PAIR)
             multiply_tiles(queries, 2 * wide, keys + key / COLUMNS * (wide / PAIR) * bytes, wide / PAIR * bytes,
                            wide / PAIR, scores + key, padded);

@@ -35,7 +35,7 @@ struct Residual {
     const Layer *first, *time, *second;
 };
 
-// FrameAttention. biases: (heads, 2 · longest - 1), to add to scores, for q - k from longest - 1 down.
+// FrameAttention. biases: (heads, 2 · longest - 1), to add to scores, · log2 e, for q - k from longest - 1 down.
 struct FrameAttention {
     GroupNorm norm;
     const Layer *qkv, *projection;
@@ -152,9 +152,16 @@ void find_scaling(const Work& work, const float* x, const GroupNorm& norm, long 
     }
 }
 
-// The layer of x, scaled or as it is, plus `added` if that is not null.
+// Where a layer writes (frames, outputs): float32, plus `added` if that is not null; or else bfloat16.
+struct FrameOutput {
+    float* out;
+    const float* added;
+    uint16_t* halves;
+};
+
+// The layer of x, scaled or as it is.
 template <Kind KIND>
-void multiply(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const float* added, float* out) {
+void multiply(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
     const Rows& rows = work.rounded;
     const long inputs = layer.inputs, outputs = layer.outputs, reach = layer.taps / 2;
     #pragma omp for schedule(static)
@@ -203,17 +210,20 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
                 } else {
                     y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, layer.bias + column), sum);
                 }
-                if (added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, added + frame * outputs + column));
-                _mm512_mask_storeu_ps(out + frame * outputs + column, mask, y);
+                const long at = frame * outputs + column;
+                if (output.halves) return _mm256_mask_storeu_epi16(
+                    output.halves + at, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y)));
+                if (output.added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, output.added + at));
+                _mm512_mask_storeu_ps(output.out + at, mask, y);
             };
             pair_by_amx<KIND>(layer, rows, place - reach, std::min(end - place, 2 * TILE_ROWS), pair, emit);
         }
     }
 }
 
-void frame_layer(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const float* added, float* out) {
-    if (layer.kind == INT8) multiply<INT8>(work, layer, x, scaling, added, out);
-    else multiply<BF16>(work, layer, x, scaling, added, out);
+void frame_layer(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
+    if (layer.kind == INT8) multiply<INT8>(work, layer, x, scaling, output);
+    else multiply<BF16>(work, layer, x, scaling, output);
 }
 
 }  // namespace

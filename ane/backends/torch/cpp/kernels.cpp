@@ -23,7 +23,7 @@ int shared_by(int threads, const Frames& frames, const Layer& layer) {
     return frames.count() * layer.inputs * layer.outputs * layer.taps < FEWEST_PRODUCTS ? 1 : threads;
 }
 
-FrameHead head_of(const FrameAttention& block, const Frames& frames, const float* qkv, float* out, long row, long head) {
+FrameHead head_of(const FrameAttention& block, const Frames& frames, const uint16_t* qkv, float* out, long row, long head) {
     const long channels = block.qkv->inputs, width = channels / block.heads, length = frames.lengths[row];
     const long before = frames.before(row);
     return {qkv + before * 3 * channels + head * 3 * width, 3 * channels, length, width,
@@ -87,7 +87,7 @@ int ane_frame_layer(const Layer* layer, const Frames* frames, const float* x, fl
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const InTiles tiles;
-        frame_layer(work, *layer, x, nullptr, nullptr, out);
+        frame_layer(work, *layer, x, nullptr, {out, nullptr, nullptr});
     }
     return 0;
 }
@@ -109,9 +109,9 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
     {
         const InTiles tiles;
         find_scaling(work, x, block->first_norm, channels, nullptr, 1);
-        frame_layer(work, *block->first, x, &work.scaling, nullptr, half);
+        frame_layer(work, *block->first, x, &work.scaling, {half, nullptr, nullptr});
         find_scaling(work, half, block->second_norm, channels, moved, times);
-        frame_layer(work, *block->second, half, &work.scaling, x, out);
+        frame_layer(work, *block->second, half, &work.scaling, {out, x, nullptr});
     }
     return 0;
 }
@@ -120,22 +120,24 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
 int ane_frame_attention(const FrameAttention* block, const Frames* frames, const float* x, float* out, int threads) {
     const long channels = block->qkv->inputs, width = channels / block->heads, count = frames->count();
     threads = shared_by(threads, *frames, *block->qkv);
-    const long bytes = attention_bytes(frames->longest(), width), all = 4 * channels * count * sizeof(float);
-    char* memory = activations.of((all + TILE_BYTES) / TILE_BYTES * TILE_BYTES + threads * bytes);
+    const long bytes = attention_bytes(frames->longest(), width);
+    const long all = (channels * count * sizeof(float) + 3 * channels * count * sizeof(uint16_t)) / TILE_BYTES * TILE_BYTES;
+    char* memory = activations.of(all + TILE_BYTES + threads * bytes);
     Work work;
     if (!memory || !work.prepare(*frames, channels, threads)) return NO_MEMORY;
     work.scaling.silu = false;
-    float *qkv = reinterpret_cast<float*>(memory), *attended = qkv + 3 * channels * count;
+    float* attended = reinterpret_cast<float*>(memory);
+    uint16_t* qkv = reinterpret_cast<uint16_t*>(attended + channels * count);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         const InTiles tiles;
         find_scaling(work, x, block->norm, channels, nullptr, 1);
-        frame_layer(work, *block->qkv, x, &work.scaling, nullptr, qkv);
-        char* own = memory + (all + TILE_BYTES) / TILE_BYTES * TILE_BYTES + omp_get_thread_num() * bytes;
+        frame_layer(work, *block->qkv, x, &work.scaling, {nullptr, nullptr, qkv});
+        char* own = memory + all + TILE_BYTES + omp_get_thread_num() * bytes;
         #pragma omp for schedule(dynamic)
         for (long task = 0; task < frames->rows * block->heads; task++)
             attend_to_frames(head_of(*block, *frames, qkv, attended, task / block->heads, task % block->heads), own);
-        frame_layer(work, *block->projection, attended, nullptr, x, out);
+        frame_layer(work, *block->projection, attended, nullptr, {out, x, nullptr});
     }
     return 0;
 }
