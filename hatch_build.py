@@ -23,15 +23,19 @@ FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fPIC", "-shared", "-fopenmp
          "-mamx-bf16")
 
 
+def checksum(sources: Path) -> int:
+    """As kernels.py computes it."""
+    files = sorted(file for file in sources.iterdir() if file.suffix in (".h", ".cpp"))
+    return zlib.crc32(b"".join(file.read_bytes() for file in files))
+
+
 class KernelsHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if sys.platform != "linux" or platform.machine() != "x86_64":
             return
         sources = Path(self.root) / SOURCES
         library, partial = sources.with_name("libkernels.so"), sources.with_name("libkernels.partial")
-        # kernels.py computes the same
-        checksum = zlib.crc32(b"".join(file.read_bytes() for file in sorted(sources.iterdir())))
-        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, f"-DANE_CHECKSUM={checksum}u",
+        command = [*shlex.split(os.environ.get("CXX", "g++")), *FLAGS, f"-DANE_CHECKSUM={checksum(sources)}u",
                    str(sources / "kernels.cpp"), "-o", str(partial)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)

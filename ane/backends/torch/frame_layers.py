@@ -89,8 +89,8 @@ class FramePacking:
 def frame_packing(weights: str) -> FramePacking | None:
     """The packing for weights in "bf16" or "int8"; None: this CPU has no kernels for it, or the precision none.
 
-    With AMX and without the package's kernels, that for int8 is that for bf16: there, rounding activations to integers
-    takes longer than its products save.
+    With AMX but without the package's kernels, int8 has the packing of bf16: rounding activations to integers would
+    take longer than its products save.
     """
     if has_frame_kernels(weights):
         return FramePacking(by_kernels(weights), by_kernels("bf16"), torch.float32, torch.bfloat16)
@@ -112,7 +112,8 @@ def frame_packing(weights: str) -> FramePacking | None:
 
 
 def by_kernels(kind: str) -> LayerMakers:
-    """The package's own kernels. Layers outside blocks are few, or CLVP's, whose scores int8 would change."""
+    """The package's own kernels. Layers outside blocks stay in bfloat16: they are few, or CLVP's, whose vectors reach
+    43 dB of float32 in it and 31 dB in int8, for a tenth of the time (random weights of the official size)."""
     return LayerMakers(partial(KernelLinear, kind="bf16"), partial(KernelFrameConv, kind="bf16"),
                        {"residual_parts": partial(KernelResidual, kind=kind),
                         "attention_parts": partial(KernelFrameAttention, kind=kind)})

@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.backends.torch.kernels import HOST_FLOATS, WIDEST_HEAD, KernelLinear, check, has_kernel, library, uses_amx
+from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library, uses_amx
+
+KINDS = "int8", "bf16"      # of weights; with either, attention is in bfloat16
 
 
 class FramesArguments(ctypes.Structure):
@@ -46,10 +48,10 @@ class FrameAttentionArguments(ctypes.Structure):
 
 def has_frame_kernels(kind: str) -> bool:
     """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16", by AMX."""
-    return kind in ("int8", "bf16") and has_kernel(kind) and uses_amx()
+    return kind in KINDS and all(map(has_kernel, KINDS)) and uses_amx()
 
 
-class Rows:
+class FrameRows:
     """How frames (N, C) are packed, as the library takes it: the frames of each row one after another.
 
     ValueError for a tensor that has not so many frames: the library would read beyond it.
@@ -61,22 +63,27 @@ class Rows:
         self.address = ctypes.addressof(self.arguments)
 
     @classmethod
-    def of(cls, packing: Any) -> "Rows":
+    def of(cls, packing: Any) -> "FrameRows":
         """Of a ``Packing``: each utterance has ``rows`` rows of its length."""
         return cls([length for length in packing.lengths for _ in range(packing.rows)])
 
     def frames(self, x: Tensor, channels: int) -> Tensor:
         """x as the library reads it: float32, contiguous."""
-        if x.shape != (self.lengths.sum(), channels) or not self.lengths.all():
+        if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
             raise ValueError(f"rows of {self.lengths.tolist()} frames and {channels} channels got {tuple(x.shape)}")
         return x.float().contiguous()
 
 
 class KernelFrameConv(KernelLinear):
-    """A zero-padded convolution of three taps over neighbouring frames: (R, L, C) → (R, L, O) in float32."""
+    """A zero-padded convolution of one or three taps over neighbouring frames: (R, L, C) → (R, L, O) in float32."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, kind: str):
+        super().__init__(weight, bias, kind)
+        if kind not in KINDS or self.arguments.taps not in (1, 3):
+            raise ValueError(f"no kernel of {self.arguments.taps} taps in {kind} over frames")
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = Rows([x.shape[1]] * x.shape[0])
+        rows = FrameRows([x.shape[1]] * x.shape[0])
         frames = rows.frames(x.flatten(0, 1), self.inputs)
         out = torch.empty(len(frames), self.outputs, **HOST_FLOATS)
         check(library().ane_frame_layer(self._address, rows.address, frames.data_ptr(), out.data_ptr(),
@@ -97,7 +104,7 @@ class KernelBlock(nn.Module):
         self.kept: list[Tensor] = []
 
     def _layer(self, layer: nn.Module, kind: str) -> KernelLinear:
-        packed = KernelLinear(layer.weight, layer.bias, kind)
+        packed = KernelFrameConv(layer.weight, layer.bias, kind)
         self.parts.append(packed)
         return packed
 
@@ -117,13 +124,16 @@ class KernelResidual(KernelBlock):
         super().__init__()
         norm, first, time, second_norm, second = map(block.get_submodule, block.residual_parts)
         layers = [self._layer(layer, kind) for layer in (first, time, second)]
-        self.channels = layers[0].inputs
+        self.channels = C = layers[0].inputs
+        sizes = [(layer.inputs, layer.outputs, layer.arguments.taps) for layer in layers]
+        if sizes != [(C, C, 1), (C, 2 * C, 1), (C, C, 3)]:
+            raise ValueError(f"a residual block of layers {sizes}: inputs, outputs and taps")
         self.arguments = ResidualArguments(self._norm(norm), self._norm(second_norm),
                                            *(layer._address for layer in layers))
 
     def forward(self, x: Tensor, time: Tensor, packing: Any) -> Tensor:
         """Packed frames (N, C), SiLU of the timesteps' embeddings (1 or rows, C) → (N, C)."""
-        rows, time = Rows.of(packing), time.float().contiguous()
+        rows, time = FrameRows.of(packing), time.float().contiguous()
         if time.shape not in ((1, self.channels), (packing.rows, self.channels)):
             raise ValueError(f"{packing.rows} rows of {self.channels} channels got timesteps {tuple(time.shape)}")
         frames = rows.frames(x, self.channels)
@@ -145,12 +155,10 @@ class KernelFrameAttention(KernelBlock):
         layers = [self._layer(layer, kind) for layer in (qkv, projection)]
         self.channels = layers[0].inputs
         self.arguments = FrameAttentionArguments(self._norm(norm), *(layer._address for layer in layers), block.heads)
-        if self.channels // block.heads > WIDEST_HEAD:
-            raise ValueError(f"a head of more than {WIDEST_HEAD} numbers")
 
     def forward(self, x: Tensor, packing: Any) -> Tensor:
         """Packed frames (N, C) → (N, C)."""
-        rows = Rows.of(packing)
+        rows = FrameRows.of(packing)
         frames = rows.frames(x, self.channels)
         longest = max(packing.lengths)
         biases = self.bias.by_distance(longest, torch.float32).contiguous() * math.log2(math.e)

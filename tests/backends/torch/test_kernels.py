@@ -1,8 +1,11 @@
 """The package's own kernels for CPUs with AVX-512, against torch's layers and attention."""
 
+import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +74,16 @@ def test_a_layer_does_not_depend_on_how_memory_is_aligned(kind):
     for offset in range(16):
         for count in (1, 2, 9, 33):
             assert torch.equal(layer(unaligned(rows[:count], offset)), expected[:count])
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", AVAILABLE)
+def test_more_rows_than_a_cache_holds_are_those_of_their_parts(kind):
+    plain, layer = random_linear(kind, outputs=400)
+    rows = torch.randn(1100, 192, generator=torch.Generator().manual_seed(0))
+    together = layer(rows)
+    assert snr_db(plain(rows), together) > 35
+    assert torch.equal(together, torch.cat([layer(part) for part in rows.split((500, 13, 587))]))
 
 
 @NEEDS_KERNELS
@@ -163,6 +176,18 @@ def test_a_decoder_of_a_cpu_uses_them(precision):
     backend = TorchBackend(RandomModel(), "cpu", precision, threads=1)
     assert isinstance(backend.decoder(1, 4), KernelDecoder)
     assert not isinstance(TorchBackend(RandomModel(), "cpu", "fp32", exact=True).decoder(1, 4), KernelDecoder)
+
+
+def test_the_build_and_the_package_agree_on_what_the_source_is(tmp_path, monkeypatch):
+    interface = types.SimpleNamespace(BuildHookInterface=object)        # hatchling is installed while a wheel is built
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
+    shutil.copytree(kernels.SOURCES, tmp_path / "cpp")
+    (tmp_path / "cpp" / ".frames.h.swp").write_text("of an editor")
+    (tmp_path / "cpp" / "cache").mkdir()
+    spec = importlib.util.spec_from_file_location("hatch_build", Path(__file__).parents[3] / "hatch_build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    assert kernels.checksum() == build.checksum(tmp_path / "cpp")
 
 
 @pytest.mark.parametrize("reason", ["not compiled", "of another source", "of another program", "another CPU"])

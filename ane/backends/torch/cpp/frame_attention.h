@@ -29,7 +29,7 @@ inline void transpose(__m512i* rows) {
     }
 }
 
-// Where 16 numbers of each of two vectors come from, the first of both, the second of both, …
+// Indices that interleave 16 numbers of two vectors, from `start` on.
 inline __m512i interleaved(short start) {
     alignas(64) uint16_t order[PAIR];
     for (short i = 0; i < COLUMNS; i++) order[2 * i] = start + i, order[2 * i + 1] = PAIR + start + i;
@@ -41,7 +41,7 @@ struct FrameHead {
     const uint16_t* qkv;    // of the row's first frame: q, k and v of the head, in bfloat16
     long stride;            // to the next frame
     long length, width;
-    const float* biases;    // · log2 e, for q - k = length - 1, length - 2, …
+    const float* biases;    // times log2(e); number j is for q - k = length - 1 - j
     float* out;
     long out_stride;
 
@@ -55,7 +55,7 @@ struct FrameHead {
     }
 };
 
-// Of a head: bytes of memory.
+// Bytes of memory that a head needs.
 inline long attention_bytes(long length, long width) {
     const long padded = (length + PAIR - 1) / PAIR * PAIR, wide = (width + PAIR - 1) / PAIR * PAIR;
     return 4 * padded * wide + PAIR * (2 * wide + 4 * padded + 2 * padded + TILE_BYTES + 4 * wide);
@@ -105,7 +105,7 @@ inline void multiply_tiles(const char* left, long stride, const char* right, lon
     _tile_stored(3, out + TILE_ROWS * out_stride + COLUMNS, out_stride * sizeof(float));
 }
 
-// 2^x for x ≤ 0 by its Taylor series, relative error 8e-5; weights are rounded to 2^-9.
+// 2^x for x ≤ 0 by its Taylor series, relative error 9e-5; weights are rounded to 2^-9.
 inline __m512 power_of_two(__m512 x) {
     const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     __m512 y = _mm512_set1_ps(1.3333558e-3f);
@@ -115,7 +115,7 @@ inline __m512 power_of_two(__m512 x) {
 }
 
 // Scores of a query → weights in bfloat16, before their sum divides them; returns one over the sum.
-inline float soften(const FrameHead& head, long query, float* scores, char* weights) {
+inline float softmax_weights(const FrameHead& head, long query, float* scores, char* weights) {
     const __m512 scale = _mm512_set1_ps(1.44269504f / __builtin_sqrtf(head.width));
     const float* biases = head.biases + head.length - 1 - query;
     __m512 most = _mm512_set1_ps(-__builtin_inff()), sum = _mm512_setzero_ps();
@@ -154,7 +154,7 @@ void attend_to_frames(const FrameHead& head, char* memory) {
                            wide / PAIR, scores + key, padded);
         float shares[PAIR] = {};
         for (long i = 0; i < count; i++)
-            shares[i] = soften(head, start + i, scores + i * padded, weights + i * weight_stride);
+            shares[i] = softmax_weights(head, start + i, scores + i * padded, weights + i * weight_stride);
         for (long at = 0; at < wide; at += PAIR)
             multiply_tiles(weights, weight_stride, values + at / COLUMNS * (padded / PAIR) * bytes, padded / PAIR * bytes,
                            padded / PAIR, sums + at, wide);

@@ -35,7 +35,8 @@ struct Residual {
     const Layer *first, *time, *second;
 };
 
-// FrameAttention. biases: (heads, 2 · longest - 1), to add to scores, · log2 e, for q - k from longest - 1 down.
+// FrameAttention. biases: (heads, 2 · longest - 1), to add to scores, times log2(e) because weights are powers of two;
+// number j is for q - k = longest - 1 - j.
 struct FrameAttention {
     GroupNorm norm;
     const Layer *qkv, *projection;
@@ -44,42 +45,42 @@ struct FrameAttention {
     long longest;
 };
 
-// x · gain + offset by row and channel, then SiLU; what a norm comes down to.
+// A norm as x · gain + offset for each row and channel, then SiLU.
 struct Scaling {
     float *gains, *offsets;
     bool silu;
 };
 
-// What a call of threads works with: rounded rows lie between rows of zeros, from which convolutions read.
+// Memory of a call. Rounded frames lie in slots, those of a row between slots of zeros, from which convolutions read.
 struct Work {
     Frames frames;
-    long places;                                // of rounded rows
-    long *frame_of, *row_of;                    // by place; -1: zeros
+    long slots;
+    long *frame_of, *row_of;                    // by slot; -1: zeros
     Rows rounded;
-    float* normed;                              // of each thread, `room` numbers
-    long room;
-    float *means, *squares;                     // (rows, channels)
+    float* normed;                              // of each thread, `normed_floats` numbers
+    long normed_floats;
+    float *means, *variances;                     // (rows, channels)
     Scaling scaling;
 
     // Memory for layers of so many inputs, or false.
     bool prepare(const Frames& packed, long channels, int threads) {
         frames = packed;
-        places = frames.count() + frames.rows + 1;
-        const long padded = places + 2 * PAIR, moments = (frames.rows * channels + COLUMNS) / COLUMNS * COLUMNS;
-        room = (channels + CHANNELS) / COLUMNS * COLUMNS;
+        slots = frames.count() + frames.rows + 1;
+        const long padded = slots + 2 * PAIR, moments = (frames.rows * channels + COLUMNS) / COLUMNS * COLUMNS;
+        normed_floats = (channels + CHANNELS) / COLUMNS * COLUMNS;
         rounded.stride = (channels + CHANNELS) / PAIR * PAIR * 2 + TILE_BYTES;      // bytes of BF16; INT8 has half
-        const long floats = 4 * moments + threads * room + 2 * padded;
+        const long floats = 4 * moments + threads * normed_floats + 2 * padded;
         char* memory = scratch.of(padded * rounded.stride + floats * sizeof(float) + 2 * padded * sizeof(long));
         if (!memory) return false;
         rounded.values = memory;
         means = reinterpret_cast<float*>(memory + padded * rounded.stride);
-        squares = means + moments, scaling.gains = squares + moments, scaling.offsets = scaling.gains + moments;
+        variances = means + moments, scaling.gains = variances + moments, scaling.offsets = scaling.gains + moments;
         normed = scaling.offsets + moments;
-        rounded.low = normed + threads * room, rounded.span = rounded.low + padded;
+        rounded.low = normed + threads * normed_floats, rounded.span = rounded.low + padded;
         frame_of = reinterpret_cast<long*>(rounded.span + padded), row_of = frame_of + padded;
         std::fill(frame_of, frame_of + padded, -1L);
-        for (long row = 0, place = 1, frame = 0; row < frames.rows; row++, place++)
-            for (long i = 0; i < frames.lengths[row]; i++, place++) frame_of[place] = frame++, row_of[place] = row;
+        for (long row = 0, slot = 1, frame = 0; row < frames.rows; row++, slot++)
+            for (long i = 0; i < frames.lengths[row]; i++, slot++) frame_of[slot] = frame++, row_of[slot] = row;
         return true;
     }
 };
@@ -91,38 +92,42 @@ inline __m512 silu(__m512 x) {
 
 // The functions below are called by all threads of a region, and return when all have done their part.
 
-// Mean and variance of each channel in each row. Its first frame is subtracted before: a channel that hardly varies
-// keeps its digits.
+// Mean and variance of each channel in each row: the mean first, of distances from the first frame, so that a channel
+// that hardly varies keeps its digits.
 void find_moments(const Work& work, const float* x, long channels) {
+    constexpr int VECTORS = CHANNELS / COLUMNS;
     const long parts = (channels + CHANNELS - 1) / CHANNELS;
     #pragma omp for schedule(dynamic)
     for (long task = 0; task < work.frames.rows * parts; task++) {
         const long row = task / parts, start = task % parts * CHANNELS, length = work.frames.lengths[row];
         const float* frame = x + work.frames.before(row) * channels + start;
-        constexpr int VECTORS = CHANNELS / COLUMNS;
-        __m512 shift[VECTORS], sum[VECTORS], squares[VECTORS];
+        const __m512 share = _mm512_set1_ps(1.0f / length);
+        __m512 centre[VECTORS], sum[VECTORS];
         __mmask16 masks[VECTORS];
         for (int part = 0; part < VECTORS; part++) {
             const long left = channels - start - part * COLUMNS;
             masks[part] = left > 0 ? first(left) : 0;
-            shift[part] = _mm512_maskz_loadu_ps(masks[part], frame + part * COLUMNS);
-            sum[part] = squares[part] = _mm512_setzero_ps();
+            centre[part] = _mm512_maskz_loadu_ps(masks[part], frame + part * COLUMNS);
         }
-        for (long i = 1; i < length; i++)
+        for (const bool variance : {false, true}) {
+            for (int part = 0; part < VECTORS; part++) sum[part] = _mm512_setzero_ps();
+            for (long i = 0; i < length; i++)
+                for (int part = 0; part < VECTORS; part++) {
+                    const float* at = frame + i * channels + part * COLUMNS;
+                    _mm_prefetch(reinterpret_cast<const char*>(at + 8 * channels), _MM_HINT_T0);
+                    const __m512 distance = _mm512_sub_ps(_mm512_maskz_loadu_ps(masks[part], at), centre[part]);
+                    sum[part] = variance ? _mm512_fmadd_ps(distance, distance, sum[part]) : _mm512_add_ps(sum[part], distance);
+                }
             for (int part = 0; part < VECTORS; part++) {
-                const float* at = frame + i * channels + part * COLUMNS;
-                _mm_prefetch(reinterpret_cast<const char*>(at + 8 * channels), _MM_HINT_T0);
-                const __m512 moved = _mm512_sub_ps(_mm512_maskz_loadu_ps(masks[part], at), shift[part]);
-                sum[part] = _mm512_add_ps(sum[part], moved);
-                squares[part] = _mm512_fmadd_ps(moved, moved, squares[part]);
+                const __m512 mean = _mm512_mul_ps(sum[part], share);
+                const long at = row * channels + start + part * COLUMNS;
+                if (variance) {
+                    _mm512_mask_storeu_ps(work.variances + at, masks[part], mean);
+                } else {
+                    centre[part] = _mm512_add_ps(centre[part], mean);
+                    _mm512_mask_storeu_ps(work.means + at, masks[part], centre[part]);
+                }
             }
-        const __m512 share = _mm512_set1_ps(1.0f / length);
-        for (int part = 0; part < VECTORS; part++) {
-            const __m512 mean = _mm512_mul_ps(sum[part], share);
-            const long at = row * channels + start + part * COLUMNS;
-            _mm512_mask_storeu_ps(work.means + at, masks[part], _mm512_add_ps(shift[part], mean));
-            _mm512_mask_storeu_ps(work.squares + at, masks[part],
-                                  _mm512_fnmadd_ps(mean, mean, _mm512_mul_ps(squares[part], share)));
         }
     }
 }
@@ -140,7 +145,7 @@ void find_scaling(const Work& work, const float* x, const GroupNorm& norm, long 
         mean /= members;
         for (long i = 0; i < members; i++) {
             const float distance = work.means[at + i] - mean;
-            variance += work.squares[at + i] + distance * distance;
+            variance += work.variances[at + i] + distance * distance;
         }
         const float factor = 1.0f / __builtin_sqrtf(variance / members + norm.epsilon);
         const float* own = time ? time + row % times * 2 * channels + start : nullptr;
@@ -165,18 +170,18 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
     const Rows& rows = work.rounded;
     const long inputs = layer.inputs, outputs = layer.outputs, reach = layer.taps / 2;
     #pragma omp for schedule(static)
-    for (long place = 0; place < work.places; place++) {
-        const long frame = work.frame_of[place];
+    for (long slot = 0; slot < work.slots; slot++) {
+        const long frame = work.frame_of[slot];
         if (frame < 0) {
-            std::memset(rows.values + place * rows.stride, 0, rows.stride);
-            rows.low[place] = rows.span[place] = 0;
+            std::memset(rows.values + slot * rows.stride, 0, rows.stride);
+            rows.low[slot] = rows.span[slot] = 0;
             continue;
         }
         const float* from = x + frame * inputs;
         if (scaling) {
-            float* normed = work.normed + omp_get_thread_num() * work.room;
-            const float *gains = scaling->gains + work.row_of[place] * inputs;
-            const float *offsets = scaling->offsets + work.row_of[place] * inputs;
+            float* normed = work.normed + omp_get_thread_num() * work.normed_floats;
+            const float *gains = scaling->gains + work.row_of[slot] * inputs;
+            const float *offsets = scaling->offsets + work.row_of[slot] * inputs;
             for (long i = 0; i < inputs; i += COLUMNS) {
                 const __mmask16 mask = first(inputs - i);
                 const __m512 y = _mm512_fmadd_ps(
@@ -186,29 +191,29 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
             }
             from = normed;
         }
-        round_row(layer, from, rows, place);
+        round_row(layer, from, rows, slot);
     }
-    const long pairs = (outputs + PAIR - 1) / PAIR, chunks = (work.places + CHUNK - 1) / CHUNK;
+    const long pairs = (outputs + PAIR - 1) / PAIR, chunks = (work.slots + CHUNK - 1) / CHUNK;
     #pragma omp for schedule(dynamic, 2)
     for (long task = 0; task < chunks * pairs; task++) {
-        const long end = std::min((task / pairs + 1) * CHUNK, work.places), pair = task % pairs;
+        const long end = std::min((task / pairs + 1) * CHUNK, work.slots), pair = task % pairs;
         alignas(64) float totals[2 * TILE_ROWS][PAIR];      // INT8: of the taps before, each with its row's range
-        for (long place = std::max(task / pairs * CHUNK, 1L); place < end; place += 2 * TILE_ROWS) {
+        for (long slot = std::max(task / pairs * CHUNK, 1L); slot < end; slot += 2 * TILE_ROWS) {
             const auto emit = [&](long i, long column, long tap, __m512 sum) {
-                const long frame = work.frame_of[place + i];
+                const long frame = work.frame_of[slot + i];
                 if (frame < 0) return;
                 const __mmask16 mask = first(outputs - column);
                 float* total = totals[i] + column - pair * PAIR;
-                __m512 y = tap ? _mm512_load_ps(total) : _mm512_maskz_loadu_ps(mask, layer.bias + column);
+                __m512 y = KIND == INT8 && tap ? _mm512_load_ps(total) : _mm512_maskz_loadu_ps(mask, layer.bias + column);
                 if (KIND == INT8) {
-                    const long source = place + i + tap - reach;
+                    const long source = slot + i + tap - reach;
                     y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[source]),
                                         _mm512_maskz_loadu_ps(mask, layer.sums + tap * outputs + column), y);
                     const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
                     y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(rows.span[source]), y);
                     if (tap + 1 < layer.taps) return _mm512_store_ps(total, y);
                 } else {
-                    y = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, layer.bias + column), sum);
+                    y = _mm512_add_ps(y, sum);
                 }
                 const long at = frame * outputs + column;
                 if (output.halves) return _mm256_mask_storeu_epi16(
@@ -216,7 +221,7 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
                 if (output.added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, output.added + at));
                 _mm512_mask_storeu_ps(output.out + at, mask, y);
             };
-            pair_by_amx<KIND>(layer, rows, place - reach, std::min(end - place, 2 * TILE_ROWS), pair, emit);
+            pair_by_amx<KIND>(layer, rows, slot - reach, std::min(end - slot, 2 * TILE_ROWS), pair, emit);
         }
     }
 }

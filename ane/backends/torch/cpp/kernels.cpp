@@ -4,7 +4,7 @@
 // or how memory is aligned. Threads are torch's.
 //
 // Plain functions that ctypes calls (../kernels.py, which states the layouts), so that a build depends on no ABI of torch.
-// They return 0, NO_MEMORY or TOO_WIDE.
+// They return 0, NO_MEMORY or, attention over caches, TOO_WIDE.
 
 #include "attention.h"
 #include "frame_attention.h"
@@ -18,8 +18,8 @@ struct Block {
     const Layer* layers[4];
 };
 
-// One thread for a layer that is too small to share.
-int shared_by(int threads, const Frames& frames, const Layer& layer) {
+// One for a layer that is too small to share.
+int threads_for(int threads, const Frames& frames, const Layer& layer) {
     return frames.count() * layer.inputs * layer.outputs * layer.taps < FEWEST_PRODUCTS ? 1 : threads;
 }
 
@@ -82,7 +82,7 @@ int ane_blocks(const Block* blocks, long count, const Attention* call, long pref
 // x (frames, inputs) → out (frames, outputs): a layer of single frames, or a convolution of three taps in each row.
 int ane_frame_layer(const Layer* layer, const Frames* frames, const float* x, float* out, int threads) {
     Work work;
-    threads = shared_by(threads, *frames, *layer);
+    threads = threads_for(threads, *frames, *layer);
     if (!work.prepare(*frames, layer->inputs, threads)) return NO_MEMORY;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -102,7 +102,7 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
     const int status = linear(*block->time, time, {moved, false}, times, threads);
     if (status) return status;
     Work work;
-    threads = shared_by(threads, *frames, *block->first);
+    threads = threads_for(threads, *frames, *block->first);
     if (!work.prepare(*frames, channels, threads)) return NO_MEMORY;
     work.scaling.silu = true;
     #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -119,7 +119,7 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
 // x (frames, channels) → out.
 int ane_frame_attention(const FrameAttention* block, const Frames* frames, const float* x, float* out, int threads) {
     const long channels = block->qkv->inputs, width = channels / block->heads, count = frames->count();
-    threads = shared_by(threads, *frames, *block->qkv);
+    threads = threads_for(threads, *frames, *block->qkv);
     const long bytes = attention_bytes(frames->longest(), width);
     const long all = (channels * count * sizeof(float) + 3 * channels * count * sizeof(uint16_t)) / TILE_BYTES * TILE_BYTES;
     char* memory = activations.of(all + TILE_BYTES + threads * bytes);
