@@ -73,7 +73,8 @@ def _decoder(request: GraphRequest) -> DecoderGraphBuilder:
 # the embedded decoder reaches 50 to 58 dB when every operation is rounded, 29 with 8 bits, 18 with 6
 DECODER: dict[str, tuple[float, float | None]] = {"fp16": (60.0, 46.0), "8bit": (26.0, 26.0), "6bit": (15.0, 15.0)}
 STATE = {"fp32": (60.0, None), **DECODER}       # a state is always fp16
-VOCODER = {"fp16": (60.0, 44.0)}        # rounding only latents and slopes already limits a trained network to 56 dB
+# rounding only latents and slopes already limits a trained network to 56 dB; the embedded one reaches 44.3
+VOCODER = {"fp16": (60.0, 41.0)}
 # 6 dB or more below what the embedded networks, and random weights of the official size, reach
 CLIP, DENOISER = {"fp16": (82.0, 50.0)}, {"fp16": (72.0, 50.0)}
 PERIODIC = {"fp16": (47.0, 45.0)}       # random weights of NVIDIA's code reach 53 dB: the sine of a rounded number

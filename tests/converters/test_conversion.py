@@ -40,7 +40,7 @@ from tests.tables import rows
 
 SENTENCE = "The turtle was first, after all."
 # what the embedded voice reaches in fp16 with rounding; a trained HiFi-GAN loses more than the others
-ROUNDING_DB, HIFIGAN_ROUNDING_DB = 49, 44
+ROUNDING_DB, HIFIGAN_ROUNDING_DB = 49, 41
 # speech from packages against speech on torch: samples in fp32 (64.7 dB reached); logarithmic mels in fp16, since a
 # pulse is where the sum of the predicted pitches has come to, so that rounding the pitch by 0.02 % moves it
 SPOKEN_FP32_DB, SPOKEN_FP16_DB = 60, 36

@@ -35,7 +35,7 @@ THRESHOLDS = [
     ("autoregressive", "state", "fp16", 60, 46), ("autoregressive", "step", "8bit", 26, 26),
     ("autoregressive", "step", "6bit", 15, 15), ("autoregressive", "step", "4bit", 8, 8),
     ("diffusion", "denoise", "fp16", 72, 50),
-    ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50), ("hifigan", "hifigan", "fp16", 60, 44),
+    ("conditioning_encoder", "ar_conditioning", "fp16", 82, 50), ("hifigan", "hifigan", "fp16", 60, 41),
     ("univnet", "univnet", "fp32", 100, 100)]
 
 
