@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.commands.messages import message_console, output_console, plain_table, report_console, status_display
 from ane.commands.packages import with_packages
 from ane.system import paths
@@ -50,7 +51,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                                  description="Compile the Core ML packages of a bundle and load each function once, "
                                              "as its first use would: minutes, once for each version of macOS. "
                                              "Interrupted, the same command goes on where it was.")
-    warming.add_argument("--bundle", metavar="NAME|PATH", help="bundle with packages (default: the embedded demo)")
+    warming.add_argument("--bundle", metavar="NAME|PATH",
+                         help=f"bundle with packages (default: {DEFAULT_BUNDLE}, which `ane say` speaks with)")
     warming.add_argument("--dry-run", action="store_true", help="print what it would take, and load nothing")
     warming.set_defaults(handler=prewarm_command)
 
@@ -121,10 +123,10 @@ def prewarm_command(args: argparse.Namespace) -> int:
     from ane.backends.packaged.functions import EngineRefusalError
     from ane.backends.packaged.selection import select_packages
     from ane.bundles.hashes import check_hashes
-    from ane.bundles.opening import DEMO, open_model
+    from ane.bundles.opening import open_model
 
     runtime, console = CoreMLRuntime(trial=CoreMLTrial()), message_console(args)      # raises where there is no Core ML
-    model = with_packages(open_model(args.bundle or DEMO), "coreml", console)
+    model = with_packages(open_model(args.bundle), "coreml", console)
     packages = list(select_packages(model, "auto").values())
     functions = [(package, name) for package in packages for name in package.functions]
     size = sum(file.bytes for package in packages for file in package.files) / 1e9

@@ -14,6 +14,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import PackageRecord
 from ane.cli import main
+from ane.commands import cache
 from ane.commands.placement import NEURAL_ENGINE
 from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
@@ -107,3 +108,10 @@ def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac
     mac.order()
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     assert "Compiling" not in capsys.readouterr().err
+
+
+def test_prewarm_without_a_bundle_loads_that_of_the_default_voice(mac, small, monkeypatch):
+    opened = []
+    monkeypatch.setattr(cache, "with_packages", lambda model, *_: opened.append(model.name) or Bundle(small))
+    assert main(["cache", "prewarm", "--dry-run"]) == 0
+    assert opened == ["demo-fast"]
