@@ -207,6 +207,8 @@ class PackagedBackend(PackagedEngine):
         self._unload(network)
         if not instead:
             del self.packages[network]
+            self.name = (describe_packages(self.runtime.name, self.packages, self.model) if self.packages
+                         else self.fallback.name)
         LOGGER.info("%s. %s instead.", str(error).partition("; ")[0], instead or f"Running {network} on torch")
 
     def units(self, network: str) -> FunctionUnits:

@@ -168,8 +168,10 @@ def test_a_network_with_a_function_that_core_ml_refuses_everywhere_runs_on_torch
     """A stream goes on; of a decoder, what it had computed is computed again."""
     mac.order(Order("predict", function=function, message="error code: -14"))
     synthesizer = Synthesizer(Bundle(bundle), load_backend("auto", Bundle(bundle), cache="io"))
-    assert np.concatenate(list(synthesizer.stream("Hi.", "noise", seed=0, settings=settings()))).any()
     network = {"step": "autoregressive", "univnet": "univnet"}.get(function.partition("_")[0], "diffusion")
+    assert network not in synthesizer.backend.name
+    assert np.concatenate(list(synthesizer.stream("Hi.", "noise", seed=0, settings=settings()))).any()
+    assert re.search(rf"^coreml fp32, on torch: .*\b{network}\b", synthesizer.backend.name)
     on = [f"{function} on {one}" for one in (["CPU_ONLY"] if network == "univnet" else ["CPU_AND_GPU", "CPU_ONLY"])]
     assert [line.rpartition(". ")[2] for line in notices if not line.startswith(("Compiling", "Loading"))] == [
         f"Running {one} instead." for one in (*on, f"{network} on torch")]
@@ -189,8 +191,9 @@ def test_a_bundle_without_probes_opens_and_keeps_the_cache_on_the_host(mac, bund
 
 def test_when_core_ml_refuses_everything_torch_speaks_all_of_it(mac, bundle, expected):
     mac.order(Order("load"))
-    audio, notices, _ = speak(bundle)
+    audio, notices, name = speak(bundle)
     assert [line for line in notices if "torch" in line] == notices[2::3] + notices[-1:]
+    assert name.startswith("torch:cpu"), "what runs nothing is not reported"
     np.testing.assert_allclose(audio, expected, atol=1e-4)
 
 
