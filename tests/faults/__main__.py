@@ -1,6 +1,6 @@
 """`python -m tests.faults`: do the witnesses notice a fault in one operation of a saved package?
 
-Draws faults of twelve kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
+Draws faults of eleven kinds from the functions of a bundle's Core ML packages, writes each into a copy of its package,
 and verifies that on the interpreter (``mil``) and on Core AI (``coreai``), as `ane verify --layers` does. A fault is
 found when its function is below its threshold, or computes something otherwise than the same function converted again;
 it is named when the first such operation is the faulty one. The result is a JSON file.
