@@ -168,6 +168,10 @@ class CoreMLRuntime(Runtime):
             self._seconds[key] = float(read_tried(compiled).get(name, "nan"))
         return self._seconds[key]
 
+    def prepare(self, package: Path, function: str, compute_units: str) -> None:
+        if self.trial is not None:
+            self.seconds(package, function, compute_units)
+
     def _signature(self, package: Path, function: str) -> ProgramFunction:
         if package not in self._signatures:
             functions = Package(package).functions

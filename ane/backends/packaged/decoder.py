@@ -111,12 +111,25 @@ class PackagedDecoder(Decoder):
                             "max_codes, or convert again with larger buckets")
         functions, lanes = min(fitting, key=lambda one: (
             -(-self.lanes // one[1]), one[0][0].bucket["columns"], max(f.bucket["slots"] for f in one[0])))
+        self._prepare(functions, lanes)
         starts = range(0, self.lanes, lanes)
         settings = PoolSettings(self.stored, self.prefixes, self.geometry, self.scale, self.dtype)
         counts = [min(lanes, self.lanes - start) for start in starts]
         if functions[0].kind == "step":
             return [HostPool(functions, count, settings) for count in counts]
         return [StatePool(functions, count, settings, self._store_of(functions[0])) for count in counts]
+
+    def _prepare(self, functions: Sequence[PackageFunction], lanes: int) -> None:
+        """Do the first loads of functions of a pool that a text may reach now, rather than while it is spoken.
+
+        In a state free slots are scattered, so that any text may reach all of them.
+        """
+        needed = min(self.prefixes, lanes) * self.prefix_slots + lanes * self.capacity
+        smaller = 0
+        for function in sorted(functions, key=lambda one: one.bucket["slots"]):
+            if function.kind == "state" or smaller < needed:
+                function.prepare()
+            smaller = function.bucket["slots"]
 
     def _max_lanes(self, functions: Sequence[PackageFunction]) -> int:
         """Lanes for which a pool of these functions has columns and slots."""

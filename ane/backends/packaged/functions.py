@@ -60,6 +60,10 @@ class Runtime(ABC):
         """Median time of a call in the first load of a function; NaN: not measured. Raises what ``load`` does."""
         return math.nan
 
+    def prepare(self, package: Path, function: str, compute_units: str) -> None:
+        """Do now what only the first load of a function on this machine does. Raises what ``load`` does."""
+        return
+
     def unload(self, package: Path) -> None:
         """Free what is cached for a package; none of its functions may be in use. By default nothing is."""
         return
@@ -98,6 +102,9 @@ class PackageFunction:
     @property
     def seconds(self) -> float:
         return self.runtime.seconds(self.package, self.name, self.compute_units)
+
+    def prepare(self) -> None:
+        self.runtime.prepare(self.package, self.name, self.compute_units)
 
     def unload(self) -> None:
         """Drop it; the next call loads it again."""

@@ -28,6 +28,7 @@ from converters.coreml.package import CoreMLOptions
 from converters.proof import parity
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
+from tests.backends.decoder_steps import columns
 from tests.conversions import converted
 from tests.notices import noticed
 from tests.random_model import CONFIGS, write_random_bundle
@@ -37,16 +38,27 @@ SAME_DB = 20        # random networks amplify rounding
 NETWORKS = ["autoregressive", "diffusion", "univnet"]
 
 
-@pytest.fixture(scope="module")
-def bundle(shared, tmp_path_factory) -> Path:
-    """Of one layer each, since a first load repeats its probe many times."""
-    source = tmp_path_factory.mktemp("bundles") / "random"
+def converted_layers(shared: Path, folder: Path, buckets: dict[str, tuple[int, ...]], networks: list[str]) -> Path:
+    """A bundle of networks of one layer each, since a first load repeats its probe many times."""
+    source = folder / "random"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
         for network, smaller in {"autoregressive": {"layers": 1}, "diffusion": {"num_layers": 1}}.items():
             patch.setitem(CONFIGS, network, replace(CONFIGS[network], **smaller))
         write_random_bundle(source)
-        return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=BUCKETS)], NETWORKS).path
+        return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=buckets)], networks).path
+
+
+@pytest.fixture(scope="module")
+def bundle(shared, tmp_path_factory) -> Path:
+    return converted_layers(shared, tmp_path_factory.mktemp("bundles"), BUCKETS, NETWORKS)
+
+
+@pytest.fixture(scope="module")
+def two_buckets(shared, tmp_path_factory) -> Bundle:
+    """A decoder with functions of 64 and of 128 slots."""
+    return Bundle(converted_layers(shared, tmp_path_factory.mktemp("bundles"),
+                                   {"prefill": (64,), "step": (64, 128)}, ["autoregressive"]))
 
 
 def settings() -> Settings:
@@ -131,6 +143,25 @@ def test_a_step_that_core_ml_refuses_leaves_the_cache_in_a_state(mac, bundle):
     assert mac.count("predict state")
 
 
+@pytest.mark.parametrize(("cache", "largest"), [("io", "step_2_128"), ("state", "state_2_128_128")])
+def test_no_function_is_loaded_for_the_first_time_while_codes_are_decoded(mac, two_buckets, notices, cache, largest):
+    decoder, width = load_backend("coreml", two_buckets, cache=cache).decoder(2, 40), two_buckets.widths[0]
+    decoder.prefill(columns(0, 30, width=width))
+    loaded = len(notices)
+    assert f"Loading {largest} on the Neural Engine for the first time" in "\n".join(notices)
+    for length in range(40):
+        decoder.step(columns(length, 2, 1, width=width), np.full(2, length))
+    assert mac.log[-1] == f"predict {largest} CPU_AND_NE"
+    assert notices[loaded:] == []
+
+
+def test_a_function_that_a_text_cannot_reach_is_not_loaded(mac, two_buckets):
+    decoder = load_backend("coreml", two_buckets, cache="io").decoder(2, 10)
+    decoder.prefill(columns(0, 30, width=two_buckets.widths[0]))
+    assert mac.count("load step_2_64")
+    assert not mac.count("load step_2_128")
+
+
 def test_without_core_ml_torch_speaks(bundle, expected):
     audio, notices, name = speak(bundle)
     assert (notices, name.partition(":")[0]) == ([], "torch")
@@ -143,7 +174,7 @@ def test_functions_that_the_neural_engine_refuses_run_on_the_gpu(mac, bundle, ex
     audio, notices, _ = speak(bundle)
     assert snr_db(expected, audio) > SAME_DB
     assert [line.rpartition(". ")[2] for line in notices] == [
-        f"Running {one} instead." for one in ("prefill_64 on CPU_AND_GPU", "step_2_128 on CPU_AND_GPU",
+        f"Running {one} instead." for one in ("step_2_128 on CPU_AND_GPU", "prefill_64 on CPU_AND_GPU",
                                               "condition_16 on CPU_AND_GPU", "denoise_2_64 on CPU_AND_GPU")]
     assert all("the Neural Engine's compiler rejects it" in line for line in notices)
 
