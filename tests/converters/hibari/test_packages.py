@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ane.audio.mel import diffusion_mel
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
@@ -15,6 +16,7 @@ from tests.conversions import converted
 
 BUCKETS = {"text": (48,), "prosody": (160,), "spectra": (96,)}
 TEXT = "Hello there. How are you?"
+FP16_MEL_DB = 36        # of logarithmic mels; 42 reached when every operation is rounded
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +32,14 @@ def test_speech_is_that_of_torch(packaged, engine):
                         for backend in ("torch:cpu", engine))
     assert [durations.tolist() for durations in speech.durations] == [found.tolist() for found in expected.durations]
     assert snr_db(expected.audio, speech.audio) >= 50
+
+
+def test_speech_in_fp16_is_that_of_torch(shared):
+    """As a Mac converts it, with and without rounding of every operation; samples move with the summed pitch."""
+    model = converted(shared, open_model("demo-fast"), [CoreMLOptions(buckets=BUCKETS)])
+    expected, speech, rounded = (HibariSynthesizer(model, load_backend(backend, model)).speak(TEXT)
+                                 for backend in ("torch:cpu", "mil", "mil:fp16"))
+    assert {package.precision for package in model.packages} == {"fp16"}
+    for found in (speech, rounded):
+        assert [one.tolist() for one in found.durations] == [one.tolist() for one in expected.durations]
+        assert snr_db(diffusion_mel(expected.audio), diffusion_mel(found.audio)) >= FP16_MEL_DB
