@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.machine import memory_bytes, processor_name, system_version
 from ane.system.version import version
@@ -27,7 +28,7 @@ MINUTES = 30.0
 TEXT = "Hello there. It speaks on this machine."
 TAIL = 4_000            # characters of a command's output that the report keeps
 REPORT = "{report}"     # in arguments: the file that the command writes its results to
-TORCH = ("fp32", "bf16", "fp16")
+TORCH = ("fp32", "fp16")
 
 
 @dataclass(frozen=True)
@@ -75,23 +76,34 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
     def say(asks: str, minutes: float, *flags: str) -> MacQuestion:
         return ane(asks, minutes, "say", TEXT, *ours, "--preset", "fastest", "--seed", "0", *flags)
 
+    yield ane("Does the default voice speak, and how fast?", 1.5, "say", TEXT, "--json", "-o", "default.wav")
+    yield ane("Does each function of the default voice compute what its network does?", 0.9, "verify", "--bundle",
+              DEFAULT_BUNDLE, "--against", "coreml", "--json", REPORT)
     yield ane("How long do first loads take, and which functions are refused?", 6, "cache", "prewarm", *ours)
     engine, gpu, cpu = COMPUTE_UNITS[2], COMPUTE_UNITS[1], COMPUTE_UNITS[0]
-    for units in (engine, gpu, cpu):
-        yield ane(f"Does each function compute what the network does on {units}, and if not, from where on?", 3,
-                  "verify", *ours, "--against", "coreml", "--compute-units", units, "--layers", "--json", REPORT)
+    for units, minutes, flags in ((engine, 3, ("--layers",)), (gpu, 3, ("--layers",)), (cpu, 2, ())):
+        where = ", and if not, from where on" if flags else ""
+        yield ane(f"Does each function compute what the network does on {units}{where}?", minutes, "verify", *ours,
+                  "--against", "coreml", "--compute-units", units, *flags, "--json", REPORT)
     yield say("Does it speak with its own choices, and how fast?", 0.5, "--json", "-o", "auto.wav")
     yield MacQuestion("States, two decoders at once, buffers, caches of compiled models",
                    ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rA", str(Path(__file__).parent)), 3, 5)
+    several = "--lanes", "16", "--candidates", "16"
     for cache in ("io", "state"):
-        yield say(f"16 lanes, the cache {cache}", 0.7, "--backend", "coreml", "--cache", cache, "--lanes", "16",
-                  "--candidates", "16", "--json", "-o", f"{cache}.wav")
+        yield say(f"16 lanes, the cache {cache}", 0.7, "--backend", "coreml", "--cache", cache, *several,
+                  "--json", "-o", f"{cache}.wav")
+    for asks, minutes, name, flags in (("The reference", 0.5, "torch", ()),
+                                       ("The reference of 16 lanes", 0.7, "torch16", several)):
+        yield say(asks, minutes, "--backend", "torch:cpu", *flags, "--json", "-o", f"{name}.wav")
+    for sounds in (("torch.wav", "auto.wav"), ("torch16.wav", "io.wav", "state.wav")):
+        yield MacQuestion("Are the words right: how near are the mels to those of torch?",
+                          ("-m", "tests.mac.compare", *sounds), 0.1, 0.5)
     for precision in TORCH:
         yield say(f"torch on MPS in {precision}", 0.5, "--backend", "torch:mps", "--precision", precision, "--json",
                   "-o", f"{precision}.wav")
     yield say("Does it play while it speaks?", 0.5, "--stream")
     yield ane("Which operation runs where?", 3, "plan", *ours, "--json", REPORT)
-    yield ane("How fast is each function on each compute unit?", 4, "bench", *ours, "--runs", "5", "-o", REPORT)
+    yield ane("How fast is each function on each compute unit?", 2.5, "bench", *ours, "--runs", "3", "-o", REPORT)
     yield MacQuestion("What power does the Neural Engine take while it is verified? (needs sudo without a password)", (
         "-c", POWER_WHILE_VERIFIED, *ours), 0.2, 0.5)
 

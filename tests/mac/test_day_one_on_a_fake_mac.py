@@ -9,11 +9,18 @@ import pytest
 
 from ane.audio import playback
 from ane.bench import sessions
+from ane.bundles import open_model
+from ane.bundles.bundle import Bundle
+from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main as ane
+from ane.commands import packages
+from converters.coreml.package import CoreMLOptions
 from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.bench.in_process import InProcessWorker
+from tests.conversions import converted
 from tests.mac import __main__ as day_one
+from tests.mac import compare
 from tests.small_bundle import write_small_bundle
 
 UNANSWERED = ("States, two", "torch on MPS", "What power")       # pytest itself, a GPU and sudo are not here
@@ -24,7 +31,16 @@ def small(tmp_path_factory) -> Path:
     return write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive", "clvp", "rlg_auto", "hifigan"])
 
 
-def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, small, tmp_path, monkeypatch, capsys):
+@pytest.fixture(scope="module")
+def heart(shared) -> Bundle:
+    """The default voice with one length of each function, which is converted before this is a Mac."""
+    buckets = {"text": (64,), "prosody": (160,), "spectra": (96,)}
+    return converted(shared, open_model(DEFAULT_BUNDLE), [CoreMLOptions(buckets=buckets)])
+
+
+def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, mac, small, tmp_path, monkeypatch,
+                                                                       capsys):
+    monkeypatch.setattr(packages, "cached_packages", lambda *_: heart)
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
     monkeypatch.setattr(playback, "open_device", RecordingDevice())
@@ -32,14 +48,16 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, smal
 
     def run(arguments, folder, seconds):
         """A command in this process; what cannot run here is answered as it would be there."""
+        monkeypatch.chdir(folder)
+        if arguments[:2] == ["-m", "tests.mac.compare"]:
+            return compare.main(arguments[2:]), capsys.readouterr().out
         if arguments[:2] != ["-m", "ane"] or "torch:mps" in arguments:
             return 1, f"not here, in {folder} of jane.doe"
         flags = arguments[2:]
-        if "say" in flags:
+        if "say" in flags and "--bundle" in flags:
             flags += ["--max-codes", "12"]
         if "bench" in flags:
             flags += ["--backend", "coreml", "--compute-units", "CPU_ONLY"]
-        monkeypatch.chdir(folder)
         status = ane(flags)
         captured = capsys.readouterr()
         return status, captured.out + captured.err
@@ -53,7 +71,11 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(mac, smal
     verified = [answer["results"] for answer in answers if "compute what the network" in answer["asks"]]
     assert len(verified) == 3
     assert all(function["passed"] for one in verified for function in one["functions"])
-    assert [answer["asks"] for answer in answers if "functions are ready" in answer["output"]] == [answers[0]["asks"]]
+    assert [answer["asks"] for answer in answers if "functions are ready" in answer["output"]] == [answers[2]["asks"]]
+    assert '"backend": "coreml fp16"' in answers[0]["output"]
+    compared = [line for answer in answers if "mels" in answer["asks"] for line in answer["output"].splitlines()]
+    assert [line.partition(":")[0] for line in compared] == [
+        "auto.wav and torch.wav", "io.wav and torch16.wav", "state.wav and torch16.wav"]
     readable = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert all(answer["asks"] in readable for answer in answers)
     assert "jane.doe" not in text + readable
