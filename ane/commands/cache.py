@@ -17,7 +17,7 @@ from ane.system.staging import leftovers
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
            "functions": "functions of packages that Core ML refuses whole"}
-SECONDS_A_FUNCTION = 10.0       # an estimate, until functions were loaded on this Mac: nothing was measured on one
+SECONDS_A_FUNCTION = 10.0       # an estimate, until functions were loaded on this Mac
 COMPILED, LEFTOVERS = "compiled models", "unfinished files of killed processes"
 ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
@@ -117,9 +117,10 @@ def _megabytes(items: list[CacheItem]) -> str:
 
 
 def prewarm_command(args: argparse.Namespace) -> int:
-    """Load each function that was not loaded before. Those that Core ML refuses are counted; `ane say` goes around."""
+    """Load each function that was not loaded before; one that Core ML refuses, where `ane say` then runs it."""
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
+    from ane.backends.packaged.fallback import FunctionUnits
     from ane.backends.packaged.functions import EngineRefusalError
     from ane.backends.packaged.selection import select_packages
     from ane.bundles.hashes import check_hashes
@@ -130,27 +131,35 @@ def prewarm_command(args: argparse.Namespace) -> int:
     packages = list(select_packages(model, "auto").values())
     functions = [(package, name) for package in packages for name in package.functions]
     size = sum(file.bytes for package in packages for file in package.files) / 1e9
-    report = report_console(args)
+    report, measured = report_console(args), runtime.cache.load_seconds()
+    each = SECONDS_A_FUNCTION if measured is None else measured
     report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
-                 f"functions: about {len(functions) * SECONDS_A_FUNCTION / 60:.0f} minutes, an estimate of "
-                 f"{SECONDS_A_FUNCTION:g} s a function; less where some were loaded before.")
+                 f"functions: about {len(functions) * each / 60:.0f} minutes, at {each:.1f} s a function, "
+                 f"{'an estimate' if measured is None else 'as first loads took on this machine'}; less where some "
+                 "were loaded before.")
     if args.dry_run:
         return 0
-    started, refused = time.monotonic(), []
+    started, refused, ready = time.monotonic(), [], 0
+    units_of = {package.path: FunctionUnits(package, package.compute_units) for package in packages}
     with status_display(console, "loading") as show:
         for done, (package, name) in enumerate(functions):
             left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0
             show(f"{done} of {len(functions)} functions{f', about {left / 60:.0f} minutes left' if done else ''}: "
                  f"{package.network}, {name}")
-            try:
-                check_hashes(model.path, package.files)
-                runtime.load(model.path / package.path, name, package.compute_units)
-            except EngineRefusalError as error:
-                refused.append(str(error).partition("; ")[0])
+            check_hashes(model.path, package.files)
+            units, instead = units_of[package.path], "once"
+            while instead and name in units.by_function:
+                try:
+                    runtime.load(model.path / package.path, name, units.by_function[name])
+                    ready, instead = ready + 1, ""
+                except EngineRefusalError as error:
+                    instead = units.refuse(error)
+                    refused.append(f"{str(error).partition('; ')[0]}. "
+                                   f"{instead or f'Running {package.network} on torch'} instead.")
     for line in refused:
         report.print(line, soft_wrap=True)
-    report.print(f"{len(functions) - len(refused)} of {len(functions)} functions are ready, after "
+    report.print(f"{ready} of {len(functions)} functions are ready, after "
                  f"{time.monotonic() - started:.0f} s.")
-    if len(refused) == len(functions):
+    if not ready:
         raise UserError("Core ML refuses every function of this bundle: use --backend torch")
     return 0

@@ -3,6 +3,7 @@
 # ruff: noqa: F811  fixtures are imported
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,19 @@ def test_prewarm_loads_every_function_once_and_goes_on_after_an_interruption(mac
     mac.order()
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
     assert "Compiling" not in capsys.readouterr().err
+
+
+def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, small, tmp_path, capsys):
+    flags = ["cache", "prewarm", "--bundle", str(small)]
+    mac.order(Order("load", function="clvp_text_32", units="CPU_AND_NE", message="error code: -14"))
+    assert main(flags) == 0
+    printed = capsys.readouterr()
+    assert "Running clvp_text_32 on CPU_AND_GPU instead." in printed.out + printed.err
+    assert "4 of 4 functions are ready" in printed.out + printed.err
+    assert mac.count("predict clvp_text_32 CPU_AND_GPU") == 1
+    assert main([*flags, "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"at [\d.]+ s a function, as first loads took on this machine", printed.out + printed.err)
 
 
 def test_prewarm_without_a_bundle_loads_that_of_the_default_voice(mac, small, monkeypatch):

@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
 SECONDS = " seconds"    # end of the keys there of the time that a call took
+LOADED = " loaded in"   # end of those of the time that the first load took
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
@@ -110,6 +111,12 @@ class CompiledCache:
         return [path for path in _children(self.folder)
                 if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
+    def load_seconds(self) -> float | None:
+        """Mean time of the first loads of functions on this machine; None: there was none."""
+        found = [float(text) for entry in self.entries() for key, text in read_tried(entry / RECORD).items()
+                 if key.endswith(LOADED)]
+        return sum(found) / len(found) if found else None
+
     def remove(self, entries: list[Path]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
         if not entries:
@@ -149,7 +156,7 @@ class CompiledCache:
 
 
 def read_tried(compiled: Path) -> dict[str, str]:
-    """What the functions of a compiled model did in their first load: "" or why they were refused; and ``SECONDS``."""
+    """What the functions of a compiled model did in their first load: "" or why they were refused; and times."""
     with contextlib.suppress(UserError):
         found = read_json(compiled.parent / TRIED)
         if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
@@ -157,11 +164,10 @@ def read_tried(compiled: Path) -> dict[str, str]:
     return {}
 
 
-def write_tried(compiled: Path, key: str, problem: str, seconds: float | None = None) -> None:
-    """Remember the first load of a function; a cache that cannot be written is left as it is."""
-    measured = {} if seconds is None else {key + SECONDS: str(seconds)}
+def write_tried(compiled: Path, found: Mapping[str, str]) -> None:
+    """Remember the first load of a function, as ``read_tried`` returns it; a cache that cannot be written is left."""
     with contextlib.suppress(OSError, UserError), replacing(compiled.parent / TRIED) as temporary:
-        write_json(temporary, read_tried(compiled) | {key: problem} | measured)
+        write_json(temporary, read_tried(compiled) | found)
 
 
 def file_about(package: Path, machine: MacMachine, what: str) -> Path:

@@ -32,7 +32,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ane.backends.coreml.compiled import SECONDS, CompiledCache, read_tried, single_function, write_tried
+from ane.backends.coreml.compiled import LOADED, SECONDS, CompiledCache, read_tried, single_function, write_tried
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, ProgramFunction
@@ -213,7 +213,7 @@ class CoreMLRuntime(Runtime):
         except RuntimeError as error:
             meaning = error_summary(error)
             if self.trial is not None and meaning != NO_MEMORY:         # there may be memory later
-                write_tried(self._compiled(package)[0], f"{function} {compute_units}", meaning)
+                write_tried(self._compiled(package)[0], {f"{function} {compute_units}": meaning})
             raise core_ml_error("load", package, function, compute_units, error) from error
 
     def _try(self, package: Path, function: str, name: str, compute_units: str,
@@ -229,12 +229,14 @@ class CoreMLRuntime(Runtime):
             if key not in tried:
                 LOGGER.info("Loading %s on %s for the first time: this can take minutes, once for each version of "
                             "macOS", function, UNIT_NAMES[compute_units])
+                started = time.monotonic()
                 try:
                     seconds = self.trial.load(compiled, name, compute_units, package, function, declared)
                 except UnansweredError as error:
-                    write_tried(compiled, key, str(error))
+                    write_tried(compiled, {key: str(error)})
                     raise
-                write_tried(compiled, key, "", seconds)
+                took = time.monotonic() - started
+                write_tried(compiled, {key: "", key + SECONDS: str(seconds), key + LOADED: str(took)})
         return self.api.open(compiled, name, compute_units)
 
     def _compiled(self, package: Path, recompile: bool = False) -> tuple[Path, bool]:
