@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from ane.backends.coreml.tools import crash_advice
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -28,6 +29,11 @@ def core_ml_runs() -> bool:
     return sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 15
 
 
+def core_ml_is_chosen() -> bool:
+    """Whether "auto" may be Core ML: where it runs, unless it is reported to end processes on any compute units."""
+    return core_ml_runs() and "any compute units" not in (crash_advice(platform.mac_ver()[0]) or "")
+
+
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
     """Kind and device that ``spec`` means; "auto" is Core ML where it runs, for a model with packages, else torch.
 
@@ -36,7 +42,7 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     """
     kind, colon, device = spec.partition(":")
     if spec == "auto":
-        return ("coreml" if core_ml_runs() and getattr(model, "packages", None) else "torch"), "auto"
+        return ("coreml" if core_ml_is_chosen() and getattr(model, "packages", None) else "torch"), "auto"
     if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
@@ -107,6 +113,9 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
     kind, device = resolve(spec, model)
     options.check(spec, kind)
+    if spec == "auto" and core_ml_runs() and not core_ml_is_chosen():
+        LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch instead",
+                    platform.mac_ver()[0])
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep)
     try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ane.backends import PACKAGED, core_ml_runs, resolve
+from ane.backends import PACKAGED, core_ml_is_chosen, resolve
 from ane.bundles import Model
 from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER, status_display
@@ -24,7 +24,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
             is not installed.
     """
     embedded = is_embedded(getattr(model, "path", None))
-    needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_runs())
+    needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_is_chosen())
     if not embedded or not needed:
         return model
     if backend == "coreml":

@@ -107,7 +107,7 @@ def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, mon
     monkeypatch.setenv("ANE_HOME", "/dev/null")
     assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--max-codes", "20", "-o",
                  str(tmp_path / "a.wav")]) == 0
-    monkeypatch.setattr(packages, "core_ml_runs", lambda: True)         # as on a Mac, where auto wants packages
+    monkeypatch.setattr(packages, "core_ml_is_chosen", lambda: True)         # as on a Mac, where auto wants packages
     model = open_model("demo")
     assert packages.with_packages(model, "auto", None) is model
 

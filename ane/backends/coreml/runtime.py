@@ -168,6 +168,9 @@ class CoreMLRuntime(Runtime):
             self._seconds[key] = float(read_tried(compiled).get(name, "nan"))
         return self._seconds[key]
 
+    def first_units(self, stated: str) -> str:
+        return CPU if stated == GPU and self.api.gpu_crashes else stated
+
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
         if self.trial is not None:
             self.seconds(package, function, compute_units)

@@ -56,8 +56,15 @@ def command_output(*command: str) -> str:
         raise UserError(f"cannot run {command[0]} to identify this Mac: {error}") from error
 
 
+def crash_advice(version: str) -> str | None:
+    """What ``CRASHING_MACOS`` says of a version of macOS."""
+    return next((advice for known, advice in CRASHING_MACOS.items() if f"{version}.".startswith(f"{known}.")), None)
+
+
 class CoreMLTools:
     """Core ML through coremltools. Raises UserError off macOS and on a macOS older than 15.
+
+    ``gpu_crashes``: whether Core ML is reported to end processes that use the GPU.
 
     ``compile`` and ``open`` raise RuntimeError when Core ML fails.
     """
@@ -70,9 +77,10 @@ class CoreMLTools:
         if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
             raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
                             "update it, or use backend=torch")
-        for known, advice in CRASHING_MACOS.items():
-            if version == known or version.startswith(f"{known}."):
-                LOGGER.info("Core ML of macOS %s is reported to end processes %s", version, advice)
+        advice = crash_advice(version)
+        self.gpu_crashes = advice is not None
+        if advice:
+            LOGGER.info("Core ML of macOS %s is reported to end processes %s", version, advice)
 
     def machine(self) -> MacMachine:
         return this_machine()

@@ -60,6 +60,10 @@ class Runtime(ABC):
         """Median time of a call in the first load of a function; NaN: not measured. Raises what ``load`` does."""
         return math.nan
 
+    def first_units(self, stated: str) -> str:
+        """The compute units on which a network begins for which a bundle states ``stated``."""
+        return stated
+
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
         """Do now what only the first load of a function on this machine does. Raises what ``load`` does."""
         return

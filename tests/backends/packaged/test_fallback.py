@@ -26,6 +26,7 @@ from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.coreml.package import CoreMLOptions
 from converters.proof import parity
+from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.backends.decoder_steps import columns
@@ -160,6 +161,23 @@ def test_a_function_that_a_text_cannot_reach_is_not_loaded(mac, two_buckets):
     decoder.prefill(columns(0, 30, width=two_buckets.widths[0]))
     assert mac.count("load step_2_64")
     assert not mac.count("load step_2_128")
+
+
+def test_on_macos_27_no_function_begins_on_the_gpu(mac, bundle, expected):
+    native.machine_folder(mac.folder / "other", "27.0.1")
+    (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
+    audio, _, _ = speak(bundle)
+    assert snr_db(expected, audio) > SAME_DB
+    assert mac.count("load univnet_14_17 CPU_ONLY")
+    assert not [line for line in mac.log if "GPU" in line]
+
+
+@pytest.mark.parametrize(("version", "kind"), [("26.3", "coreml"), ("26.4.1", "torch"), ("26.5", "torch")])
+def test_where_core_ml_is_reported_to_end_processes_auto_is_torch(mac, bundle, notices, version, kind):
+    (mac.folder / "version").write_text(version)
+    assert load_backend("auto", Bundle(bundle)).name.startswith(kind)
+    assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * (kind == "torch")
+    assert load_backend("coreml", Bundle(bundle)).name.startswith("coreml")
 
 
 def test_without_core_ml_torch_speaks(bundle, expected):
