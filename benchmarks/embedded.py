@@ -9,6 +9,7 @@ end: `chosen` lets the torch backend lower the number of threads while they wait
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -50,12 +51,14 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def conditions(options: argparse.Namespace, backend: Any) -> Iterator[str]:
     """Names of conditions, each in effect until the next: busy programs, and threads, chosen by the backend or not."""
     governor = backend.governor
-    for busy in options.busy:
-        with busy_programs(busy):
-            for fixed in (None, *options.fixed):
+    try:
+        for busy, fixed in itertools.product(options.busy, (None, *options.fixed)):
+            with busy_programs(busy):
                 backend.governor = None if fixed else governor
                 torch.set_num_threads(fixed or options.threads)
                 yield f"beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
+    finally:
+        backend.governor = governor
 
 
 def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:
