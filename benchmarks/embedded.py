@@ -51,14 +51,12 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 def conditions(options: argparse.Namespace, backend: Any) -> Iterator[str]:
     """Names of conditions, each in effect until the next: busy programs, and threads, chosen by the backend or not."""
     governor = backend.governor
-    try:
-        for busy, fixed in itertools.product(options.busy, (None, *options.fixed)):
-            with busy_programs(busy):
-                backend.governor = None if fixed else governor
-                torch.set_num_threads(fixed or options.threads)
-                yield f"beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
-    finally:
-        backend.governor = governor
+    for busy, fixed in itertools.product(options.busy, (None, *options.fixed)):
+        with busy_programs(busy):
+            backend.governor = None if fixed else governor
+            torch.set_num_threads(fixed or options.threads)
+            yield f"beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
+    backend.governor = governor
 
 
 def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:
