@@ -1,4 +1,4 @@
-"""Compiles ane/backends/torch/cpp into the wheel, or beside it for an editable install.
+"""Compiles ane/backends/torch/cpp to libkernels.so next to that folder; a wheel contains it.
 
 Only for Linux on x86-64, and only where g++ 11 or later is found (or the command in ``CXX``): without the library the
 package computes with torch's own kernels. Another compiler's OpenMP would have threads of its own beside torch's.

@@ -35,7 +35,8 @@ def core_ml_is_chosen() -> bool:
 
 
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
-    """Kind and device that ``spec`` means; "auto" is Core ML where it runs, for a model with packages, else torch.
+    """Kind and device that ``spec`` means; "auto" is Core ML for a model with packages where
+    ``core_ml_is_chosen``, else torch.
 
     Raises:
         UserError: no such backend.
@@ -114,7 +115,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     kind, device = resolve(spec, model)
     options.check(spec, kind)
     if spec == "auto" and core_ml_runs() and not core_ml_is_chosen():
-        LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch instead",
+        LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
                     platform.mac_ver()[0])
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep)

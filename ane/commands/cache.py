@@ -117,7 +117,7 @@ def _megabytes(items: list[CacheItem]) -> str:
 
 
 def prewarm_command(args: argparse.Namespace) -> int:
-    """Load each function that was not loaded before; one that Core ML refuses, where `ane say` then runs it."""
+    """Load each function once; one that Core ML refuses is loaded on the compute units where `ane say` would run it."""
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
     from ane.backends.packaged.fallback import FunctionUnits

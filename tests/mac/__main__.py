@@ -96,7 +96,7 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
                                        ("The reference of 16 lanes", 0.7, "torch16", several)):
         yield say(asks, minutes, "--backend", "torch:cpu", *flags, "--json", "-o", f"{name}.wav")
     for sounds in (("torch.wav", "auto.wav"), ("torch16.wav", "io.wav", "state.wav")):
-        yield MacQuestion("Are the words right: how near are the mels to those of torch?",
+        yield MacQuestion("How many dB are the mels from those of torch?",
                           ("-m", "tests.mac.compare", *sounds), 0.1, 0.5)
     for precision in TORCH:
         yield say(f"torch on MPS in {precision}", 0.5, "--backend", "torch:mps", "--precision", precision, "--json",

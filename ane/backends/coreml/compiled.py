@@ -33,8 +33,8 @@ from ane.system.files import link_or_copy, read_json, replacing, write_json
 VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
-SECONDS = " seconds"    # end of the keys there of the time that a call took
-LOADED = " loaded in"   # end of those of the time that the first load took
+SECONDS = " seconds"    # suffix of a key there: the median time of a call
+LOADED = " loaded in"   # suffix of a key there: the time of the first load
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written

@@ -162,8 +162,8 @@ def shape_profile(axes: Mapping[str, Sequence[int | str]], shapes: Mapping[str, 
     Args:
         axes: of each input: the sizes of fixed axes, the names of dynamic ones. The name "frames_and_10" means ten more
             than "frames".
-        lane_lengths: of a decoder's step, the first and last size of the axis "length"; "seen" ends with it, and the
-            others have exactly these sizes. None: all have their buckets.
+        lane_lengths: of a decoder's step, the first and last size of the axis "length"; "seen" is longer by the prefix
+            and the new columns; the others have exactly these sizes. None: all have their buckets.
 
     Returns:
         Of each end of the range the shapes as ONNX Runtime's provider takes them: "mel:1x80x64,noise:1x64x74".

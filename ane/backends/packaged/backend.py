@@ -245,12 +245,12 @@ class PackagedBackend(PackagedEngine):
         if found:
             proven = self.prefer_state and (self.model.path / self.packages[network].path / PROBES).is_file()
             if proven and len(found) > 1:
-                self._compare_time(network, *found, lanes)
+                self._refuse_slower_state(network, *found, lanes)
             return found[-1 if proven else 0]
         raise UserError(f"{self.model.name} has no decoder steps with the cache {self.cache}: convert it again with "
                         f"the cache {self.cache}, or use cache=auto")
 
-    def _compare_time(self, network: str, steps: list[PackageFunction], states: list[PackageFunction],
+    def _refuse_slower_state(self, network: str, steps: list[PackageFunction], states: list[PackageFunction],
                       lanes: int) -> None:
         """Raise EngineRefusalError for the state if a step with the cache on the host took less time in its first load.
 
@@ -269,5 +269,6 @@ class PackagedBackend(PackagedEngine):
             on_host = step.seconds
         if on_host < in_state:
             raise EngineRefusalError(
-                f"With the cache in a state, {state.name} takes {1000 * in_state:.2f} ms a step on "
-                f"{state.compute_units}, and on the host {1000 * on_host:.2f} ms", function=state.name)
+                f"A step with the cache in a state ({state.name} and its share of a store) takes "
+                f"{1000 * in_state:.2f} ms on {state.compute_units}, one with the cache on the host "
+                f"{1000 * on_host:.2f} ms", function=state.name)

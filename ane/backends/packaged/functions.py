@@ -61,11 +61,11 @@ class Runtime(ABC):
         return math.nan
 
     def first_units(self, stated: str) -> str:
-        """The compute units on which a network begins for which a bundle states ``stated``."""
+        """The compute units on which to begin, given those that the bundle states."""
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
-        """Do now what only the first load of a function on this machine does. Raises what ``load`` does."""
+        """Do the slow first load of a function on this machine now. Raises what ``load`` does."""
         return
 
     def unload(self, package: Path) -> None:

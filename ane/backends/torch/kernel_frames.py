@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library, uses_amx
 
-KINDS = "int8", "bf16"      # of weights; with either, attention is in bfloat16
+FRAME_KINDS = "int8", "bf16"      # of weights; with either, attention is in bfloat16
 
 
 class FramesArguments(ctypes.Structure):
@@ -48,13 +48,13 @@ class FrameAttentionArguments(ctypes.Structure):
 
 def has_frame_kernels(kind: str) -> bool:
     """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16", by AMX."""
-    return kind in KINDS and all(map(has_kernel, KINDS)) and uses_amx()
+    return kind in FRAME_KINDS and all(map(has_kernel, FRAME_KINDS)) and uses_amx()
 
 
 class FrameRows:
     """How frames (N, C) are packed, as the library takes it: the frames of each row one after another.
 
-    ValueError for a tensor that has not so many frames: the library would read beyond it.
+    ValueError for a tensor with another number of frames: the library would read beyond it.
     """
 
     def __init__(self, lengths: Sequence[int]):
@@ -70,7 +70,8 @@ class FrameRows:
     def frames(self, x: Tensor, channels: int) -> Tensor:
         """x as the library reads it: float32, contiguous."""
         if x.shape != (self.lengths.sum(), channels) or not len(x) or not self.lengths.all():
-            raise ValueError(f"rows of {self.lengths.tolist()} frames and {channels} channels got {tuple(x.shape)}")
+            raise ValueError(f"x must have rows of {self.lengths.tolist()} frames, none of them empty, and {channels} "
+                             f"channels, got {tuple(x.shape)}")
         return x.float().contiguous()
 
 
@@ -79,7 +80,7 @@ class KernelFrameConv(KernelLinear):
 
     def __init__(self, weight: Tensor, bias: Tensor, kind: str):
         super().__init__(weight, bias, kind)
-        if kind not in KINDS or self.arguments.taps not in (1, 3):
+        if kind not in FRAME_KINDS or self.arguments.taps not in (1, 3):
             raise ValueError(f"no kernel of {self.arguments.taps} taps in {kind} over frames")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -127,7 +128,8 @@ class KernelResidual(KernelBlock):
         self.channels = C = layers[0].inputs
         sizes = [(layer.inputs, layer.outputs, layer.arguments.taps) for layer in layers]
         if sizes != [(C, C, 1), (C, 2 * C, 1), (C, C, 3)]:
-            raise ValueError(f"a residual block of layers {sizes}: inputs, outputs and taps")
+            raise ValueError("a residual block must have layers of (C, C, 1), (C, 2C, 1) and (C, C, 3) inputs, outputs "
+                             f"and taps, got {sizes}")
         self.arguments = ResidualArguments(self._norm(norm), self._norm(second_norm),
                                            *(layer._address for layer in layers))
 

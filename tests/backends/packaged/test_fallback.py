@@ -130,8 +130,9 @@ def test_the_faster_kind_of_cache_is_chosen_by_the_time_of_first_loads(mac, bund
         before = len(mac.log)
         _, notices, _ = speak(bundle, cache="auto")
         assert [re.sub(r"[\d.]+ ms", "T ms", line) for line in notices] == [
-            "With the cache in a state, state_2_128_128 takes T ms a step on CPU_AND_NE, and on the host T ms. Running "
-            "step_2_128 and its like on CPU_AND_NE instead."] * (chosen == "step")
+            "A step with the cache in a state (state_2_128_128 and its share of a store) takes T ms on CPU_AND_NE, "
+            "one with the cache on the host T ms. Running step_2_128 and its like on CPU_AND_NE "
+            "instead."] * (chosen == "step")
         [*_, last] = [line for line in mac.log[before:] if line.startswith(("predict state", "predict step"))]
         assert last.startswith(f"predict {chosen}")
     assert mac.count("load step_2_128") == {"step": 4, "state": 2}[chosen], "it is tried and measured once"

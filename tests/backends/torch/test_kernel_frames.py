@@ -163,7 +163,7 @@ def test_what_is_not_a_number_stays_in_its_row(kind):
 def test_frames_that_are_not_as_packed_are_refused(kind):
     x = frames_of(PACKING)
     (_, residual, _), (_, attention, _) = both(kind)
-    with pytest.raises(ValueError, match=r"rows of \[70, 70, 1, 1, 33, 33\] frames and 96 channels got \(207, 96\)"):
+    with pytest.raises(ValueError, match=r"rows of \[70, 70, 1, 1, 33, 33\] frames, .* 96 channels, got \(207, 96\)"):
         attention(x[1:], PACKING)
     with pytest.raises(ValueError, match="96 channels"):
         residual(x[:, 1:], TIME, PACKING)

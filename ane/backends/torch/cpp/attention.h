@@ -24,13 +24,13 @@ struct Attention {
 };
 
 template <bool HALF>
-inline __m512 loaded(const void* cache, long at, __mmask16 mask) {
+inline __m512 load(const void* cache, long at, __mmask16 mask) {
     if (HALF) return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(cache) + at));
     return _mm512_maskz_loadu_ps(mask, static_cast<const float*>(cache) + at);
 }
 
 template <bool HALF>
-inline void stored(void* cache, long at, __mmask16 mask, __m512 value) {
+inline void store(void* cache, long at, __mmask16 mask, __m512 value) {
     if (HALF) value = _mm512_max_ps(_mm512_set1_ps(-65504.0f), _mm512_min_ps(_mm512_set1_ps(65504.0f), value));    // or NaN
     if (HALF)
         _mm256_mask_storeu_epi16(static_cast<uint16_t*>(cache) + at, mask,
@@ -51,7 +51,7 @@ struct Head {
 
     __mmask16 mask(int part) const { return part + 1 < VECTORS ? first(COLUMNS) : first(width - part * COLUMNS); }
     __m512 vector(long position, int part) const {
-        return loaded<HALF>(cache, at + position * width + part * COLUMNS, mask(part));
+        return load<HALF>(cache, at + position * width + part * COLUMNS, mask(part));
     }
     void prefetch(long position) const {
         const char* ahead = static_cast<const char*>(cache) + (at + position * width) * (HALF ? 2 : 4) + AHEAD;
@@ -129,8 +129,8 @@ void attend_head(const Attention& call, long lane, long head, float* scores) {
         for (int part = 0; part < VECTORS; part++) {
             const long offset = part * COLUMNS;
             const __mmask16 mask = keys.mask(part);
-            stored<HALF>(call.keys, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.k + at + offset));
-            stored<HALF>(call.values, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.v + at + offset));
+            store<HALF>(call.keys, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.k + at + offset));
+            store<HALF>(call.values, new_at + offset, mask, _mm512_maskz_loadu_ps(mask, call.v + at + offset));
             q[part] = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, call.q + at + offset), _mm512_set1_ps(call.scale));
             sums[part] = _mm512_setzero_ps();
         }
@@ -153,13 +153,13 @@ int attend_with(const Attention& call, int threads) {
     long most = 0;
     for (long lane = 0; lane < call.lanes; lane++)
         most = std::max(most, call.lengths[lane] + call.columns + (call.prefix_keys ? call.prefix_lengths[lane] : 0));
-    const long room = (most + 2 * COLUMNS) / COLUMNS * COLUMNS, tasks = call.lanes * call.heads;
-    float* scores = reinterpret_cast<float*>(scratch.of(threads * room * sizeof(float)));
+    const long row_size = (most + 2 * COLUMNS) / COLUMNS * COLUMNS, tasks = call.lanes * call.heads;
+    float* scores = reinterpret_cast<float*>(scratch.reserve(threads * row_size * sizeof(float)));
     if (!scores) return NO_MEMORY;
     // heads outside: lanes of one prefix read its head one after the other, from the caches of the core
     #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (long task = 0; task < tasks; task++) {
-        float* own_scores = scores + omp_get_thread_num() * room;
+        float* own_scores = scores + omp_get_thread_num() * row_size;
         if (call.half) attend_head<true, VECTORS>(call, task % call.lanes, task / call.lanes, own_scores);
         else attend_head<false, VECTORS>(call, task % call.lanes, task / call.lanes, own_scores);
     }

@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr long CHANNELS = 64;           // whose moments are one task
+constexpr long CHANNELS = 64;           // of a task of find_moments
 constexpr long FEWEST_PRODUCTS = 1 << 23;       // of a layer, that several threads share
 
 // Rows of frames, packed.
@@ -52,7 +52,7 @@ struct Scaling {
 };
 
 // Memory of a call. Rounded frames lie in slots, those of a row between slots of zeros, from which convolutions read.
-struct Work {
+struct Workspace {
     Frames frames;
     long slots;
     long *frame_of, *row_of;                    // by slot; -1: zeros
@@ -62,7 +62,7 @@ struct Work {
     float *means, *variances;                     // (rows, channels)
     Scaling scaling;
 
-    // Memory for layers of so many inputs, or false.
+    // Allocates for layers of `channels` inputs; false when memory has run out.
     bool prepare(const Frames& packed, long channels, int threads) {
         frames = packed;
         slots = frames.count() + frames.rows + 1;
@@ -70,7 +70,7 @@ struct Work {
         normed_floats = (channels + CHANNELS) / COLUMNS * COLUMNS;
         rounded.stride = (channels + CHANNELS) / PAIR * PAIR * 2 + TILE_BYTES;      // bytes of BF16; INT8 has half
         const long floats = 4 * moments + threads * normed_floats + 2 * padded;
-        char* memory = scratch.of(padded * rounded.stride + floats * sizeof(float) + 2 * padded * sizeof(long));
+        char* memory = scratch.reserve(padded * rounded.stride + floats * sizeof(float) + 2 * padded * sizeof(long));
         if (!memory) return false;
         rounded.values = memory;
         means = reinterpret_cast<float*>(memory + padded * rounded.stride);
@@ -94,7 +94,7 @@ inline __m512 silu(__m512 x) {
 
 // Mean and variance of each channel in each row: the mean first, of distances from the first frame, so that a channel
 // that hardly varies keeps its digits.
-void find_moments(const Work& work, const float* x, long channels) {
+void find_moments(const Workspace& work, const float* x, long channels) {
     constexpr int VECTORS = CHANNELS / COLUMNS;
     const long parts = (channels + CHANNELS - 1) / CHANNELS;
     #pragma omp for schedule(dynamic)
@@ -132,9 +132,9 @@ void find_moments(const Work& work, const float* x, long channels) {
     }
 }
 
-// The norm of each group, scaled by 1 + time[: channels] and shifted by time[channels :], as `work.scaling`; time has
-// `times` rows, one for all or in turn; null: neither.
-void find_scaling(const Work& work, const float* x, const GroupNorm& norm, long channels, const float* time, long times) {
+// The norm of each group, scaled by 1 + time[: channels] and shifted by time[channels :], as `work.scaling`; row r
+// uses row r % times of time; null: neither.
+void find_scaling(const Workspace& work, const float* x, const GroupNorm& norm, long channels, const float* time, long times) {
     find_moments(work, x, channels);
     const long members = channels / norm.groups;
     #pragma omp for schedule(static)
@@ -161,12 +161,12 @@ void find_scaling(const Work& work, const float* x, const GroupNorm& norm, long 
 struct FrameOutput {
     float* out;
     const float* added;
-    uint16_t* halves;
+    uint16_t* rounded;
 };
 
 // The layer of x, scaled or as it is.
 template <Kind KIND>
-void multiply(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
+void multiply(const Workspace& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
     const Rows& rows = work.rounded;
     const long inputs = layer.inputs, outputs = layer.outputs, reach = layer.taps / 2;
     #pragma omp for schedule(static)
@@ -216,8 +216,8 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
                     y = _mm512_add_ps(y, sum);
                 }
                 const long at = frame * outputs + column;
-                if (output.halves) return _mm256_mask_storeu_epi16(
-                    output.halves + at, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y)));
+                if (output.rounded) return _mm256_mask_storeu_epi16(
+                    output.rounded + at, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(y)));
                 if (output.added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, output.added + at));
                 _mm512_mask_storeu_ps(output.out + at, mask, y);
             };
@@ -226,7 +226,7 @@ void multiply(const Work& work, const Layer& layer, const float* x, const Scalin
     }
 }
 
-void frame_layer(const Work& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
+void frame_layer(const Workspace& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
     if (layer.kind == INT8) multiply<INT8>(work, layer, x, scaling, output);
     else multiply<BF16>(work, layer, x, scaling, output);
 }

@@ -3,8 +3,8 @@
 // A row, a lane or a frame is computed in an order that depends on nothing else: not on others, the number of threads
 // or how memory is aligned. Threads are torch's.
 //
-// Plain functions that ctypes calls (../kernels.py, which states the layouts), so that a build depends on no ABI of torch.
-// They return 0, NO_MEMORY or, attention over caches, TOO_WIDE.
+// Plain functions that ctypes calls (../kernels.py and ../kernel_frames.py declare the structures), so that a build
+// depends on no ABI of torch. But for the checksum they return 0, NO_MEMORY, or TOO_WIDE for attention over caches.
 
 #include "attention.h"
 #include "frame_attention.h"
@@ -31,7 +31,7 @@ FrameHead head_of(const FrameAttention& block, const Frames& frames, const uint1
             out + before * channels + head * width, channels};
 }
 
-float* floats(long count) { return reinterpret_cast<float*>(activations.of(count * sizeof(float))); }
+float* floats(long count) { return reinterpret_cast<float*>(activations.reserve(count * sizeof(float))); }
 
 }  // namespace
 
@@ -60,16 +60,16 @@ int ane_blocks(const Block* blocks, long count, const Attention* call, long pref
     Attention each = *call;
     each.q = memory, each.k = memory + width, each.v = memory + 2 * width, each.out = attended;
     each.head_stride = call->width, each.column_stride = 3 * width, each.lane_stride = 3 * width * call->columns;
-    const auto moved = [](const void* cache, long bytes) { return const_cast<char*>(static_cast<const char*>(cache)) + bytes; };
+    const auto advanced = [](const void* cache, long bytes) { return const_cast<char*>(static_cast<const char*>(cache)) + bytes; };
     int status = 0;
     for (long block = 0; block < count && !status; block++) {
         const Layer* const* layers = blocks[block].layers;
         each.recorded = recorded[block];
         if (call->prefix_keys) {
-            each.prefix_keys = moved(call->prefix_keys, block * prefix_bytes);
-            each.prefix_values = moved(call->prefix_values, block * prefix_bytes);
+            each.prefix_keys = advanced(call->prefix_keys, block * prefix_bytes);
+            each.prefix_values = advanced(call->prefix_values, block * prefix_bytes);
         }
-        each.keys = moved(call->keys, block * own_bytes), each.values = moved(call->values, block * own_bytes);
+        each.keys = advanced(call->keys, block * own_bytes), each.values = advanced(call->values, block * own_bytes);
         if ((status = linear(*layers[0], x, {memory, false}, rows, threads))) break;
         if ((status = attend(each, threads))) break;
         if ((status = linear(*layers[1], attended, {x, true}, rows, threads))) break;
@@ -81,37 +81,37 @@ int ane_blocks(const Block* blocks, long count, const Attention* call, long pref
 
 // x (frames, inputs) → out (frames, outputs): a layer of single frames, or a convolution of three taps in each row.
 int ane_frame_layer(const Layer* layer, const Frames* frames, const float* x, float* out, int threads) {
-    Work work;
+    Workspace work;
     threads = threads_for(threads, *frames, *layer);
     if (!work.prepare(*frames, layer->inputs, threads)) return NO_MEMORY;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const InTiles tiles;
+        const TileScope tiles;
         frame_layer(work, *layer, x, nullptr, {out, nullptr, nullptr});
     }
     return 0;
 }
 
-// x (frames, channels) → out, by a timestep's embedding: `times` rows of `time`, one for all rows or in turn.
+// x (frames, channels) → out. `time` (times, channels): SiLU of timesteps' embeddings; row r uses row r % times of it.
 int ane_residual(const Residual* block, const Frames* frames, const float* time, long times, const float* x, float* out,
                  int threads) {
     const long channels = block->first->inputs;
-    float* moved = floats(2 * channels * times + channels * frames->count());
-    if (!moved) return NO_MEMORY;
-    float* half = moved + 2 * channels * times;
-    const int status = linear(*block->time, time, {moved, false}, times, threads);
+    float* shifts = floats(2 * channels * times + channels * frames->count());
+    if (!shifts) return NO_MEMORY;
+    float* hidden = shifts + 2 * channels * times;
+    const int status = linear(*block->time, time, {shifts, false}, times, threads);
     if (status) return status;
-    Work work;
+    Workspace work;
     threads = threads_for(threads, *frames, *block->first);
     if (!work.prepare(*frames, channels, threads)) return NO_MEMORY;
     work.scaling.silu = true;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const InTiles tiles;
+        const TileScope tiles;
         find_scaling(work, x, block->first_norm, channels, nullptr, 1);
-        frame_layer(work, *block->first, x, &work.scaling, {half, nullptr, nullptr});
-        find_scaling(work, half, block->second_norm, channels, moved, times);
-        frame_layer(work, *block->second, half, &work.scaling, {out, x, nullptr});
+        frame_layer(work, *block->first, x, &work.scaling, {hidden, nullptr, nullptr});
+        find_scaling(work, hidden, block->second_norm, channels, shifts, times);
+        frame_layer(work, *block->second, hidden, &work.scaling, {out, x, nullptr});
     }
     return 0;
 }
@@ -122,15 +122,15 @@ int ane_frame_attention(const FrameAttention* block, const Frames* frames, const
     threads = threads_for(threads, *frames, *block->qkv);
     const long bytes = attention_bytes(frames->longest(), width);
     const long all = (channels * count * sizeof(float) + 3 * channels * count * sizeof(uint16_t)) / TILE_BYTES * TILE_BYTES;
-    char* memory = activations.of(all + TILE_BYTES + threads * bytes);
-    Work work;
+    char* memory = activations.reserve(all + TILE_BYTES + threads * bytes);
+    Workspace work;
     if (!memory || !work.prepare(*frames, channels, threads)) return NO_MEMORY;
     work.scaling.silu = false;
     float* attended = reinterpret_cast<float*>(memory);
     uint16_t* qkv = reinterpret_cast<uint16_t*>(attended + channels * count);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const InTiles tiles;
+        const TileScope tiles;
         find_scaling(work, x, block->norm, channels, nullptr, 1);
         frame_layer(work, *block->qkv, x, &work.scaling, {nullptr, nullptr, qkv});
         char* own = memory + all + TILE_BYTES + omp_get_thread_num() * bytes;

@@ -227,7 +227,7 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
     if (layer.inputs * layer.outputs < FEWEST_WEIGHTS) threads = 1;
     Rows rows;
     rows.stride = layer.padded_inputs * size + TILE_BYTES;      // so that rows fall into different sets of a cache
-    rows.values = scratch.of(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
+    rows.values = scratch.reserve(padded_rows * (rows.stride + 2 * sizeof(float)) + threads * normed);
     if (!rows.values) return NO_MEMORY;
     rows.low = reinterpret_cast<float*>(rows.values + padded_rows * rows.stride);
     rows.span = rows.low + padded_rows;
@@ -236,7 +236,7 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
     const bool amx = layer.amx && (layer.kind == INT8 || layer.kind == BF16);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const InTiles tiles(amx, Tiles(count));
+        const TileScope tiles(amx, Tiles(count));
         float* own = reinterpret_cast<float*>(normed_rows + omp_get_thread_num() * normed);
         #pragma omp for schedule(static)
         for (long row = 0; row < count; row++) {

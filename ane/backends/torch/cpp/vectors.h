@@ -25,7 +25,7 @@ struct Scratch {
     size_t size = 0;
     ~Scratch() { operator delete(data, std::align_val_t(64)); }
     // Null when memory has run out.
-    char* of(size_t bytes) {
+    char* reserve(size_t bytes) {
         if (bytes > size) {
             operator delete(data, std::align_val_t(64));
             data = static_cast<char*>(operator new(bytes, std::align_val_t(64), std::nothrow));
@@ -74,14 +74,14 @@ struct alignas(64) Tiles {
     }
 };
 
-// While it lives, the thread's tiles are configured, where they are needed.
-struct InTiles {
+// Configures the thread's tiles of AMX until it is destroyed, if `needed`.
+struct TileScope {
     const bool needed;
-    explicit InTiles(bool needed = true, const Tiles& tiles = Tiles()) : needed(needed) {
+    explicit TileScope(bool needed = true, const Tiles& tiles = Tiles()) : needed(needed) {
         asm volatile("" : : "r"(&tiles) : "memory");    // GCC takes the intrinsic to read 8 bytes only
         if (needed) _tile_loadconfig(&tiles);
     }
-    ~InTiles() {
+    ~TileScope() {
         if (needed) _tile_release();
     }
 };

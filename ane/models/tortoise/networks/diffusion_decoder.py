@@ -96,19 +96,19 @@ class IntegratingConv(nn.Conv1d):
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__(inputs, outputs, 1)
-        self.halves: nn.ModuleList | None = None
+        self.packed: nn.ModuleList | None = None
 
     def pack(self, make: Callable[[Tensor, Tensor], nn.Module]) -> None:
         """From now on, compute with layers that ``make`` packs, from weight (O, C) and bias (O,)."""
         x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
-        self.halves = nn.ModuleList((make(x_weight, torch.zeros_like(self.bias)), make(code_weight, self.bias)))
+        self.packed = nn.ModuleList((make(x_weight, torch.zeros_like(self.bias)), make(code_weight, self.bias)))
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor, code: Tensor, x_packing: Packing, packing: Packing) -> Tensor:
         """x packed as ``x_packing``, with as many rows as code or one; code (N, C) → (N, C)."""
-        if self.halves is not None:
-            x, code = (half(part) for half, part in zip(self.halves, (x, code), strict=True))
+        if self.packed is not None:
+            x, code = (layer(part) for layer, part in zip(self.packed, (x, code), strict=True))
         else:
             x_weight, code_weight = self.weight[..., 0].chunk(2, dim=1)
             x, code = product(x, x_weight), product(code, code_weight, self.bias)
