@@ -34,6 +34,8 @@ from ane.system.errors import UserError
 PRECISIONS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}      # bytes of a weight
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+INEXACT_FRAMES = 1024       # of a row: from here on torch's group norm adds up otherwise on another number of threads
+
 # Frames of several utterances that one call should have at most. On a CPU one utterance already keeps the cores busy:
 # batching gains nothing there (benchmarks/results/diffusion-1-thread.json). On CUDA short calls are limited by kernel
 # launches; 4096 is an estimate, not measured: about 1000 frames, each twice for guidance, fill the largest GPUs.
@@ -107,8 +109,8 @@ class TorchBackend(Backend):
 
     Args:
         device, precision: see ``choose_device`` and ``choose_precision``.
-        threads, keep: see ``ane.backends.load_backend``. With ``threads``, the vocoders and the denoiser keep
-            this number; else all networks use fewer while the machine has other work.
+        threads, keep: see ``ane.backends.load_backend``. With ``threads``, the vocoders keep this number, and
+            the denoiser if its bits depend on it; else all networks use fewer while the machine has other work.
         exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
 
@@ -203,8 +205,10 @@ class TorchBackend(Backend):
         name = self.stages.denoiser.network
         with torch_memory_errors(), convolutions.full():
             network, dtype = self.network(name), self.precision(name)
+            exact = self.chosen.frames is not None and self.chosen.frames.layers.blocks and max(frames) < INEXACT_FRAMES
             return TorchDenoiser(network, [self._to_device(rows, dtype) for rows in latents],
-                                 self._to_device(conditioning, dtype), frames, self.governor, self.keeps_threads)
+                                 self._to_device(conditioning, dtype), frames, self.governor,
+                                 keeps_threads=self.keeps_threads and not exact)
 
     def load(self, *networks: str) -> None:
         for name in networks:
