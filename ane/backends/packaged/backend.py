@@ -251,7 +251,7 @@ class PackagedBackend(PackagedEngine):
                         f"the cache {self.cache}, or use cache=auto")
 
     def _refuse_slower_state(self, network: str, steps: list[PackageFunction], states: list[PackageFunction],
-                      lanes: int) -> None:
+                             lanes: int) -> None:
         """Raise EngineRefusalError for the state if a step with the cache on the host took less time in its first load.
 
         Compared are functions of as many columns as the lanes take, with the middle number of slots.

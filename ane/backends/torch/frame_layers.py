@@ -2,7 +2,7 @@
 
 They replace a network's linear layers, and those that have ``over_frames``: convolutions of 1 tap over packed frames
 (N, C), or of an odd number of taps over (R, L, C), zero-padded, channels last. oneDNN would otherwise convert the
-weights in every call.
+weights in every call. With the package's kernels, whole blocks of the denoiser are replaced.
 """
 
 from collections.abc import Callable, Mapping, Sequence

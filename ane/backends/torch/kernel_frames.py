@@ -92,7 +92,7 @@ class KernelFrameConv(KernelLinear):
         return out.view(*x.shape[:2], -1)
 
 
-class KernelBlock(nn.Module):
+class KernelFrameBlock(nn.Module):
     """What blocks share: the norms' arguments, and the layers of their parts.
 
     Attributes:
@@ -115,7 +115,7 @@ class KernelBlock(nn.Module):
         return NormArguments(weight.data_ptr(), bias.data_ptr(), norm.num_groups, norm.eps)
 
 
-class KernelResidual(KernelBlock):
+class KernelResidual(KernelFrameBlock):
     """A residual block with a timestep, for the modules that ``residual_parts`` names in it.
 
     They are a norm, a layer of single frames, the linear layer of the timestep's embedding, a norm, and a convolution.
@@ -145,7 +145,7 @@ class KernelResidual(KernelBlock):
         return out
 
 
-class KernelFrameAttention(KernelBlock):
+class KernelFrameAttention(KernelFrameBlock):
     """An attention block among the frames of each row, for the modules that ``attention_parts`` names in it.
 
     They are a norm, the layer of queries, keys and values, the projection, and a bias with ``by_distance``.

@@ -11,7 +11,7 @@
 namespace {
 
 constexpr long CHANNELS = 64;           // of a task of find_moments
-constexpr long FEWEST_PRODUCTS = 1 << 23;       // of a layer, that several threads share
+constexpr long FEWEST_PRODUCTS = 1 << 23;       // of a layer that several threads share
 
 // Rows of frames, packed.
 struct Frames {
@@ -45,7 +45,7 @@ struct FrameAttention {
     long longest;
 };
 
-// A norm as x · gain + offset for each row and channel, then SiLU.
+// A norm as x · gain + offset for each row and channel, then SiLU if `silu`.
 struct Scaling {
     float *gains, *offsets;
     bool silu;
@@ -59,7 +59,7 @@ struct Workspace {
     Rows rounded;
     float* normed;                              // of each thread, `normed_floats` numbers
     long normed_floats;
-    float *means, *variances;                     // (rows, channels)
+    float *means, *variances;                   // (rows, channels)
     Scaling scaling;
 
     // Allocates for layers of `channels` inputs; false when memory has run out.
@@ -84,11 +84,6 @@ struct Workspace {
         return true;
     }
 };
-
-inline __m512 silu(__m512 x) {
-    const __m512 e = exponential(_mm512_sub_ps(_mm512_setzero_ps(), x));
-    return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
-}
 
 // The functions below are called by all threads of a region, and return when all have done their part.
 
@@ -207,10 +202,7 @@ void multiply(const Workspace& work, const Layer& layer, const float* x, const S
                 __m512 y = KIND == INT8 && tap ? _mm512_load_ps(total) : _mm512_maskz_loadu_ps(mask, layer.bias + column);
                 if (KIND == INT8) {
                     const long source = slot + i + tap - reach;
-                    y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[source]),
-                                        _mm512_maskz_loadu_ps(mask, layer.sums + tap * outputs + column), y);
-                    const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
-                    y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(rows.span[source]), y);
+                    y = add_integers(layer, tap * outputs + column, column, rows.low[source], rows.span[source], sum, y);
                     if (tap + 1 < layer.taps) return _mm512_store_ps(total, y);
                 } else {
                     y = _mm512_add_ps(y, sum);

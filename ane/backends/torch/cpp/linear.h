@@ -91,15 +91,21 @@ struct Output {
     bool adds;
 };
 
+// INT8: y plus the product of a row of this range, from its sum of integers. `weight_sums`: where `sums` has the column.
+inline __m512 add_integers(const Layer& layer, long weight_sums, long column, float low, float span, __m512 sum, __m512 y) {
+    const __mmask16 mask = first(layer.outputs - column);
+    y = _mm512_fmadd_ps(_mm512_set1_ps(low), _mm512_maskz_loadu_ps(mask, layer.sums + weight_sums), y);
+    const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
+    return _mm512_fmadd_ps(scaled, _mm512_set1_ps(span), y);
+}
+
 // Sums → outputs of 16 columns of a row.
 inline void finish(const Layer& layer, const Rows& rows, long row, long column, __m512 sum, Output output) {
     const __mmask16 mask = first(layer.outputs - column);
     float* out = output.rows + row * layer.outputs + column;
     __m512 y = _mm512_maskz_loadu_ps(mask, layer.bias + column);
     if (layer.kind == INT8) {
-        y = _mm512_fmadd_ps(_mm512_set1_ps(rows.low[row]), _mm512_maskz_loadu_ps(mask, layer.sums + column), y);
-        const __m512 scaled = _mm512_mul_ps(sum, _mm512_maskz_loadu_ps(mask, layer.scale + column));
-        y = _mm512_fmadd_ps(scaled, _mm512_set1_ps(rows.span[row]), y);
+        y = add_integers(layer, column, column, rows.low[row], rows.span[row], sum, y);
     } else {
         y = _mm512_add_ps(y, sum);
     }

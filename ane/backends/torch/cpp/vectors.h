@@ -49,6 +49,12 @@ inline __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(y, n);
 }
 
+// x / (1 + e^-x).
+inline __m512 silu(__m512 x) {
+    const __m512 e = exponential(_mm512_sub_ps(_mm512_setzero_ps(), x));
+    return _mm512_div_ps(x, _mm512_add_ps(e, _mm512_set1_ps(1.0f)));
+}
+
 // GELU by tanh: x / (1 + e^(-2u)), u = √(2/π) (x + 0.044715 x³). NaN stays NaN.
 inline __m512 gelu(__m512 x) {
     const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(x, x), x);
