@@ -4,15 +4,14 @@ Both are loaded by ``ane.load`` in this process and speak the same texts. Speed 
 and the figure audio_per_cpu_s those made in a second of processor time, which other work on the machine hardly changes.
 
 With --busy the same is measured beside so many other programs, each a process of its own session that counts without
-end: `chosen` lets the torch backend lower the number of threads while they wait for cores
+end, in turns: `chosen` lets the torch backend lower the number of threads while they wait for cores
 (``ane.backends.torch.threads``), `2 threads` of --fixed keeps the number.
 """
 
 import argparse
-import itertools
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,39 +26,47 @@ from benchmarks.speech import SENTENCES
 TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
 # how each speaks: arguments of ``speak`` and ``stream``
 BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "demo-fast": {}}
-SETTLING = 2.0          # seconds of speech before a reading beside others, in which the number of threads is found
+Reading = Callable[[], dict[str, float | None]]
+SETTLING = 1.0      # seconds of readings that are not counted, in which the number of threads is found
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     rows = []
     for bundle, arguments in BUNDLES.items():
-        synthesizer = ane.load(bundle, "torch", keep=True)
-        with closing(conditions(options, synthesizer.backend)) as names:
-            for name in names:
-                end = time.monotonic() + SETTLING
-                while time.monotonic() < end:
-                    synthesizer.speak(TEXTS["a sentence"], **arguments)
-                for what, text in TEXTS.items():
-                    rows += measure_in_rounds(
-                        [RepeatedCall(BenchRow(f"{bundle} {name}", what, "× real time"),
-                                      speed_call(synthesizer, text, arguments)),
-                         RepeatedCall(BenchRow(f"{bundle} {name}", f"{what}, first sound", "ms"),
-                                      first_sound_call(synthesizer, text, arguments))], options.rounds, warm_up=False)
+        synthesizer, readings = ane.load(bundle, "torch", keep=True), dict[tuple[str, str], Reading]()
+        for what, text in TEXTS.items():
+            readings[what, "× real time"] = speed_call(synthesizer, text, arguments)
+            readings[f"{what}, first sound", "ms"] = first_sound_call(synthesizer, text, arguments)
+        rows += rows_in_conditions(options, synthesizer.backend, bundle, readings)
     return BenchmarkResult(rows, {"threads": options.threads, "rounds": options.rounds})
 
 
-def conditions(options: argparse.Namespace, backend: Any) -> Iterator[str]:
-    """Names of conditions, each in effect until the next: busy programs, and threads, chosen by the backend or not."""
-    governor = backend.governor
-    for busy, fixed in itertools.product(options.busy, (None, *options.fixed)):
+def rows_in_conditions(options: argparse.Namespace, backend: Any, competitor: str,
+                       readings: Mapping[tuple[str, str], Reading], settings: dict[str, Any] | None = None
+                       ) -> list[BenchRow]:
+    """Rows of readings, each of its (what, unit), beside busy programs; threads that the backend chooses and fixed
+    numbers of them take turns."""
+    governor, rows = backend.governor, list[BenchRow]()
+
+    def conditioned(fixed: int | None, read: Reading) -> dict[str, float | None]:
+        backend.governor = None if fixed else governor
+        torch.set_num_threads(fixed or options.threads)
+        end = time.monotonic() + SETTLING
+        while not fixed and time.monotonic() < end:
+            read()
+        return read()
+
+    for busy in options.busy:
         with busy_programs(busy):
-            backend.governor = None if fixed else governor
-            torch.set_num_threads(fixed or options.threads)
-            yield f"beside {busy}, " + (f"{fixed} threads" if fixed else "chosen")
+            calls = [RepeatedCall(BenchRow(f"{competitor} beside {busy}, {f'{fixed} threads' if fixed else 'chosen'}",
+                                           what, unit, settings or {}), partial(conditioned, fixed, read))
+                     for (what, unit), read in readings.items() for fixed in (None, *options.fixed)]
+            rows += measure_in_rounds(calls, options.rounds, warm_up=False)
     backend.governor = governor
+    return rows
 
 
-def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:
+def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Reading:
     def read() -> dict[str, float | None]:
         started, busy = time.perf_counter(), time.process_time()
         speech = synthesizer.speak(text, **arguments)
@@ -70,7 +77,7 @@ def speed_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callab
     return read
 
 
-def first_sound_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Callable[[], dict[str, float | None]]:
+def first_sound_call(synthesizer: Any, text: str, arguments: dict[str, Any]) -> Reading:
     def read() -> dict[str, float | None]:
         started = time.perf_counter()
         stream = synthesizer.stream(text, **arguments)

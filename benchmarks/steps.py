@@ -7,15 +7,13 @@ A reading is ten steps, or a second, of all lanes after a prefix of 80 positions
 import argparse
 import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow
 from ane.commands.arguments import counts
-from benchmarks.embedded import SETTLING, add_busy_options, conditions
+from benchmarks.embedded import Reading, add_busy_options, rows_in_conditions
 from benchmarks.harness import Benchmark, BenchmarkResult, chosen_competitors, model_name
 
 PREFIX, CODES, STEPS, LONGEST_READING = 80, 80, 10, 1.0    # seconds
@@ -29,18 +27,13 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     for competitor in (each for each in competitors if each.engine == "torch"):
         backend = competitor.backend(model, options.threads)
         for lanes in options.lanes:
-            with closing(conditions(options, backend)) as names:
-                for name in names:
-                    call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
-                    end = time.monotonic() + SETTLING
-                    while time.monotonic() < end:
-                        call()
-                    row = BenchRow(f"{competitor.name} {name}", f"step of {lanes} lanes", "ms", {"lanes": lanes})
-                    rows += measure_in_rounds([RepeatedCall(row, call)], options.rounds, warm_up=False)
+            call = steps_call(backend, lanes, layers * WEIGHT_BYTES.get(competitor.precision, 4))
+            rows += rows_in_conditions(options, backend, competitor.name, {(f"step of {lanes} lanes", "ms"): call},
+                                       {"lanes": lanes})
     return BenchmarkResult(rows, {"model": model_name(options), "threads": options.threads, "rounds": options.rounds})
 
 
-def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Callable[[], dict[str, float | None]]:
+def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Reading:
     rng = np.random.default_rng(0)
     width = backend.embeddings()["code"].shape[1]
     decoder = backend.decoder(lanes, CODES + STEPS, 1, PREFIX)
@@ -49,7 +42,7 @@ def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Callable[[], dict
     columns = rng.standard_normal((lanes, 1, width), dtype=np.float32)
 
     def read() -> dict[str, float | None]:
-        started, step, took = time.perf_counter(), 0, 0.0
+        started, step, took, decoder.governor = time.perf_counter(), 0, 0.0, backend.governor
         while step < STEPS and took < LONGEST_READING:
             decoder.step(columns, np.full(lanes, CODES + step))
             step, took = step + 1, time.perf_counter() - started
