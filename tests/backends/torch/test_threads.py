@@ -49,6 +49,13 @@ def test_a_machine_without_other_work_keeps_all_threads():
     assert set(SharedMachine(4).compute(5)) == {4}
 
 
+def test_other_work_of_a_moment_takes_no_thread_away():
+    machine = SharedMachine(4)
+    for _ in range(20):
+        machine.waited += 0.015         # one thread waited so long
+        assert set(machine.compute(0.2)) == {4}
+
+
 @pytest.mark.parametrize(("cores", "expected"), [(3, 3), (2, 2), (1.5, 1), (0.5, 1)])
 def test_threads_that_wait_for_cores_are_given_up_within_a_few_calls(cores, expected):
     counts = SharedMachine(cores).compute(2)
