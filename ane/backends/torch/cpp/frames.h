@@ -213,7 +213,7 @@ void multiply(const Workspace& work, const Layer& layer, const float* x, const S
                 if (output.added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, output.added + at));
                 _mm512_mask_storeu_ps(output.out + at, mask, y);
             };
-            pair_by_amx<KIND>(layer, rows, slot - reach, std::min(end - slot, 2 * TILE_ROWS), pair, emit);
+            pair_by_amx<KIND>(layer, rows, slot - reach, std::min(end - slot, 2 * TILE_ROWS), pair, false, emit);
         }
     }
 }

@@ -114,12 +114,19 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
     _mm512_mask_storeu_ps(out, mask, y);
 }
 
+constexpr long TILE = TILE_ROWS * TILE_BYTES, TILES_AHEAD = 4;
+
+inline void fetch_tile(const char* tile) {
+    for (long byte = 0; byte < TILE; byte += 64) _mm_prefetch(tile + byte, _MM_HINT_T0);
+}
+
 // 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, BF16
-// for the last. The first tap multiplies `row`, the next one the row after it.
+// for the last. The first tap multiplies `row`, the next one the row after it. `ahead`: weights come from memory, which is
+// read TILES_AHEAD tiles before they are multiplied, those of the next pair while this one's sums are emitted.
 template <Kind KIND, class Emit>
-void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, Emit emit) {
+void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, bool ahead, Emit emit) {
     alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
-    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * TILE_ROWS * TILE_BYTES;
+    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * TILE;
     const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * layer.taps * bytes;
     for (long tap = 0; tap < layer.taps; tap++) {
         const char *left = weights + tap * bytes, *right = left + layer.taps * bytes;
@@ -131,8 +138,13 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
             _tile_zero(3);
         }
         for (long step = 0; step < steps; step++) {
-            _tile_loadd(6, left + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
-            _tile_loadd(7, right + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
+            const char *a = left + step * TILE, *b = right + step * TILE;
+            if (ahead) {
+                fetch_tile(a + TILES_AHEAD * TILE);
+                fetch_tile(b + TILES_AHEAD * TILE);
+            }
+            _tile_loadd(6, a, TILE_BYTES);
+            _tile_loadd(7, b, TILE_BYTES);
             _tile_loadd(4, upper + step * TILE_BYTES, rows.stride);
             if (KIND == INT8) {
                 _tile_dpbusd(0, 4, 6);
@@ -158,12 +170,18 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
             _tile_stored(2, sums[2], TILE_BYTES);
             _tile_stored(3, sums[3], TILE_BYTES);
         }
-        for (long i = 0; i < count; i++)
+        const char *next = weights + 2 * layer.taps * bytes, *other = next + layer.taps * bytes;
+        for (long i = 0; i < count; i++) {
+            if (ahead && i < TILES_AHEAD) {
+                fetch_tile(next + i * TILE);
+                fetch_tile(other + i * TILE);
+            }
             for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
                 const __m512i sum = _mm512_load_si512(sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS);
                 emit(i, pair * PAIR + half * COLUMNS, tap,
                      KIND == INT8 ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum));
             }
+        }
     }
 }
 
@@ -212,9 +230,9 @@ template <Kind KIND>
 void pair_of(const Layer& layer, const Rows& rows, long row, long end, long pair, Output out) {
     constexpr bool TILES = KIND == INT8 || KIND == BF16;
     if (TILES && layer.amx && (KIND == BF16 || end - row > 2)) {     // integers sum up exactly in any order
-        for (; row < end; row += 2 * TILE_ROWS)
+        for (const long begin = row; row < end; row += 2 * TILE_ROWS)
             pair_by_amx<TILES ? KIND : BF16>(
-                layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair,
+                layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair, row == begin,
                 [&](long i, long column, long, __m512 sum) { finish(layer, rows, row + i, column, sum, out); });
         return;
     }
@@ -250,7 +268,7 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
             if (layer.norm_weight) norm_row(layer, inputs, own);
             round_row(layer, layer.norm_weight ? own : inputs, rows, row);
         }
-        #pragma omp for schedule(dynamic, 2)
+        #pragma omp for schedule(guided, 2)
         for (long task = 0; task < chunks * pairs; task++) {
             const long row = task / pairs * CHUNK, end = std::min(row + CHUNK, count), pair = task % pairs;
             if (layer.kind == INT8) pair_of<INT8>(layer, rows, row, end, pair, out);
