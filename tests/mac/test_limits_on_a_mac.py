@@ -15,7 +15,7 @@ from ane.bundles.bundle import Bundle
 from ane.system.decibels import snr_db
 from converters.conversion import convert
 from tests.random_model import RandomModel, write_random_bundle
-from tests.small_bundle import OPTIONS, write_small_bundle
+from tests.small_bundle import OPTIONS
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
                                 reason="Core ML runs on macOS only; on a Mac (macOS 15 or newer): pytest tests/mac -rA")
@@ -54,25 +54,6 @@ def test_torch_on_mps_renders_more_than_2_73_seconds():
                        for device in ("cpu", "mps"))
     assert expected.shape[-1] > 65536
     assert snr_db(expected, found) > 40
-
-
-@pytest.mark.parametrize("cache", ["io", "state"])
-def test_two_decoders_stepped_in_turn_equal_each_alone(tmp_path_factory, tmp_path, monkeypatch, cache):
-    """A cache belongs to its decoder: the functions that both call are loaded once."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    small = Bundle(write_small_bundle(tmp_path_factory.mktemp("bundles"), ["autoregressive"]))
-    backend, width = load_backend("coreml", small, cache=cache), small.widths[0]
-
-    def calls(seed: int):
-        decoder, rng = backend.decoder(2, 12), np.random.default_rng(seed)
-        yield decoder.prefill(rng.standard_normal((9, width), dtype=np.float32))[1]
-        for length in range(12):
-            yield decoder.step(rng.standard_normal((2, 1, width), dtype=np.float32), np.full(2, length))[1]
-
-    alone = [list(calls(seed)) for seed in (0, 1)]
-    for expected, found in zip(alone, zip(*zip(calls(0), calls(1), strict=True), strict=True), strict=True):
-        for one, other in zip(expected, found, strict=True):
-            np.testing.assert_array_equal(one, other)
 
 
 def test_a_first_load_is_announced_once_and_its_compiled_model_is_listed(ane, four_bit):
