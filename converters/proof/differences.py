@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ane.backends.coreml.compiled import extract_function
+from ane.backends.coreml.tools import keep_arrays
 from ane.backends.mil import Arithmetic, MilRuntime, Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.mil.values import Immediate
@@ -39,9 +40,11 @@ class CoreMLInspector:
 
     def values(self, inputs: Mapping[str, np.ndarray], names: Sequence[str]) -> Mapping[str, np.ndarray | None]:
         """The values by name; None where Core ML returns none."""
+        views = {name: array.view() for name, array in inputs.items()}
         try:
-            return asyncio.run(self.inspector.retrieve_outputs(dict(inputs), list(names)))
+            return asyncio.run(self.inspector.retrieve_outputs(dict(views), list(names)))
         finally:
+            keep_arrays(views)
             self.inspector.clear_cached_models()
 
 

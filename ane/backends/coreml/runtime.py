@@ -67,7 +67,7 @@ class CoreMLFunction:
                  refuse: Callable[[str, Exception], EngineRefusalError]):
         self.signature, self.name = signature, name
         self._loaded, self._refuse = loaded, refuse
-        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML, and when
+        self._passed: deque[tuple[float, dict[str, np.ndarray]]] = deque()     # to Core ML; when that ended
         weakref.finalize(self, keep_arrays, self._passed).atexit = False
         self._buffers: dict[str, np.ndarray] = {}       # what Core ML reads of inputs that are not caches
 
@@ -86,10 +86,13 @@ class CoreMLFunction:
             if array.dtype != np.float32 or not array.flags.c_contiguous:
                 raise TypeError(f"cache {key} of {self.name} is contiguous and float32, got {array.dtype}")
         arrays |= {key: self._filled(key, arrays[key]) for key in inputs}
+        views = {key: array.view() for key, array in arrays.items()}
         try:
-            predicted = self._loaded.predict(self._views(arrays), state)
+            predicted = self._loaded.predict(dict(views), state)        # coremltools changes the dict
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("run", error) from error
+        finally:
+            self._keep(views)
         return {key: np.ascontiguousarray(predicted[key], np.float32).reshape(type.shape)
                 for key, type in self.signature.outputs.items()}
 
@@ -99,14 +102,12 @@ class CoreMLFunction:
         except (RuntimeError, MemoryError) as error:
             raise self._refuse("make a state for", error) from error
 
-    def _views(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """New views of arrays for one prediction; those that Core ML has surely dropped are deleted."""
+    def _keep(self, views: dict[str, np.ndarray]) -> None:
+        """Keep the arrays of a prediction that has ended; those that Core ML has surely dropped are deleted."""
         now = time.monotonic()
         while self._passed and now - self._passed[0][0] > BUFFER_SECONDS:
             self._passed.popleft()
-        views = {key: array.view() for key, array in arrays.items()}
         self._passed.append((now, views))
-        return dict(views)      # coremltools changes the dict
 
     def _filled(self, key: str, array: np.ndarray) -> np.ndarray:
         """The buffer of an input, with this content."""

@@ -122,9 +122,11 @@ def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units:
 
         def call(arrays: Mapping[str, np.ndarray], state: Any) -> Mapping[str, np.ndarray]:
             views = {key: array.view() for key, array in arrays.items()}
-            keep_arrays(views)
             started = clock()
-            outputs = one.predict(dict(views), state)
+            try:
+                outputs = one.predict(dict(views), state)
+            finally:
+                keep_arrays(views)
             if called == function:
                 seconds.append(clock() - started)
             return outputs

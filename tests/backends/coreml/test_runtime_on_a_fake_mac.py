@@ -5,11 +5,12 @@ import re
 import sys
 import time
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ane.backends.coreml import trial
+from ane.backends.coreml import tools, trial
 from ane.backends.coreml.compiled import CompiledCache, CompiledRecord
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools
@@ -58,6 +59,33 @@ def test_every_prediction_gets_arrays_of_its_own(api, package, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: later)
     function.predict({"x": X}, state)
     assert len(function._passed) == 1
+
+
+def test_arrays_of_a_prediction_are_kept_from_its_end_on(api, package, monkeypatch):
+    """A prediction may take longer than they are kept."""
+    function = CoreMLRuntime(api).load(package, "main", "ALL")
+    state, took, now, predict = function.make_state(), iter((60, 0)), [0.0], native._MLModelProxy.predict
+
+    def slow(self, features, state):
+        now[0] += next(took)
+        return predict(self, features, state)
+
+    monkeypatch.setattr(native._MLModelProxy, "predict", slow)
+    monkeypatch.setattr("ane.backends.coreml.runtime.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for _ in range(2):
+        function.predict({"x": X}, state)
+    assert len(function._passed) == 2
+
+
+def test_arrays_of_a_long_first_prediction_are_kept_while_core_ml_reads_them(mac, package, monkeypatch):
+    """The stand-in watches the arrays."""
+    monkeypatch.setattr(tools, "BUFFER_SECONDS", 0.4)
+    predict = native._MLModelProxy.predict
+    monkeypatch.setattr(native._MLModelProxy, "predict", lambda *arguments: (time.sleep(0.6), predict(*arguments))[1])
+    monkeypatch.setattr(native, "READ_SECONDS", 0.2)
+    runtime_with_trial().load(package, "main", "ALL")
+    time.sleep(0.6)
+    assert mac.count("freed too early") == 0
 
 
 # --- numbers
