@@ -140,8 +140,7 @@ def prewarm_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return 0
     started, refused, ready = time.monotonic(), [], 0
-    units_of = {package.path: FunctionUnits(package, runtime.first_units(package.compute_units))
-                for package in packages}
+    units_of = {package.path: FunctionUnits(package, runtime) for package in packages}
     with status_display(console, "loading") as show:
         for done, (package, name) in enumerate(functions):
             left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0

@@ -50,6 +50,7 @@ INPUT_DTYPES = {"fp16": np.float32, "fp32": np.float32, "int32": np.int32}
 # compute units on which Core ML failed → what to try instead
 CPU, GPU, NEURAL_ENGINE, ALL = COMPUTE_UNITS
 OTHER_UNITS = {ALL: f"{GPU} or {CPU}", NEURAL_ENGINE: f"{GPU} or {CPU}", GPU: f"{NEURAL_ENGINE} or {CPU}"}
+WITHOUT_GPU = {ALL: NEURAL_ENGINE, GPU: CPU}
 
 UNIT_NAMES = {CPU: "the CPU", GPU: "the GPU", NEURAL_ENGINE: "the Neural Engine", ALL: "all compute units"}
 
@@ -169,8 +170,8 @@ class CoreMLRuntime(Runtime):
             self._seconds[key] = float(read_tried(compiled).get(name, "nan"))
         return self._seconds[key]
 
-    def first_units(self, stated: str) -> str:
-        return CPU if stated == GPU and self.api.gpu_crashes else stated
+    def default_units(self, stated: str) -> str:
+        return WITHOUT_GPU.get(stated, stated) if self.api.gpu_crashes else stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
         if self.trial is not None:

@@ -214,9 +214,7 @@ class PackagedBackend(PackagedEngine):
     def units(self, network: str) -> FunctionUnits:
         """Where the functions of a network's package run."""
         if network not in self._units:
-            package = self.packages[network]
-            self._units[network] = FunctionUnits(
-                package, self._compute_units or self.runtime.first_units(package.compute_units))
+            self._units[network] = FunctionUnits(self.packages[network], self.runtime, self._compute_units)
         return self._units[network]
 
     def _load(self, network: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser
-from ane.backends.packaged.functions import EngineRefusalError
+from ane.backends.packaged.functions import EngineRefusalError, Runtime
 from ane.bundles.packages import COMPUTE_UNITS, PackageRecord
 from ane.system.errors import UserError
 
@@ -26,13 +26,16 @@ MoveOn = Callable[[UserError], None]
 class FunctionUnits:
     """The compute units of a package's functions.
 
+    Args:
+        chosen: the first to use; None: those that the package states, or what the runtime uses instead.
+
     Attributes:
         by_function: name → compute units; functions that are no longer used are missing.
     """
 
-    def __init__(self, package: PackageRecord, units: str):
-        self.package = package
-        self.by_function = dict.fromkeys(package.functions, units)
+    def __init__(self, package: PackageRecord, runtime: Runtime, chosen: str | None = None):
+        self.package, self.runtime = package, runtime
+        self.by_function = dict.fromkeys(package.functions, chosen or runtime.default_units(package.compute_units))
 
     def of_kind(self, *kinds: str) -> list[str]:
         """The functions of these kinds that are used."""
@@ -53,9 +56,9 @@ class FunctionUnits:
             for unused in self.of_kind(*ON_A_STATE):
                 del self.by_function[unused]
             return f"Running {steps[0]} and its like on {self.by_function[steps[0]]}"
-        units = NEXT_UNITS.get(self.by_function[name])
-        if units is None:
+        if self.by_function[name] == CPU:
             return ""
+        units = self.runtime.default_units(NEXT_UNITS[self.by_function[name]])
         moved = self.of_kind(*ON_A_STATE) if kind in ON_A_STATE else [name]     # those of one state on the same units
         self.by_function |= dict.fromkeys(moved, units)
         return f"Running {' and '.join(moved)} on {units}"

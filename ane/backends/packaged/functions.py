@@ -60,8 +60,8 @@ class Runtime(ABC):
         """Median time of a call in the first load of a function; NaN: not measured. Raises what ``load`` does."""
         return math.nan
 
-    def first_units(self, stated: str) -> str:
-        """The compute units on which to begin, given those that the bundle states."""
+    def default_units(self, stated: str) -> str:
+        """The compute units to use, given those that a bundle states or that are tried next; the user chose none."""
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:

@@ -164,13 +164,26 @@ def test_a_function_that_a_text_cannot_reach_is_not_loaded(mac, two_buckets):
     assert not mac.count("load step_2_128")
 
 
-def test_on_macos_27_no_function_begins_on_the_gpu(mac, bundle, expected):
+@pytest.fixture
+def macos_27(mac) -> native.StandIn:
     native.machine_folder(mac.folder / "other", "27.0.1")
     (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
-    audio, _, _ = speak(bundle)
+    return mac
+
+
+def test_on_macos_27_no_function_begins_on_the_gpu_or_moves_there(macos_27, bundle, expected):
+    macos_27.order(Order("load", function="denoise_2_64", units="CPU_AND_NE", message="ANECCompile() FAILED"))
+    audio, notices, _ = speak(bundle)
     assert snr_db(expected, audio) > SAME_DB
-    assert mac.count("load univnet_14_17 CPU_ONLY")
-    assert not [line for line in mac.log if "GPU" in line]
+    assert [line.rpartition(". ")[2] for line in notices if "instead" in line] == [
+        "Running denoise_2_64 on CPU_ONLY instead."]
+    assert macos_27.count("load univnet_14_17 CPU_ONLY")
+    assert not [line for line in macos_27.log if "GPU" in line]
+
+
+def test_on_macos_27_the_gpu_runs_what_it_is_chosen_for(macos_27, bundle):
+    speak(bundle, compute_units="CPU_AND_GPU")
+    assert {line.split()[-1] for line in macos_27.log if line.startswith("load ")} == {"CPU_AND_GPU"}
 
 
 @pytest.mark.parametrize(("version", "kind"), [("26.3", "coreml"), ("26.4.1", "torch"), ("26.5", "torch")])
