@@ -164,10 +164,11 @@ class CoreMLRuntime(Runtime):
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         key = package, function, compute_units
         if key not in self._seconds:
-            compiled, name = self._compiled(package)[0], f"{function} {compute_units}{SECONDS}"
-            if name not in read_tried(compiled):
+            self._signature(package, function)
+            name = f"{function} {compute_units}{SECONDS}"
+            if name not in self._tried(package, function):
                 self.load(package, function, compute_units)
-            self._seconds[key] = float(read_tried(compiled).get(name, "nan"))
+            self._seconds[key] = float(self._tried(package, function).get(name, "nan"))
         return self._seconds[key]
 
     def default_units(self, stated: str) -> str:
@@ -192,34 +193,43 @@ class CoreMLRuntime(Runtime):
         return signatures[function]
 
     def _open(self, package: Path, function: str, compute_units: str) -> Any:
-        """Open a function.
-
-        A cached model that does not open is compiled again, once. A function of a package that this system refuses for
-        its several functions is opened from a package of its own.
-        """
+        """Open a function. A cached model that does not open is compiled again, once."""
         declared = {each: {key: (list(type.shape), np.dtype(INPUT_DTYPES[type.dtype]).name)
                            for key, type in signature.inputs.items()}
                     for each, signature in self._signatures[package].items()}
-        name = "" if set(self._signatures[package]) == {"main"} else function
+        source, name = self._source(package, function)
         try:
             try:
-                return self._try(package, function, name, compute_units, declared)
+                return self._try(source, function, name, compute_units, declared)
             except (TrialStartError, UnansweredError):
                 raise
             except RuntimeError as error:
                 if name and ONE_FUNCTION_ONLY in str(error):
-                    return self._try(single_function(package, function), function, "", compute_units, declared)
-                if self._compiled(package)[1] or OTHER_VALUES in str(error):
+                    write_tried(self._compiled(package)[0], {ONE_FUNCTION_ONLY: "refused"})
+                    source = single_function(package, function)
+                    return self._try(source, function, "", compute_units, declared)
+                if self._compiled(source)[1] or OTHER_VALUES in str(error):
                     raise
-                self._compiled(package, recompile=True)
-                return self._try(package, function, name, compute_units, declared)
+                self._compiled(source, recompile=True)
+                return self._try(source, function, name, compute_units, declared)
         except (TrialStartError, UnansweredError, MemoryError) as error:
             raise core_ml_error("load", package, function, compute_units, error) from error
         except RuntimeError as error:
             meaning = error_summary(error)
             if self.trial is not None and meaning != NO_MEMORY:         # there may be memory later
-                write_tried(self._compiled(package)[0], {f"{function} {compute_units}": meaning})
+                write_tried(self._compiled(source)[0], {f"{function} {compute_units}": meaning})
             raise core_ml_error("load", package, function, compute_units, error) from error
+
+    def _source(self, package: Path, function: str) -> tuple[Path, str]:
+        """The package from which a function is opened, and its name there: a package of its own, without a name, if
+        this system refused the package for its several functions."""
+        if set(self._signatures[package]) == {"main"}:
+            return package, ""
+        refused = ONE_FUNCTION_ONLY in read_tried(self._compiled(package)[0])
+        return (single_function(package, function), "") if refused else (package, function)
+
+    def _tried(self, package: Path, function: str) -> dict[str, str]:
+        return read_tried(self._compiled(self._source(package, function)[0])[0])
 
     def _try(self, package: Path, function: str, name: str, compute_units: str,
              declared: Mapping[str, Inputs]) -> Any:

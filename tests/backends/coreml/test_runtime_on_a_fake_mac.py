@@ -312,14 +312,21 @@ def test_a_damaged_file_of_probes_is_named(mac, package):
 
 
 def test_a_system_that_refuses_several_functions_gets_each_in_a_package_of_its_own(mac, tmp_path):
+    """In the first process one function is refused; in the second each is opened at once, and none in a child."""
     both = save_two_functions(tmp_path / "both.mlpackage")
     message = "`.functionName` property must be `nil` unless the model type is ML Program"
     mac.order(native.Order("load", function="double", message=message),
               native.Order("load", function="triple", message=message))
-    runtime = runtime_with_trial()
-    for name, factor in (("double", 2), ("triple", 3)):
-        function = runtime.load(both, name, "ALL")
-        np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], factor * X)
+    for refused, loads in ((1, 6), (0, 2)):
+        before, runtime = len(mac.log), runtime_with_trial()
+        for name, factor in (("double", 2), ("triple", 3)):
+            runtime.prepare(both, name, "ALL")
+            function = runtime.load(both, name, "ALL")
+            np.testing.assert_array_equal(function.predict({"x": X}, function.make_state())["y"], factor * X)
+            assert runtime.seconds(both, name, "ALL") > 0
+        lines = mac.log[before:]
+        assert (sum(line.startswith(("load double", "load triple")) for line in lines),
+                lines.count("load main ALL")) == (refused, loads)
     assert len(list((paths.cache_dir() / "functions").iterdir())) == 2
 
 
