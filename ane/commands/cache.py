@@ -17,7 +17,6 @@ from ane.system.staging import leftovers
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
            "functions": "functions of packages that Core ML refuses whole"}
-SECONDS_A_FUNCTION = 10.0       # an estimate, until functions were loaded on this Mac
 COMPILED, LEFTOVERS = "compiled models", "unfinished files of killed processes"
 ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders
@@ -131,12 +130,9 @@ def prewarm_command(args: argparse.Namespace) -> int:
     packages = list(select_packages(model, "auto").values())
     functions = [(package, name) for package in packages for name in package.functions]
     size = sum(file.bytes for package in packages for file in package.files) / 1e9
-    report, measured = report_console(args), runtime.cache.load_seconds()
-    each = SECONDS_A_FUNCTION if measured is None else measured
+    report = report_console(args)
     report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
-                 f"functions: about {len(functions) * each / 60:.0f} minutes, at {each:.1f} s a function, "
-                 f"{'an estimate' if measured is None else 'as first loads took on this machine'}; less where some "
-                 "were loaded before.")
+                 f"functions: {runtime.cache.load_estimate(len(functions))}; less where some were loaded before.")
     if args.dry_run:
         return 0
     started, refused, ready = time.monotonic(), [], 0

@@ -1,6 +1,9 @@
 """Core ML packages of the embedded bundle: converted on the machine that first needs them, and cached."""
 
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -66,6 +69,22 @@ def cached_packages(model: Model, console: Console) -> Model:
     except OSError as error:
         raise UserError(f"cannot write the cache {folder.parent}: {error.strerror or error}; set ANE_HOME to a folder "
                         "that can be written") from error
+
+
+def announce_first_loads(backend: Any, networks: Collection[str]) -> None:
+    """Log how long Core ML will take for those of the networks of which it has loaded no function on this machine."""
+    runtime = getattr(backend, "runtime", None)
+    if getattr(runtime, "name", "") != "coreml":
+        return
+    new = []
+    for network in backend.packages.keys() & networks:
+        with suppress(UserError):           # a damaged package is reported when it is loaded
+            package = backend.packages[network]
+            if not runtime.cache.was_tried(backend.model.path / package.path, runtime.machine):
+                new += package.functions
+    if new:
+        LOGGER.info("Core ML compiles and loads up to %d function%s for the first time: %s. `ane cache prewarm` does "
+                    "it beforehand", len(new), "s"[:len(new) > 1], runtime.cache.load_estimate(len(new)))
 
 
 def open_undamaged(folder: Path) -> Model | None:

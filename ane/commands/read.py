@@ -289,7 +289,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
     cast = cast_of(args.cast, args.quote_voice)
-    synthesizer = load_synthesizer(args, model, message_console(args), keep=True)
+    synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
     synthesizer.request("", settings=settings, speed=speed, cast=cast)       # raises, before there is a job
     return lambda seed: BookSpeaker(synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon,
                                     word_times=args.word_times, checked=args.check, cast=cast)

@@ -113,7 +113,7 @@ def say(args: argparse.Namespace) -> int:
     if args.explain:
         return print_explanation(args, model, settings, text or "", lexicon)
     console = message_console(args)
-    synthesizer = load_synthesizer(args, model, console)
+    synthesizer = load_synthesizer(args, model, settings, console)
     request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:

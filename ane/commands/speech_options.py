@@ -13,7 +13,7 @@ from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import natural, pair, positive, rare_group
 from ane.commands.messages import LOGGER
-from ane.commands.packages import with_packages
+from ane.commands.packages import announce_first_loads, with_packages
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.hibari.settings import HibariSettings
 from ane.models.styletts.settings import KittenSettings, KokoroSettings
@@ -127,8 +127,10 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, metavar="N", help="CPU threads (default: all, fewer while other programs are busy)")
 
 
-def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, keep: bool | None = None) -> Any:
-    """Return a synthesizer on the backend that the flags name. ``keep``: see ``load_backend``.
+def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,
+                     keep: bool | None = None) -> Any:
+    """Return a synthesizer on the backend that the flags name, after a line on first loads that speaking with these
+    settings needs. ``keep``: see ``load_backend``.
 
     Raises:
         UserError: the backend or its packages are not available here.
@@ -141,4 +143,6 @@ def load_synthesizer(args: argparse.Namespace, model: Model, console: Console, k
     model = with_packages(model, args.backend, console)
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units)
-    return model.family.synthesizer(model, backend)
+    synthesizer = model.family.synthesizer(model, backend)
+    announce_first_loads(backend, synthesizer.networks(settings))
+    return synthesizer

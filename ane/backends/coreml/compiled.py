@@ -35,6 +35,7 @@ RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
 SECONDS = " seconds"    # suffix of a key there: the median time of a call
 LOADED = " loaded in"   # suffix of a key there: the time of the first load
+SECONDS_A_FUNCTION = 10.0       # an estimate of a first load, until functions were loaded on this Mac
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
 ENTRY_NAME = re.compile(r"[0-9a-f]{32}|\.[0-9a-f]{32}\..*\.partial")       # an entry, or one that is being written
@@ -79,9 +80,7 @@ class CompiledCache:
             EngineRefusalError: Core ML cannot compile it (``compile`` raises RuntimeError). If it did not answer, that
                 is remembered, and not tried again.
         """
-        content = package_hash(package)
-        key = hashlib.sha256("\n".join((*machine, content, package.stem)).encode()).hexdigest()[:32]
-        entry, model = self.folder / key, f"{package.stem}.mlmodelc"
+        entry, model = self._entry(package, machine), f"{package.stem}.mlmodelc"
         if not recompile and self._is_complete(entry):
             return entry / model, False
         if (entry / UNCOMPILED).is_file():
@@ -111,11 +110,18 @@ class CompiledCache:
         return [path for path in _children(self.folder)
                 if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
-    def load_seconds(self) -> float | None:
-        """Mean time of the first loads of functions on this machine; None: there was none."""
+    def was_tried(self, package: Path, machine: MacMachine) -> bool:
+        """Whether a function of a package was loaded on this machine, or refused."""
+        entry = self._entry(package, machine)
+        return (entry / TRIED).is_file() or (entry / UNCOMPILED).is_file()
+
+    def load_estimate(self, functions: int) -> str:
+        """How long the first loads of so many functions take, in words."""
         found = [float(text) for entry in self.entries() for key, text in read_tried(entry / RECORD).items()
                  if key.endswith(LOADED)]
-        return sum(found) / len(found) if found else None
+        each = sum(found) / len(found) if found else SECONDS_A_FUNCTION
+        return (f"about {functions * each / 60:.1f} minutes, at {each:.1f} s a function, "
+                f"{'as first loads took on this machine' if found else 'an estimate'}")
 
     def remove(self, entries: list[Path]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
@@ -124,6 +130,10 @@ class CompiledCache:
         with self._locked():
             for entry in entries:
                 remove(entry)
+
+    def _entry(self, package: Path, machine: MacMachine) -> Path:
+        key = hashlib.sha256("\n".join((*machine, package_hash(package), package.stem)).encode()).hexdigest()[:32]
+        return self.folder / key
 
     def _is_complete(self, entry: Path) -> bool:
         record = CompiledRecord.read(entry)
