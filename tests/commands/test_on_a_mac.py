@@ -3,6 +3,7 @@
 # ruff: noqa: F811  fixtures are imported
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import soundfile
 
 from ane.audio import playback
+from ane.backends.mil import Package
 from ane.backends.packaged.selection import fits_in_memory
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
@@ -17,12 +19,21 @@ from ane.bundles.packages import PackageRecord
 from ane.cli import main
 from ane.commands import cache
 from ane.commands.placement import NEURAL_ENGINE
+from converters.proof.differences import BATCH
 from tests.audio.recording_device import RecordingDevice
+from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
 from tests.small_bundle import write_small_bundle
 
 SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2", "--max-codes", "20")
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """With packages of all networks that ``write_small_bundle`` converts."""
+    return write_small_bundle(tmp_path_factory.mktemp("bundles"))
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +141,52 @@ def test_prewarm_without_a_bundle_loads_that_of_the_default_voice(mac, small, mo
     monkeypatch.setattr(cache, "with_packages", lambda model, *_: opened.append(model.name) or Bundle(small))
     assert main(["cache", "prewarm", "--dry-run"]) == 0
     assert opened == ["demo-fast"]
+
+
+def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, capsys, monkeypatch):
+    """The table of docs/core-ml.md, row for row: each command, and the same again."""
+    table = [line for line in (DOCS / "core-ml.md").read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    bundle, verify = Bundle(whole), ("verify", "--against", "coreml")
+    functions = [(package, name) for package in bundle.packages for name in package.functions]
+    assert (len(bundle.packages), len(functions)) == (6, 10)
+
+    def compiled(*command: str, status: int = 0) -> tuple[int, str]:
+        """How many models a command lets Core ML compile, and their size."""
+        before, written = mac.count("compile "), mac.written
+        assert main([*command, "--bundle", str(whole)]) == status
+        return mac.count("compile ") - before, f"{(mac.written - written) / 1e6:.1f} MB"
+
+    def stated(start: str, *command: str) -> str:
+        """What the table states of a command that was given, after it was given again."""
+        [(first, again)] = [line.strip("| ").split(" | ")[1:] for line in table if line.startswith(f"| {start} |")]
+        assert compiled(*command)[0] == int(again)
+        return first
+
+    count, size = compiled("cache", "prewarm")
+    assert stated("`ane cache prewarm`", "cache", "prewarm") == f"{count}: one a package, {size}"
+    count, _ = compiled(*verify)
+    assert stated("`ane verify --against coreml`, after it", *verify) == str(count)
+    count, _ = compiled(*verify, "--layers")
+    programs = [Package(whole / package.path).function(name) for package, name in functions]
+    values = [sum(len(op.outputs) for op in program.ops) for program in programs if not program.states]
+    assert stated("with `--layers`, all functions right", *verify, "--layers") == (
+        f"{count} ({sum(-(-number // BATCH) for number in values)} if it looked into all, {BATCH} values each)")
+    count, size = compiled("plan", "--chip", "M1")
+    assert stated("`ane plan`", "plan", "--chip", "M1").startswith(f"{count}: one a function, {size}; ")
+    # one function, wrong from a value on
+    monkeypatch.setattr(native._MLModelProxy, "predict", wrong_from("res_stack__1"))
+    for _ in range(2):
+        count, _ = compiled(*verify, "--layers", "--function", "univnet_14_17", status=1)
+        assert count == math.ceil(math.log(max(values), BATCH)) == 2
+    assert "from the operation" in capsys.readouterr().err
+
+
+def wrong_from(start: str, predict=native._MLModelProxy.predict):
+    """``predict`` of the stand-in's models, whose values are negated from the first whose name starts so."""
+    def spoiled(self, features, state):
+        order = [name for op in self.interpreter.function.ops for name in op.outputs]
+        first = next((index for index, name in enumerate(order) if name.startswith(start)), len(order))
+        return {name: -array if name in order[first:] else array
+                for name, array in predict(self, features, state).items()}
+
+    return spoiled

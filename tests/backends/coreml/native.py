@@ -66,12 +66,20 @@ class StandIn:
     @property
     def log(self) -> list[str]:
         """A line a call: "compile PACKAGE", "load FUNCTION UNITS", "predict FUNCTION UNITS", "plan FUNCTION UNITS"."""
-        return [line for line in self._lines() if not line.startswith("moved ")]
+        return [line for line in self._lines() if not line.startswith(("moved ", "wrote "))]
 
     @property
     def moved(self) -> int:
         """Bytes of all arrays that were handed over and returned, as the binding has them: float32 and int32."""
-        return sum(int(line.split()[1]) for line in self._lines() if line.startswith("moved "))
+        return self._sum("moved ")
+
+    @property
+    def written(self) -> int:
+        """Bytes of all compiled models."""
+        return self._sum("wrote ")
+
+    def _sum(self, start: str) -> int:
+        return sum(int(line.split()[1]) for line in self._lines() if line.startswith(start))
 
     def _lines(self) -> list[str]:
         path = self.folder / "log"
@@ -214,6 +222,7 @@ class _MLModelProxy:
         here().obey("compile", Path(path).name)
         destination = Path(tempfile.mkdtemp()) / f"{Path(path).stem}.mlmodelc"
         shutil.copytree(path, destination)
+        here().note(f"wrote {sum(file.stat().st_size for file in destination.rglob('*') if file.is_file())}")
         try:
             opened(destination)
         except RuntimeError:
