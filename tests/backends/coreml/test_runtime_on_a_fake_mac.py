@@ -229,8 +229,9 @@ def test_a_first_load_is_announced_with_the_chip_and_tried_once(mac, package, no
 @pytest.mark.parametrize(("call", "how", "limit", "reason"), [
     ("load", "hang", 3.0, "it did not finish within 0.05 minutes"),
     ("predict", "kill", 60.0, "it ended the process (signal 9, perhaps for lack of memory)")])
-def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(unguarded_mac, request, package, call, how, limit,
-                                                                   reason):
+def test_a_load_that_hangs_or_kills_is_refused_and_not_tried_again(python, unguarded_mac, request, package, call, how,
+                                                                   limit, reason):
+    """The server of ``python`` has to start before this process is a Mac, and ``forked_trials`` is asked for later."""
     if how == "hang":           # the signal needs a real child process
         request.getfixturevalue("forked_trials")
     unguarded_mac.order(native.Order(call, how, units="CPU_AND_NE"))
