@@ -1,7 +1,7 @@
 """Compares every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
 
 The interpreter's figures, in float32, with the rounding of fp16, and with small numbers flushed as on an M1, are those
-that the conversion recorded. Apple's Core AI, where it is installed, runs all functions in float32.
+that the conversion recorded; "asked": what it demands. Core AI, where it is installed, runs all functions in float32.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from ane.bundles import open_model
 from ane.bundles.opening import is_embedded
 from ane.commands.packages import cached_packages
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
-from converters.proof.parity import FLUSHED, MATHS, ROUNDING
+from converters.proof.parity import FLUSHED, MATHS, ROUNDING, threshold_of
 from converters.proof.verify import choose_packages, runner_named, verify
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = open_model(options.bundle)
     model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
-    found: dict[tuple[str, str], dict[str, float | None]] = {
-        (Path(package.path).stem, name): {f"interpreter {name}": function.parity.get(key) for key, name in (
-            (MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))}
+    found: dict[tuple[str, str], dict[str, float | None]] = {(Path(package.path).stem, name): {
+        f"{what} {short}": value for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))
+        for what, value in (("interpreter", function.parity.get(key)), ("asked", threshold_of(package, name, key)))}
         for package in model.packages for name, function in package.functions.items()}
     if find_spec("coreai"):
         for one in verify(model, choose_packages(model), runner_named("coreai"), progress=print):

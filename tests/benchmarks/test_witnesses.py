@@ -1,0 +1,21 @@
+"""The benchmark of each converted function's dB."""
+
+from types import SimpleNamespace
+
+from benchmarks import witnesses
+from converters.functions import THRESHOLDS
+from tests.small_bundle import write_small_bundle
+
+
+def test_each_function_has_what_it_reaches_beside_what_is_asked_of_it(tmp_path_factory, monkeypatch):
+    monkeypatch.setattr(witnesses, "find_spec", lambda _: None)         # Core AI takes long
+    small = write_small_bundle(tmp_path_factory.mktemp("bundles"), ["rlg_auto", "univnet"])
+    result = witnesses.measure(SimpleNamespace(bundle=str(small), checkpoints=None))
+    found = {row.what: row.figures for row in result.rows}
+    assert (found["ar_random"]["asked fp32"], found["ar_random"]["asked fp16"]) == THRESHOLDS["fp16"]
+    for figures in found.values():
+        for arithmetic in ("fp32", "fp16", "flushed"):
+            reached = figures[f"interpreter {arithmetic}"]
+            assert reached is None or reached >= figures[f"asked {arithmetic}"]
+    [table] = result.more["tables"]
+    assert table["columns"][2:6] == ["interpreter fp32", "asked fp32", "interpreter fp16", "asked fp16"]
