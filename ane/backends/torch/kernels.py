@@ -28,8 +28,10 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
 KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
+STORED = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
+PACKED_AT_ONCE = 64                     # outputs
 WIDEST_HEAD = 128
 HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}      # whatever a program's defaults are
 NO_MEMORY = 1                           # what a call returns; 0: done
@@ -143,19 +145,26 @@ class KernelLinear(nn.Module):
         taps = weight.reshape(*weight.shape[:2], -1).transpose(1, 2)          # (out, taps, in)
         self.outputs, count, self.inputs = taps.shape
         index = KINDS.index(kind)
-        self.arguments = LayerArguments(index, self.inputs, 0, self.outputs, count, uses_amx())
-        if kind == "int8":
-            values, scale = quantise(taps.flatten(1))
-            taps = values.view(taps.shape)
-            self._keep(sums=(taps.sum(2, dtype=torch.int32) * scale[:, None]).T.contiguous(), scale=scale / 255)
-        else:
-            taps = taps.to({"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[kind])
-        self._keep(bias=bias.to(torch.float32, copy=True).contiguous())
         group = GROUPS[index]
-        taps = F.pad(taps, (0, -self.inputs % (BLOCK * group), 0, 0, 0, -self.outputs % OUTPUTS))
-        self.arguments.padded_inputs = taps.shape[2]
-        blocks = taps.flatten(1).unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group))
-        self._keep(weights=blocks.transpose(1, 2).contiguous())
+        inputs, outputs = (size + -size % multiple for size, multiple in ((self.inputs, BLOCK * group),
+                                                                          (self.outputs, OUTPUTS)))
+        self.arguments = LayerArguments(index, self.inputs, inputs, self.outputs, count, uses_amx())
+        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=STORED[kind], device="cpu")
+        scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
+        # few at a time: copies of whole weights leave gaps between what is kept, up to 3 GB at the official size
+        for begin in range(0, self.outputs, PACKED_AT_ONCE):
+            part = slice(begin, begin + PACKED_AT_ONCE)
+            rows = taps[part]
+            if kind == "int8":
+                values, scale[part] = quantise(rows.flatten(1))
+                rows = values.view(rows.shape)
+                sums[:, part] = (rows.sum(2, dtype=torch.int32) * scale[part, None]).T
+            rows = F.pad(rows, (0, inputs - self.inputs, 0, 0, 0, -len(rows) % BLOCK))
+            blocks = rows.flatten(1).unflatten(0, (-1, BLOCK)).unflatten(2, (-1, group)).transpose(1, 2)
+            packed[begin // BLOCK:begin // BLOCK + len(blocks)] = blocks
+        self._keep(weights=packed, bias=bias.to(torch.float32, copy=True).contiguous())
+        if kind == "int8":
+            self._keep(sums=sums, scale=scale / 255)
         self._address, self._linear = ctypes.addressof(self.arguments), library().ane_linear
 
     def _keep(self, **tensors: Tensor) -> None:

@@ -231,3 +231,28 @@ def test_a_variable_of_the_environment_switches_them_off():
     result = subprocess.run([sys.executable, "-c", program], env={**os.environ, "ANE_KERNELS": "0"},
                             capture_output=True, text=True, check=True)
     assert result.stdout == "None\n"
+
+
+PEAK_OF_PACKING = """
+import sys, torch
+from pathlib import Path
+from ane.backends.torch.kernels import KernelLinear
+
+def peak():
+    return next(int(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM"))
+
+weight, bias = torch.randn(4096, 4096).half(), torch.zeros(4096)
+KernelLinear(weight[:64], bias[:64], sys.argv[1])
+Path("/proc/self/clear_refs").write_text("5")
+before = peak()
+layers = [KernelLinear(weight, bias, sys.argv[1]) for _ in range(4)]
+print((peak() - before) / 1e3, sum(layer.weights.nbytes for layer in layers) / 1e6)
+"""
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("kind", sorted({"int8", "bf16"} & set(AVAILABLE)))
+def test_packing_a_layer_takes_little_memory_beside_its_weights(kind):
+    run = subprocess.run([sys.executable, "-c", PEAK_OF_PACKING, kind], capture_output=True, text=True, check=True)
+    taken, packed = map(float, run.stdout.split())
+    assert taken < packed + 30
