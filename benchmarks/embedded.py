@@ -3,9 +3,8 @@
 Both are loaded by ``ane.load`` in this process and speak the same texts. Speed is seconds of speech made in a second,
 and the figure audio_per_cpu_s those made in a second of processor time, which other work on the machine hardly changes.
 
-With --busy the same is measured beside so many other programs, each a process of its own session that counts without
-end, in turns: `chosen` lets the torch backend lower the number of threads while they wait for cores
-(``ane.backends.torch.threads``), `2 threads` of --fixed keeps the number.
+With --busy the same is measured beside so many other programs, which count without end, in turns: `chosen` lets the
+backend choose its threads (``ane.backends.torch.threads``), `2 threads` of --fixed keeps the number.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def rows_in_conditions(options: argparse.Namespace, backend: Any, competitor: st
         backend.governor = None if fixed else governor
         torch.set_num_threads(fixed or options.threads)
         end = time.monotonic() + SETTLING
-        while not fixed and time.monotonic() < end:
+        while time.monotonic() < end:
             read()
         return read()
 

@@ -34,15 +34,15 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
 
 
 def steps_call(backend: Any, lanes: int, weight_bytes: int) -> Reading:
-    rng = np.random.default_rng(0)
-    width = backend.embeddings()["code"].shape[1]
+    rng, width = np.random.default_rng(0), backend.embeddings()["code"].shape[1]
     decoder = backend.decoder(lanes, CODES + STEPS, 1, PREFIX)
     decoder.prefill(rng.standard_normal((PREFIX, width), dtype=np.float32))
     decoder.step(rng.standard_normal((lanes, CODES, width), dtype=np.float32), np.zeros(lanes, np.int64))
     columns = rng.standard_normal((lanes, 1, width), dtype=np.float32)
 
     def read() -> dict[str, float | None]:
-        started, step, took, decoder.governor = time.perf_counter(), 0, 0.0, backend.governor
+        decoder.governor = backend.governor
+        started, step, took = time.perf_counter(), 0, 0.0
         while step < STEPS and took < LONGEST_READING:
             decoder.step(columns, np.full(lanes, CODES + step))
             step, took = step + 1, time.perf_counter() - started

@@ -1,7 +1,7 @@
 """Compares every function of the Core ML packages with the PyTorch network, on each runtime: dB of its probe's outputs.
 
 The interpreter's figures, in float32, with the rounding of fp16, and with small numbers flushed as on an M1, are those
-that the conversion recorded; "asked": what it demands. Core AI, where it is installed, runs all functions in float32.
+that the conversion recorded, each beside its threshold. Core AI, where it is installed, runs all functions in float32.
 """
 
 import argparse
@@ -25,13 +25,14 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
     model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
     found: dict[tuple[str, str], dict[str, float | None]] = {(Path(package.path).stem, name): {
         f"{what} {short}": value for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))
-        for what, value in (("interpreter", function.parity.get(key)), ("asked", threshold_of(package, name, key)))}
+        if key in function.parity
+        for what, value in (("interpreter", function.parity[key]), ("threshold", threshold_of(package, name, key)))}
         for package in model.packages for name, function in package.functions.items()}
     if find_spec("coreai"):
         for one in verify(model, choose_packages(model), runner_named("coreai"), progress=print):
             found[one.package, one.function]["Core AI fp32"] = one.snr
     rows = [BenchRow("interpreter fp16", name, "dB", {"package": package},
-                     figures["interpreter fp16"] and Spread.of([figures["interpreter fp16"]]), figures)
+                     Spread.of([figures["interpreter fp16"]]) if "interpreter fp16" in figures else None, figures)
             for (package, name), figures in found.items()]
     return BenchmarkResult(rows, {"model": model_name(options)}, more={"tables": [table(found)]})
 

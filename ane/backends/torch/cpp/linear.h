@@ -114,19 +114,19 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
     _mm512_mask_storeu_ps(out, mask, y);
 }
 
-constexpr long TILE = TILE_ROWS * TILE_BYTES, TILES_AHEAD = 4;
+constexpr long WHOLE_TILE = TILE_ROWS * TILE_BYTES, TILES_AHEAD = 4;
 
 inline void fetch_tile(const char* tile) {
-    for (long byte = 0; byte < TILE; byte += 64) _mm_prefetch(tile + byte, _MM_HINT_T0);
+    for (long byte = 0; byte < WHOLE_TILE; byte += 64) _mm_prefetch(tile + byte, _MM_HINT_T0);
 }
 
 // 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, BF16
-// for the last. The first tap multiplies `row`, the next one the row after it. `ahead`: weights come from memory, which is
-// read TILES_AHEAD tiles before they are multiplied, those of the next pair while this one's sums are emitted.
+// for the last. The first tap multiplies `row`, the next one the row after it. `ahead`: weights come from memory; they are
+// fetched TILES_AHEAD tiles before they are multiplied, the first of the next pair while this one's sums are emitted.
 template <Kind KIND, class Emit>
 void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, bool ahead, Emit emit) {
     alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
-    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * TILE;
+    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * WHOLE_TILE;
     const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * layer.taps * bytes;
     for (long tap = 0; tap < layer.taps; tap++) {
         const char *left = weights + tap * bytes, *right = left + layer.taps * bytes;
@@ -138,10 +138,10 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
             _tile_zero(3);
         }
         for (long step = 0; step < steps; step++) {
-            const char *a = left + step * TILE, *b = right + step * TILE;
+            const char *a = left + step * WHOLE_TILE, *b = right + step * WHOLE_TILE;
             if (ahead) {
-                fetch_tile(a + TILES_AHEAD * TILE);
-                fetch_tile(b + TILES_AHEAD * TILE);
+                fetch_tile(a + TILES_AHEAD * WHOLE_TILE);
+                fetch_tile(b + TILES_AHEAD * WHOLE_TILE);
             }
             _tile_loadd(6, a, TILE_BYTES);
             _tile_loadd(7, b, TILE_BYTES);
@@ -173,8 +173,8 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
         const char *next = weights + 2 * layer.taps * bytes, *other = next + layer.taps * bytes;
         for (long i = 0; i < count; i++) {
             if (ahead && i < TILES_AHEAD) {
-                fetch_tile(next + i * TILE);
-                fetch_tile(other + i * TILE);
+                fetch_tile(next + i * WHOLE_TILE);
+                fetch_tile(other + i * WHOLE_TILE);
             }
             for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
                 const __m512i sum = _mm512_load_si512(sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS);
@@ -230,7 +230,7 @@ template <Kind KIND>
 void pair_of(const Layer& layer, const Rows& rows, long row, long end, long pair, Output out) {
     constexpr bool TILES = KIND == INT8 || KIND == BF16;
     if (TILES && layer.amx && (KIND == BF16 || end - row > 2)) {     // integers sum up exactly in any order
-        for (const long begin = row; row < end; row += 2 * TILE_ROWS)
+        for (const long begin = row; row < end; row += 2 * TILE_ROWS)       // later rows find the weights in the cache
             pair_by_amx<TILES ? KIND : BF16>(
                 layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair, row == begin,
                 [&](long i, long column, long, __m512 sum) { finish(layer, rows, row + i, column, sum, out); });
@@ -257,6 +257,13 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
     rows.span = rows.low + padded_rows;
     char* normed_rows = reinterpret_cast<char*>(rows.span + padded_rows);
     const long pairs = (layer.outputs + PAIR - 1) / PAIR, chunks = (count + CHUNK - 1) / CHUNK;
+    const auto multiply = [&](long task) {
+        const long row = task / pairs * CHUNK, end = std::min(row + CHUNK, count), pair = task % pairs;
+        if (layer.kind == INT8) pair_of<INT8>(layer, rows, row, end, pair, out);
+        else if (layer.kind == BF16) pair_of<BF16>(layer, rows, row, end, pair, out);
+        else if (layer.kind == FP16) pair_of<FP16>(layer, rows, row, end, pair, out);
+        else pair_of<FP32>(layer, rows, row, end, pair, out);
+    };
     const bool amx = layer.amx && (layer.kind == INT8 || layer.kind == BF16);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -268,13 +275,12 @@ int linear(const Layer& layer, const float* x, Output out, long count, int threa
             if (layer.norm_weight) norm_row(layer, inputs, own);
             round_row(layer, layer.norm_weight ? own : inputs, rows, row);
         }
-        #pragma omp for schedule(guided, 2)
-        for (long task = 0; task < chunks * pairs; task++) {
-            const long row = task / pairs * CHUNK, end = std::min(row + CHUNK, count), pair = task % pairs;
-            if (layer.kind == INT8) pair_of<INT8>(layer, rows, row, end, pair, out);
-            else if (layer.kind == BF16) pair_of<BF16>(layer, rows, row, end, pair, out);
-            else if (layer.kind == FP16) pair_of<FP16>(layer, rows, row, end, pair, out);
-            else pair_of<FP32>(layer, rows, row, end, pair, out);
+        if (chunks == 1) {      // pairs that follow each other are read from memory in one go
+            #pragma omp for schedule(guided, 2)
+            for (long task = 0; task < pairs; task++) multiply(task);
+        } else {
+            #pragma omp for schedule(dynamic, 2)
+            for (long task = 0; task < chunks * pairs; task++) multiply(task);
         }
     }
     return 0;
