@@ -28,10 +28,10 @@ LIBRARY = Path(__file__).with_name("libkernels.so")
 SOURCES = Path(__file__).with_name("cpp")
 SWITCH = "ANE_KERNELS"
 KINDS = "int8", "bf16", "fp16", "fp32"  # of weights; an index is the library's number of it
-STORED = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+WEIGHT_DTYPES = {"int8": torch.int8, "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 GROUPS = 4, 2, 1, 1                     # weights of an output that lie side by side, by kind
 OUTPUTS, BLOCK = 32, 16                 # outputs that are computed together; outputs of a block of weights
-PACKED_AT_ONCE = 64                     # outputs
+OUTPUTS_AT_ONCE = 64                    # that are packed together
 WIDEST_HEAD = 128
 HOST_FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}      # whatever a program's defaults are
 NO_MEMORY = 1                           # what a call returns; 0: done
@@ -149,11 +149,11 @@ class KernelLinear(nn.Module):
         inputs, outputs = (size + -size % multiple for size, multiple in ((self.inputs, BLOCK * group),
                                                                           (self.outputs, OUTPUTS)))
         self.arguments = LayerArguments(index, self.inputs, inputs, self.outputs, count, uses_amx())
-        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=STORED[kind], device="cpu")
+        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu")
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
-        # few at a time: copies of whole weights leave gaps between what is kept, up to 3 GB at the official size
-        for begin in range(0, self.outputs, PACKED_AT_ONCE):
-            part = slice(begin, begin + PACKED_AT_ONCE)
+        # temporary copies of whole weights would fragment the heap: up to 3 GB more at the official size
+        for begin in range(0, self.outputs, OUTPUTS_AT_ONCE):
+            part = slice(begin, begin + OUTPUTS_AT_ONCE)
             rows = taps[part]
             if kind == "int8":
                 values, scale[part] = quantise(rows.flatten(1))

@@ -19,7 +19,7 @@ import torch
 
 WINDOW = 0.03               # seconds of calls that are judged together
 MOST_WAITING = 0.35         # seconds that threads may wait for a core, in a second
-MOMENT = 0.02               # seconds of waiting that are not judged yet: another program had a moment's work
+SHORT_WAIT = 0.02           # seconds of waiting that are not judged yet: another program may need no more
 IDLE = 0.75                 # cores without work that let another thread in
 PATIENCE = 0.5, 8.0         # seconds before more threads are tried again: at first, and after many failures
 
@@ -103,7 +103,7 @@ class ThreadGovernor:
         waited, most = seconds / (now - self._began), self._thread.most
         count = min(most, self.limit or most)
         if waited > MOST_WAITING and count > 1:
-            if seconds < MOMENT:
+            if seconds < SHORT_WAIT:
                 return
             in_vain = now - self._raised < self._patience
             self._patience = min(2 * self._patience, PATIENCE[1]) if in_vain else PATIENCE[0]

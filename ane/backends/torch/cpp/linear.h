@@ -121,10 +121,10 @@ inline void fetch_tile(const char* tile) {
 }
 
 // 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, BF16
-// for the last. The first tap multiplies `row`, the next one the row after it. `ahead`: weights come from memory; they are
+// for the last. The first tap multiplies `row`, the next one the row after it. `prefetch`: weights come from memory; they are
 // fetched TILES_AHEAD tiles before they are multiplied, the first of the next pair while this one's sums are emitted.
 template <Kind KIND, class Emit>
-void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, bool ahead, Emit emit) {
+void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, bool prefetch, Emit emit) {
     alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
     const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * WHOLE_TILE;
     const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * layer.taps * bytes;
@@ -139,7 +139,7 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
         }
         for (long step = 0; step < steps; step++) {
             const char *a = left + step * WHOLE_TILE, *b = right + step * WHOLE_TILE;
-            if (ahead) {
+            if (prefetch) {
                 fetch_tile(a + TILES_AHEAD * WHOLE_TILE);
                 fetch_tile(b + TILES_AHEAD * WHOLE_TILE);
             }
@@ -170,11 +170,11 @@ void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, lon
             _tile_stored(2, sums[2], TILE_BYTES);
             _tile_stored(3, sums[3], TILE_BYTES);
         }
-        const char *next = weights + 2 * layer.taps * bytes, *other = next + layer.taps * bytes;
+        const char *next_left = weights + 2 * layer.taps * bytes, *next_right = next_left + layer.taps * bytes;
         for (long i = 0; i < count; i++) {
-            if (ahead && i < TILES_AHEAD) {
-                fetch_tile(next + i * WHOLE_TILE);
-                fetch_tile(other + i * WHOLE_TILE);
+            if (prefetch && i < TILES_AHEAD) {
+                fetch_tile(next_left + i * WHOLE_TILE);
+                fetch_tile(next_right + i * WHOLE_TILE);
             }
             for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
                 const __m512i sum = _mm512_load_si512(sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS);
