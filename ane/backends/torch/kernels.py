@@ -149,7 +149,8 @@ class KernelLinear(nn.Module):
         inputs, outputs = (size + -size % multiple for size, multiple in ((self.inputs, BLOCK * group),
                                                                           (self.outputs, OUTPUTS)))
         self.arguments = LayerArguments(index, self.inputs, inputs, self.outputs, count, uses_amx())
-        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind], device="cpu")
+        packed = torch.zeros(outputs // BLOCK, count * inputs // group, BLOCK, group, dtype=WEIGHT_DTYPES[kind],
+                             device="cpu")
         scale, sums = torch.zeros(self.outputs, **HOST_FLOATS), torch.zeros(count, self.outputs, **HOST_FLOATS)
         # temporary copies of whole weights would fragment the heap: up to 3 GB more at the official size
         for begin in range(0, self.outputs, OUTPUTS_AT_ONCE):
