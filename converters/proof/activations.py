@@ -133,6 +133,9 @@ class CallRecorder(Runtime):
     def load(self, package: Path, function: str, compute_units: str) -> "RecordedFunction":
         return RecordedFunction(self, self.engine.load(package, function, compute_units), function, compute_units)
 
+    def default_units(self, stated: str) -> str:
+        return self.engine.default_units(stated)
+
     def unload(self, package: Path) -> None:
         self.engine.unload(package)
 

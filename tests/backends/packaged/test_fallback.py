@@ -20,6 +20,7 @@ from ane.backends.packaged.fallback import FallbackDecoder
 from ane.backends.packaged.functions import EngineRefusalError
 from ane.backends.packaged.probes import FILE, STEPS
 from ane.bundles.bundle import Bundle
+from ane.cli import main
 from ane.models.tortoise.settings import Diffusion, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.decibels import snr_db
@@ -179,6 +180,18 @@ def test_on_macos_27_no_function_begins_on_the_gpu_or_moves_there(macos_27, bund
         "Running denoise_2_64 on CPU_ONLY instead."]
     assert macos_27.count("load univnet_14_17 CPU_ONLY")
     assert not [line for line in macos_27.log if "GPU" in line]
+
+
+def test_on_macos_27_verification_runs_no_function_on_the_gpu(macos_27, bundle):
+    main(["verify", "--bundle", str(bundle), "--against", "coreml", "--networks", "univnet"])
+    assert macos_27.count("predict univnet_14_17 CPU_ONLY")
+    assert not [line for line in macos_27.log if "GPU" in line]
+
+
+def test_on_macos_27_a_refusal_does_not_advise_the_gpu(macos_27, bundle):
+    macos_27.order(Order("load", function="denoise_2_64", units="CPU_AND_NE", message="ANECCompile() FAILED"))
+    with pytest.raises(UserError, match=r"; try compute_units=CPU_ONLY$"):
+        speak(bundle, "coreml", compute_units="CPU_AND_NE")
 
 
 def test_on_macos_27_the_gpu_runs_what_it_is_chosen_for(macos_27, bundle):
