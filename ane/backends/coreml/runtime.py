@@ -158,7 +158,7 @@ class CoreMLRuntime(Runtime):
             signature = self._signature(package, function)
             loaded = self._functions[key] = CoreMLFunction(
                 self._open(package, function, compute_units), signature, f"function {function!r} of {package}",
-                lambda action, error: core_ml_error(action, package, function, compute_units, error))
+                lambda action, error: self._refusal(action, package, function, compute_units, error))
         return loaded
 
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
@@ -213,12 +213,12 @@ class CoreMLRuntime(Runtime):
                 self._compiled(source, recompile=True)
                 return self._try(source, function, name, compute_units, declared)
         except (TrialStartError, UnansweredError, MemoryError) as error:
-            raise core_ml_error("load", package, function, compute_units, error) from error
+            raise self._refusal("load", package, function, compute_units, error) from error
         except RuntimeError as error:
             meaning = error_summary(error)
             if self.trial is not None and meaning != NO_MEMORY:         # there may be memory later
                 write_tried(self._compiled(source)[0], {f"{function} {compute_units}": meaning})
-            raise core_ml_error("load", package, function, compute_units, error) from error
+            raise self._refusal("load", package, function, compute_units, error) from error
 
     def _source(self, package: Path, function: str) -> tuple[Path, str]:
         """The package from which a function is opened, and its name there: a package of its own, without a name, if
@@ -261,12 +261,11 @@ class CoreMLRuntime(Runtime):
             self._models[package] = self.cache.model(package, self.machine, compile, recompile)
         return self._models[package]
 
-
-def core_ml_error(action: str, package: Path, function: str, compute_units: str,
-                  error: Exception) -> EngineRefusalError:
-    """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
-    meaning = error_summary(error)
-    other = OTHER_UNITS.get(compute_units)
-    advice = f"try compute_units={other}" if other else "use backend=torch"
-    return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
-                              f"{meaning}; {advice}", function=function)
+    def _refusal(self, action: str, package: Path, function: str, compute_units: str,
+                 error: Exception) -> EngineRefusalError:
+        """Core ML's error in one line: which function failed, on which compute units, and what to try instead."""
+        meaning = error_summary(error)
+        other = CPU if self.api.gpu_crashes and compute_units != CPU else OTHER_UNITS.get(compute_units)
+        advice = f"try compute_units={other}" if other else "use backend=torch"
+        return EngineRefusalError(f"Core ML cannot {action} function {function!r} of {package} on {compute_units}: "
+                                  f"{meaning}; {advice}", function=function)
