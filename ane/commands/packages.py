@@ -72,19 +72,19 @@ def cached_packages(model: Model, console: Console) -> Model:
 
 
 def announce_first_loads(backend: Any, networks: Collection[str]) -> None:
-    """Log how long Core ML will take for those of the networks of which it has loaded no function on this machine."""
+    """Log how long Core ML takes at most for functions of the networks that it has not loaded on this machine yet."""
     runtime = getattr(backend, "runtime", None)
     if getattr(runtime, "name", "") != "coreml":
         return
-    new = []
+    new = 0
     for network in backend.packages.keys() & networks:
         with suppress(UserError):           # a damaged package is reported when it is loaded
             package = backend.packages[network]
-            if not runtime.cache.was_tried(backend.model.path / package.path, runtime.machine):
-                new += package.functions
+            new += runtime.cache.first_loads(backend.model.path / package.path, runtime.machine,
+                                             backend.units(network).by_function)
     if new:
         LOGGER.info("Core ML compiles and loads up to %d function%s for the first time: %s. `ane cache prewarm` does "
-                    "it beforehand", len(new), "s"[:len(new) > 1], runtime.cache.load_estimate(len(new)))
+                    "it beforehand", new, "s" if new != 1 else "", runtime.cache.load_estimate(new))
 
 
 def open_undamaged(folder: Path) -> Model | None:

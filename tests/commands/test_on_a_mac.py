@@ -58,6 +58,19 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
     assert "compiled models" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("before", [("verify", "--against", "coreml"), ("say", "Hi.", *SPEECH, "-o", "hi.wav",
+                                                                        "--compute-units", "CPU_ONLY")])
+def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_units(mac, small, before, tmp_path,
+                                                                                  monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*before, "--bundle", str(small)]) == 0
+    capsys.readouterr()
+    assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", "hi.wav"]) == 0
+    printed = capsys.readouterr().err
+    assert "1 function for the first time" in printed
+    assert "Loading hifigan_14" in printed
+
+
 def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):
     mac.order(Order("load", units="CPU_AND_NE", message="ANECCompile() FAILED"))
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0

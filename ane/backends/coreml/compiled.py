@@ -35,6 +35,7 @@ RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
 SECONDS = " seconds"    # suffix of a key there: the median time of a call
 LOADED = " loaded in"   # suffix of a key there: the time of the first load
+SEVERAL = "several functions"   # a key there: this system refuses the package because it has several
 SECONDS_A_FUNCTION = 10.0       # an estimate of a first load, until functions were loaded on this Mac
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
 LOCK = ".lock"
@@ -110,10 +111,15 @@ class CompiledCache:
         return [path for path in _children(self.folder)
                 if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
-    def was_tried(self, package: Path, machine: MacMachine) -> bool:
-        """Whether a function of a package was loaded on this machine, or refused."""
-        entry = self._entry(package, machine)
-        return (entry / TRIED).is_file() or (entry / UNCOMPILED).is_file()
+    def first_loads(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> int:
+        """How many functions of a package were neither loaded nor refused on this machine, on these compute units.
+
+        ``units``: function → compute units.
+        """
+        if (self._entry(package, machine) / UNCOMPILED).is_file():
+            return 0
+        tried = {key for found in self._tried(package, machine) for key in found}
+        return sum(f"{function} {on}" not in tried for function, on in units.items())
 
     def load_estimate(self, functions: int) -> str:
         """How long the first loads of so many functions take, in words."""
@@ -130,6 +136,12 @@ class CompiledCache:
         with self._locked():
             for entry in entries:
                 remove(entry)
+
+    def _tried(self, package: Path, machine: MacMachine) -> list[dict[str, str]]:
+        """What ``read_tried`` returns of a package, and of its functions as packages of their own."""
+        pattern = single_function_path(package, "*")
+        return [read_tried(self._entry(path, machine) / RECORD)
+                for path in (package, *pattern.parent.glob(pattern.name))]
 
     def _entry(self, package: Path, machine: MacMachine) -> Path:
         key = hashlib.sha256("\n".join((*machine, package_hash(package), package.stem)).encode()).hexdigest()[:32]
@@ -166,7 +178,10 @@ class CompiledCache:
 
 
 def read_tried(compiled: Path) -> dict[str, str]:
-    """What the functions of a compiled model did in their first load: "" or why they were refused; and times."""
+    """What the functions of a compiled model did in their first load: "" or why they were refused; and times.
+
+    The key ``SEVERAL`` belongs to no function: this system refuses packages of several.
+    """
     with contextlib.suppress(UserError):
         found = read_json(compiled.parent / TRIED)
         if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
@@ -240,12 +255,16 @@ def _children(folder: Path) -> list[Path]:
         return []
 
 
+def single_function_path(package: Path, function: str) -> Path:
+    return paths.cache_dir() / "functions" / f"{package_hash(package)[:32]}-{function}.mlpackage"
+
+
 def single_function(package: Path, function: str) -> Path:
     """The function as a package in the user's cache, for systems whose Core ML refuses packages of several functions.
 
     Raises UserError when the cache cannot be written.
     """
-    path = paths.cache_dir() / "functions" / f"{package_hash(package)[:32]}-{function}.mlpackage"
+    path = single_function_path(package, function)
     if not path.is_dir():
         with replacing(path, directory=True) as folder:
             folder.rmdir()

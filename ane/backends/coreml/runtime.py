@@ -32,7 +32,15 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ane.backends.coreml.compiled import LOADED, SECONDS, CompiledCache, read_tried, single_function, write_tried
+from ane.backends.coreml.compiled import (
+    LOADED,
+    SECONDS,
+    SEVERAL,
+    CompiledCache,
+    read_tried,
+    single_function,
+    write_tried,
+)
 from ane.backends.coreml.tools import BUFFER_SECONDS, NO_MEMORY, CoreMLTools, error_summary, keep_arrays
 from ane.backends.coreml.trial import CoreMLTrial, TrialStartError, UnansweredError
 from ane.backends.mil import Package, ProgramFunction
@@ -164,7 +172,7 @@ class CoreMLRuntime(Runtime):
     def seconds(self, package: Path, function: str, compute_units: str) -> float:
         key = package, function, compute_units
         if key not in self._seconds:
-            self._signature(package, function)
+            self._signature(package, function)      # reads the package, which ``_tried`` needs
             name = f"{function} {compute_units}{SECONDS}"
             if name not in self._tried(package, function):
                 self.load(package, function, compute_units)
@@ -205,7 +213,7 @@ class CoreMLRuntime(Runtime):
                 raise
             except RuntimeError as error:
                 if name and ONE_FUNCTION_ONLY in str(error):
-                    write_tried(self._compiled(package)[0], {ONE_FUNCTION_ONLY: "refused"})
+                    write_tried(self._compiled(package)[0], {SEVERAL: "refused"})
                     source = single_function(package, function)
                     return self._try(source, function, "", compute_units, declared)
                 if self._compiled(source)[1] or OTHER_VALUES in str(error):
@@ -225,7 +233,7 @@ class CoreMLRuntime(Runtime):
         this system refused the package for its several functions."""
         if set(self._signatures[package]) == {"main"}:
             return package, ""
-        refused = ONE_FUNCTION_ONLY in read_tried(self._compiled(package)[0])
+        refused = SEVERAL in read_tried(self._compiled(package)[0])
         return (single_function(package, function), "") if refused else (package, function)
 
     def _tried(self, package: Path, function: str) -> dict[str, str]:
