@@ -130,9 +130,11 @@ def prewarm_command(args: argparse.Namespace) -> int:
     packages = list(select_packages(model, "auto").values())
     functions = [(package, name) for package in packages for name in package.functions]
     size = sum(file.bytes for package in packages for file in package.files) / 1e9
+    estimate = runtime.cache.load_estimate(len(functions), [model.path / package.path for package in packages],
+                                           runtime.machine)
     report = report_console(args)
     report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
-                 f"functions: {runtime.cache.load_estimate(len(functions))}; less where some were loaded before.")
+                 f"functions: {estimate}; less where some were loaded before.")
     if args.dry_run:
         return 0
     started, refused, ready = time.monotonic(), [], 0

@@ -1,5 +1,6 @@
 """Core ML packages of the embedded bundle: converted on the machine that first needs them, and cached."""
 
+import shlex
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -71,20 +72,25 @@ def cached_packages(model: Model, console: Console) -> Model:
                         "that can be written") from error
 
 
-def announce_first_loads(backend: Any, networks: Collection[str]) -> None:
-    """Log how long Core ML takes at most for functions of the networks that it has not loaded on this machine yet."""
+def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:
+    """Log how long Core ML takes at most for functions of the networks that it has not loaded on this machine yet.
+
+    ``bundle``: the flag; None: the default voice.
+    """
     runtime = getattr(backend, "runtime", None)
     if getattr(runtime, "name", "") != "coreml":
         return
-    new = 0
+    new, packages = 0, []
     for network in backend.packages.keys() & networks:
         with suppress(UserError):           # a damaged package is reported when it is loaded
-            package = backend.packages[network]
-            new += runtime.cache.first_loads(backend.model.path / package.path, runtime.machine,
-                                             backend.units(network).by_function)
+            package = backend.model.path / backend.packages[network].path
+            new += runtime.cache.first_loads(package, runtime.machine, backend.units(network).by_function)
+            packages.append(package)
     if new:
-        LOGGER.info("Core ML compiles and loads up to %d function%s for the first time: %s. `ane cache prewarm` does "
-                    "it beforehand", new, "s" if new != 1 else "", runtime.cache.load_estimate(new))
+        prewarm = f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
+        LOGGER.info("Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it "
+                    "beforehand", new, "s" if new != 1 else "",
+                    runtime.cache.load_estimate(new, packages, runtime.machine), prewarm)
 
 
 def open_undamaged(folder: Path) -> Model | None:

@@ -144,5 +144,5 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units)
     synthesizer = model.family.synthesizer(model, backend)
-    announce_first_loads(backend, synthesizer.networks(settings))
+    announce_first_loads(backend, synthesizer.networks(settings), getattr(args, "bundle", None))
     return synthesizer

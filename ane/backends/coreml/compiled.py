@@ -14,7 +14,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +34,8 @@ VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
 SECONDS = " seconds"    # suffix of a key there: the median time of a call
-LOADED = " loaded in"   # suffix of a key there: the time of the first load
+LOADED = " loaded in"   # suffix of a key there: the seconds of the first load
+COMPILED = "compiled in"        # a key there: the seconds of the compilation
 SEVERAL = "several functions"   # a key there: this system refuses the package because it has several
 SECONDS_A_FUNCTION = 10.0       # an estimate of a first load, until functions were loaded on this Mac
 UNCOMPILED = "uncompiled.txt"       # in place of the model: why compiling did not end
@@ -121,13 +122,22 @@ class CompiledCache:
         tried = {key for found in self._tried(package, machine) for key in found}
         return sum(f"{function} {on}" not in tried for function, on in units.items())
 
-    def load_estimate(self, functions: int) -> str:
-        """How long the first loads of so many functions take, in words."""
-        found = [float(text) for entry in self.entries() for key, text in read_tried(entry / RECORD).items()
-                 if key.endswith(LOADED)]
-        each = sum(found) / len(found) if found else SECONDS_A_FUNCTION
-        return (f"about {functions * each / 60:.1f} minutes, at {each:.1f} s a function, "
-                f"{'as first loads took on this machine' if found else 'an estimate'}")
+    def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
+        """How long it takes to compile and load so many functions of these packages, in words.
+
+        It is the mean of what was measured of them on this machine, or else of all packages in the cache.
+        """
+        measured = seconds_a_function([found for package in packages for found in self._tried(package, machine)])
+        source = "as first loads of this model took on this machine"
+        if measured is None:
+            measured = seconds_a_function([read_tried(entry / RECORD) for entry in self.entries()])
+            source = "as first loads of other models took on this machine"
+        if measured is None:
+            measured, source = SECONDS_A_FUNCTION, "an estimate"
+        each = max(measured, 0.1)
+        seconds = functions * each
+        return (f"about {f'{seconds / 60:.1f} minutes' if seconds >= 60 else f'{seconds:.0f} s'}, "
+                f"at {each:.1f} s a function, {source}")
 
     def remove(self, entries: list[Path]) -> None:
         """Delete entries while no process is compiling. Raises UserError when one cannot be deleted."""
@@ -180,13 +190,21 @@ class CompiledCache:
 def read_tried(compiled: Path) -> dict[str, str]:
     """What the functions of a compiled model did in their first load: "" or why they were refused; and times.
 
-    The key ``SEVERAL`` belongs to no function: this system refuses packages of several.
+    Two keys belong to no function: ``COMPILED``, and ``SEVERAL``, with which this system refuses the package.
     """
     with contextlib.suppress(UserError):
         found = read_json(compiled.parent / TRIED)
         if isinstance(found, dict) and all(isinstance(text, str) for text in found.values()):
             return found
     return {}
+
+
+def seconds_a_function(tried: Iterable[Mapping[str, str]]) -> float | None:
+    """The mean time of a first load and its share of the compilation, of what ``read_tried`` returned; None: of none.
+    """
+    times = [(key, float(text)) for found in tried for key, text in found.items() if key.endswith((LOADED, COMPILED))]
+    loads = sum(key.endswith(LOADED) for key, _ in times)
+    return sum(seconds for _, seconds in times) / loads if loads else None
 
 
 def write_tried(compiled: Path, found: Mapping[str, str]) -> None:

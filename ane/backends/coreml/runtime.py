@@ -33,6 +33,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ane.backends.coreml.compiled import (
+    COMPILED,
     LOADED,
     SECONDS,
     SEVERAL,
@@ -266,7 +267,10 @@ class CoreMLRuntime(Runtime):
         """The compiled model of a package, and whether this process has compiled it."""
         if recompile or package not in self._models:
             compile = self.api.compile if self.trial is None else self.trial.compile
-            self._models[package] = self.cache.model(package, self.machine, compile, recompile)
+            started = time.monotonic()
+            model, new = self._models[package] = self.cache.model(package, self.machine, compile, recompile)
+            if new and self.trial is not None:
+                write_tried(model, {COMPILED: str(time.monotonic() - started)})
         return self._models[package]
 
     def _refusal(self, action: str, package: Path, function: str, compute_units: str,
