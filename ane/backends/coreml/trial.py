@@ -116,30 +116,32 @@ def _try_function(toolkit: CoreMLTools, compiled: str, name: str, compute_units:
     """Load a function and repeat its probe: the median seconds of a call. RuntimeError when it returns other values."""
     loaded, seconds = toolkit.open(Path(compiled), name, compute_units), list[float]()
     probe = FunctionProbe.read(Path(package), function, inputs) if probes else None
+    passed: list[Mapping[str, np.ndarray]] = []         # to Core ML, which may read them after a prediction
 
     def predict(called: str) -> Predict:
         one = loaded if called == function else toolkit.open(Path(compiled), called, compute_units)
 
         def call(arrays: Mapping[str, np.ndarray], state: Any) -> Mapping[str, np.ndarray]:
-            views = {key: array.view() for key, array in arrays.items()}
+            passed.append({key: array.view() for key, array in arrays.items()})
             started = clock()
-            try:
-                outputs = one.predict(dict(views), state)
-            finally:
-                keep_arrays(views)
+            outputs = one.predict(dict(passed[-1]), state)
+            took = clock() - started
             if called == function:
-                seconds.append(clock() - started)
+                seconds.append(took)
             return outputs
 
         return call
 
-    if probe is None:
-        zeros = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs[function].items()}
-        outputs = predict(function)(zeros, loaded.make_state())
-        if not all(np.isfinite(array).all() for array in outputs.values()):
-            raise RuntimeError(f"{OTHER_VALUES} (NaN or infinite)")
-        return seconds[0]
-    found = probe.repeat(predict, loaded.make_state, STEPS)
+    try:
+        if probe is None:
+            zeros = {key: np.zeros(shape, dtype) for key, (shape, dtype) in inputs[function].items()}
+            outputs = predict(function)(zeros, loaded.make_state())
+            if not all(np.isfinite(array).all() for array in outputs.values()):
+                raise RuntimeError(f"{OTHER_VALUES} (NaN or infinite)")
+            return seconds[0]
+        found = probe.repeat(predict, loaded.make_state, STEPS)
+    finally:
+        keep_arrays(passed)
     if not found >= probe.threshold:
         raise RuntimeError(f"{OTHER_VALUES} ({found:.1f} dB, and {probe.threshold:g} are needed)")
     return statistics.median(seconds)

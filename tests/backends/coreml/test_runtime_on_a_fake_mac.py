@@ -88,6 +88,14 @@ def test_arrays_of_a_long_first_prediction_are_kept_while_core_ml_reads_them(mac
     assert mac.count("freed too early") == 0
 
 
+def test_a_first_load_keeps_the_arrays_of_all_its_predictions_with_one_timer(mac, package, monkeypatch):
+    kept = []
+    monkeypatch.setattr(trial, "keep_arrays", lambda arrays: (kept.append(list(arrays)), tools.keep_arrays(arrays)))
+    write_probes(package, {"main": FunctionProbe([("main", {"x": X})] * 3, {"y": 2 * X[0]}, 50.0)})
+    runtime_with_trial().load(package, "main", "ALL")
+    assert [[list(arrays) for arrays in one] for one in kept] == [[["x"]] * 3]
+
+
 # --- numbers
 
 
