@@ -61,7 +61,8 @@ class Runtime(ABC):
         return math.nan
 
     def default_units(self, stated: str) -> str:
-        """The compute units to use, given those that a bundle states or that are tried next; the user chose none."""
+        """What to use instead of compute units that the user did not choose: those a bundle states, or those tried
+        after a refusal."""
         return stated
 
     def prepare(self, package: Path, function: str, compute_units: str) -> None:
