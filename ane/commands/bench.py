@@ -1,6 +1,7 @@
 """`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """
 Measure the time of a sentence on the backends of this machine, and of each function of Core ML packages. The
 settings that speak the sentence fastest are printed as flags of `ane say`. On a Mac, Core ML is measured on CPU_ONLY,
-CPU_AND_GPU and CPU_AND_NE.
+CPU_AND_GPU and CPU_AND_NE; on a macOS whose Core ML is reported to crash on the GPU, without CPU_AND_GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 RUNS = 20       # calls of each function of a package
@@ -165,16 +166,18 @@ def measure_functions(run: BenchRun) -> None:
 
 def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, FunctionRequest]]":
     """Yield what one worker process measures: each backend with each of its compute units or numbers of threads."""
+    from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.machine import usable_cores
 
-    args = run.args
+    args, (cpu, gpu, neural_engine, _) = run.args, COMPUTE_UNITS
+    usual = (cpu, neural_engine) if crash_advice(platform.mac_ver()[0]) else (cpu, gpu, neural_engine)
     for spec, model in run.models.items():
         tunings = [Tuning(spec)]
         if spec == "coreml":
             tunings = [Tuning(spec, precision, units) for precision in args.precision or ("auto",)
-                       for units in args.compute_units or COMPUTE_UNITS[:3]]
+                       for units in args.compute_units or usual]
         elif spec in ("torch:cpu", "onnx:cpu"):
             int8 = spec == "torch:cpu" and "autoregressive" in run.subject.networks and \
                 "int8" in (args.precision or ("int8",))

@@ -1,6 +1,7 @@
 """What `ane bench` measures of a package, and what it chooses from that."""
 
 import argparse
+import platform
 from types import SimpleNamespace
 
 import pytest
@@ -68,7 +69,7 @@ def test_without_any_settings_nothing_is_spoken_or_chosen(run):
     assert (run.sentences, run.fastest) == ({}, None)
 
 
-def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
+def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monkeypatch):
     model = SimpleNamespace(networks={"autoregressive", "diffusion", "univnet"})
     args = argparse.Namespace(precision=None, compute_units=None, threads=(1, 2), runs=3)
     run = bench.BenchRun(args, Console(stderr=True), model, {}, None)
@@ -80,6 +81,8 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured():
     assert measured("torch:cpu") == [
         "torch:cpu, threads 1", "torch:cpu, int8, threads 1", "torch:cpu, threads 2", "torch:cpu, int8, threads 2"]
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("27.0", ("", "", ""), "arm64"))
+    assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_NE"]
     args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
     assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]
     assert measured("torch:cpu") == ["torch:cpu, threads 1", "torch:cpu, threads 2"]

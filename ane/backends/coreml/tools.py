@@ -13,7 +13,7 @@ OLDEST_MACOS = 15               # the first with multifunction packages and stat
 # macOS whose Core ML is reported to end processes → where, and what helps: libBNNS; MPSGraph, within an hour of speech
 CRASHING_MACOS = {"26.4": "on any compute units: update macOS, or use backend=torch",
                   "26.5": "on any compute units: update macOS, or use backend=torch",
-                  "27": "that speak for long on the GPU: no function runs there unless compute_units names it"}
+                  "27": "that speak for long on the GPU: speech uses it only if compute_units includes it"}
 BUFFER_SECONDS = 10.0           # how long an array that Core ML got is kept; it uses them for about 1
 
 NO_MEMORY = "there is not enough memory"
