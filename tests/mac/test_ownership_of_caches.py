@@ -1,4 +1,4 @@
-"""Whose the caches of Core ML's functions are: here on the stand-in of its native module, on a Mac on Core ML itself.
+"""Each decoder and each stream owns its caches, on the stand-in and on Core ML itself.
 
 The functions that two decoders or two streams call are loaded once; what they keep from call to call is their own.
 """
@@ -46,12 +46,17 @@ def bundles(tortoise, whisper) -> dict[str, Bundle]:
     return {"tortoise": tortoise, "whisper": whisper}
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A cache of compiled models for all tests here, so that each function has one first load."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def core_ml(request, tmp_path, monkeypatch) -> None:
-    """Core ML with an empty cache of compiled models."""
-    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+def core_ml(request, home, monkeypatch) -> None:
     if sys.platform != "darwin":
         request.getfixturevalue("mac")
+    monkeypatch.setenv("ANE_HOME", str(home))
 
 
 def steps(backend: Backend, shape: DecoderShape, seed: int) -> Iterator[np.ndarray]:
