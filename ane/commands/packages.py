@@ -73,7 +73,8 @@ def cached_packages(model: Model, console: Console) -> Model:
 
 
 def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | None) -> None:
-    """Log how long Core ML takes at most for functions of the networks that it has not loaded on this machine yet.
+    """Log how long Core ML takes at most for the functions of networks of which it has loaded none on this machine yet:
+    a text needs only a few, so that some may never be loaded.
 
     ``bundle``: the flag; None: the default voice.
     """
@@ -84,8 +85,10 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
     for network in backend.packages.keys() & networks:
         with suppress(UserError):           # a damaged package is reported when it is loaded
             package = backend.model.path / backend.packages[network].path
-            new += runtime.cache.first_loads(package, runtime.machine, backend.units(network).by_function)
-            packages.append(package)
+            units = backend.units(network).by_function
+            if runtime.cache.first_loads(package, runtime.machine, units) == len(units):
+                new += len(units)
+                packages.append(package)
     if new:
         prewarm = f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
         LOGGER.info("Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it "
