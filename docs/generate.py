@@ -9,7 +9,7 @@ A generated table stands between two comments. The first says what it is made fr
     <!-- reading path -->
     <!-- every file -->
     <!-- results -->
-    <!-- table: decode-1-thread.json 0 | decoder = decoder; step ms = ms a step | lanes = 1|8|16 -->
+    <!-- table: decode-2-threads.json 0 | decoder = decoder; step ms = ms a step | lanes = 1|8|16 -->
 
 A benchmark's table names a file of `benchmarks/results/`, the index of the table in it, the columns to show with the
 headings to give them, and optionally a column and the values (a regular expression) of the rows to keep. "results"
