@@ -142,4 +142,4 @@ def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
     cepstra[:, 1:FFT // 2] *= 2
     cepstra[:, FFT // 2 + 1:] = 0
-    return fft.rfft(cepstra, axis=1).astype(np.complex64, copy=False)
+    return np.ascontiguousarray(fft.rfft(cepstra, axis=1), np.complex64)       # NumPy's is not contiguous
