@@ -74,6 +74,8 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     Raises:
         UserError: a value out of range, or a flag without effect on this kind of model.
     """
+    if not model.takes_voices and args.voice and args.voice == model.default_voice:
+        args.voice = None               # its only one
     options = given_options(args)
     for name in options:
         try:

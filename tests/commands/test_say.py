@@ -46,6 +46,12 @@ def test_a_question_mark_lists_voices_and_presets(capsys):
     assert "such as --bundle demo" in capsys.readouterr().err, "where there are more voices"
 
 
+def test_the_voice_of_a_model_of_one_voice_may_be_named(workplace, capsys):
+    assert main(["say", "hello", "-v", "heart", "-o", "heart.wav"]) == 0
+    assert main(["say", "hello", "-v", "michael", "-o", "michael.wav"]) == 1
+    assert "--voice has no effect on demo-fast" in capsys.readouterr().err
+
+
 def test_quiet_prints_nothing_and_verbose_prints_details_and_names_literally(workplace, succeed):
     assert succeed("say", "hello", *SHORT, "-o", "out.wav", "-q") == ""
     printed = succeed("say", "hello", *SHORT, "-o", "take[bold].wav", "--verbose")
