@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ane.bench.records import BenchRow, Spread
 from ane.bundles import open_model
-from ane.bundles.opening import is_embedded
+from ane.bundles.opening import DEMO, is_embedded
 from ane.commands.packages import cached_packages
 from benchmarks.harness import Benchmark, BenchmarkResult, model_name
 from converters.proof.parity import FLUSHED, MATHS, ROUNDING, threshold_of
@@ -21,7 +21,7 @@ from converters.proof.verify import choose_packages, runner_named, verify
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
-    model = open_model(options.bundle)
+    model = open_model(options.bundle or DEMO)
     model = cached_packages(model, Console(stderr=True)) if is_embedded(model.path) else model
     found: dict[tuple[str, str], dict[str, float | None]] = {(Path(package.path).stem, name): {
         f"{what} {short}": value for key, short in ((MATHS, "fp32"), (ROUNDING, "fp16"), (FLUSHED, "flushed"))

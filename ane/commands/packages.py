@@ -86,7 +86,7 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
         with suppress(UserError):           # a damaged package is reported when it is loaded
             package = backend.model.path / backend.packages[network].path
             units = backend.units(network).by_function
-            if runtime.cache.first_loads(package, runtime.machine, units) == len(units):
+            if runtime.cache.is_new(package, runtime.machine, units):
                 new += len(units)
                 packages.append(package)
     if new:

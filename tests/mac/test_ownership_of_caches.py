@@ -60,7 +60,7 @@ def core_ml(request, home, monkeypatch) -> None:
 
 
 def steps(backend: Backend, shape: DecoderShape, seed: int) -> Iterator[np.ndarray]:
-    """The logits of each call of a decoder of two lanes; Whisper's attends to the states of a window of its own."""
+    """The logits of each call of a decoder of two lanes. Inputs, and the states that Whisper attends to, are drawn."""
     decoder, rng = backend.decoder(2, CODES, 1, PREFIX), np.random.default_rng(seed)
     if shape.memory_length:
         decoder.set_memory(rng.standard_normal((shape.memory_length, shape.width), dtype=np.float32))

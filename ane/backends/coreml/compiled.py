@@ -112,15 +112,15 @@ class CompiledCache:
         return [path for path in _children(self.folder)
                 if ENTRY_NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
 
-    def first_loads(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> int:
-        """How many functions of a package were neither loaded nor refused on this machine, on these compute units.
+    def is_new(self, package: Path, machine: MacMachine, units: Mapping[str, str]) -> bool:
+        """Whether no function of a package was loaded or refused on this machine, on these compute units.
 
         ``units``: function → compute units.
         """
         if (self._entry(package, machine) / UNCOMPILED).is_file():
-            return 0
+            return False
         tried = {key for found in self._tried(package, machine) for key in found}
-        return sum(f"{function} {on}" not in tried for function, on in units.items())
+        return not any(f"{function} {on}" in tried for function, on in units.items())
 
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
         """How long it takes to compile and load so many functions of these packages, in words.
