@@ -45,13 +45,13 @@ def line_count(file: Path) -> int:
 
 
 @cache
-def imports(file: Path) -> set[str]:
-    """Modules of this project that a file imports anywhere in it; not for type checking alone."""
+def imports(file: Path, types: bool = False) -> set[str]:
+    """Modules of this project that a file imports anywhere in it, also for type checking alone if ``types``."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            if not types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 continue
             if isinstance(child, ast.Import):
                 found.update(alias.name for alias in child.names)
@@ -70,9 +70,9 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def circles() -> list[list[str]]:
-    """Sets of modules that import each other (Tarjan's strongly connected components)."""
-    graph = {module_name(file): imports(file) for file in sources("ane", "converters")}
+def circles(types: bool = False) -> list[list[str]]:
+    """Sets of modules that import each other (Tarjan's strongly connected components); ``types``: as ``imports``."""
+    graph = {module_name(file): imports(file, types) for file in sources("ane", "converters")}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -2,6 +2,7 @@
 
 import json
 
+from tests.docs.measures import missing_places
 from tests.docs.structure import FIGURES, figures
 
 
@@ -11,3 +12,7 @@ def test_no_figure_of_the_structure_grew() -> None:
              if count > allowed.get(name, 0)}
     assert not grown, "make it smaller; or decide it, with python -m tests.docs.structure --write"
     assert allowed.keys() <= found.keys(), "a folder is gone: python -m tests.docs.structure --write"
+
+
+def test_every_form_of_a_chunk_is_made_where_the_measures_say() -> None:
+    assert not missing_places(), "a form is gone or made elsewhere: correct FORMS of tests/docs/measures.py"

@@ -1,0 +1,225 @@
+"""How many hands a chunk of text passes through, counted, so that a redesign is compared with what it replaced.
+
+    python -m tests.docs.measures             print every measure
+    python -m tests.docs.measures --made      also print what one chunk of the default voice makes as it is spoken
+
+A *form* is a value of its own shape that carries a chunk between the request and its sound: an object, a tuple, a
+string or an array. An object within another counts, and so does a changed copy. `FORMS` names them and where each is
+made; a test finds every one of these places.
+"""
+
+import ast
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from docs.generate import READING_PATH, module_file
+from tests.docs.structure import ROOT, circles, sources, tree_of
+
+# form, and the file and the definition that make it
+FORMS: dict[str, list[tuple[str, str, str]]] = {
+    "the default voice, ane say": [
+        ("Namespace", "ane/commands/say.py", "say"),
+        ("text, str", "ane/commands/say.py", "read_text"),
+        ("request, dict", "ane/commands/say.py", "say"),
+        ("keyword arguments", "ane/speech/speaker.py", "Speaker.speak"),
+        ("SpeechRequest", "ane/speech/speaker.py", "Speaker.request"),
+        ("SpeechRequest with seed and speed moved", "ane/speech/speaker.py", "Speaker.completed"),
+        ("Passage", "ane/text/passages.py", "read_pauses"),
+        ("TextPiece", "ane/text/splitter.py", "words"),
+        ("piece, str", "ane/text/splitter.py", "pack"),
+        ("PhonemeWord", "ane/text/phonemes/__init__.py", "phonemise"),
+        ("(length, (ids, spans)), tuple", "ane/models/phoneme_chunks.py", "split_into_phonemes"),
+        ("(text, ids and spans, Delivery), tuple", "ane/text/passages.py", "split_to_fit"),
+        ("Delivery", "ane/text/passages.py", "with_deliveries"),
+        ("PhonemeChunk", "ane/models/phoneme_chunks.py", "split_into_phonemes"),
+        ("PhonemeChunk, not final", "ane/speech/speaker.py", "Speaker._begin"),
+        ("PhonemeChunk at its speed, with its pause", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.sound"),
+        ("Piece", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.sound"),
+        ("Piece, delivered", "ane/speech/stream.py", "delivered"),
+        ("sound, array", "ane/speech/stream.py", "Stream.items")],
+    "Tortoise, ane say": [
+        ("Namespace", "ane/commands/say.py", "say"),
+        ("text, str", "ane/commands/say.py", "read_text"),
+        ("request, dict", "ane/commands/say.py", "say"),
+        ("keyword arguments", "ane/speech/speaker.py", "Speaker.speak"),
+        ("SpeechRequest", "ane/speech/speaker.py", "Speaker.request"),
+        ("SpeechRequest with seed and speed", "ane/models/tortoise/synthesizer.py", "Synthesizer.completed"),
+        ("SpeechRequest with its voice", "ane/models/tortoise/synthesizer.py", "Synthesizer.with_voice"),
+        ("Passage", "ane/text/passages.py", "read_pauses"),
+        ("TextPiece", "ane/text/splitter.py", "words"),
+        ("piece, str", "ane/text/splitter.py", "pack"),
+        ("(length, ids), tuple", "ane/models/tortoise/chunks.py", "split_into_chunks"),
+        ("(text, ids, Delivery), tuple", "ane/text/passages.py", "split_to_fit"),
+        ("Delivery", "ane/text/passages.py", "with_deliveries"),
+        ("TokenChunk", "ane/models/tortoise/chunks.py", "split_into_chunks"),
+        ("TokenChunk, not final", "ane/speech/speaker.py", "Speaker._begin"),
+        ("Prompt", "ane/models/tortoise/pipeline.py", "Rendering._queue"),
+        ("QueuedPrompt", "ane/speech/lanes.py", "Lanes.add"),
+        ("SampledCandidate", "ane/models/tortoise/decoding.py", "Prompt.begin"),
+        ("BusyLane", "ane/speech/lanes.py", "Lanes._start"),
+        ("Candidate", "ane/models/tortoise/decoding.py", "SampledCandidate.finish"),
+        ("Candidate without what is not used", "ane/models/tortoise/pipeline.py", "Rendering._ranked"),
+        ("RankedChunk", "ane/models/tortoise/pipeline.py", "Rendering._ranked"),
+        ("facts, dict", "ane/models/tortoise/pipeline.py", "Rendering._facts"),
+        ("Piece", "ane/models/tortoise/pipeline.py", "Rendering._group"),
+        ("Piece, delivered", "ane/speech/stream.py", "delivered"),
+        ("sound, array", "ane/speech/stream.py", "Stream.items")],
+    "a book, up to its SpeechRequest and from its Speech": [
+        ("TextBlock", "ane/books/document.py", "TextBlock"),
+        ("text with marks of voices, str", "ane/text/cast.py", "Cast.marked"),
+        ("Passage", "ane/text/passages.py", "read_pauses"),
+        ("(text, silence), tuple", "ane/books/plan.py", "parts_with_pauses"),
+        ("PlannedChunk", "ane/books/plan.py", "plan_book"),
+        ("row, tuple", "ane/books/store.py", "JobStore.adopt"),
+        ("ClaimedChunk", "ane/books/store.py", "JobStore._claim"),
+        ("text without faulty commands, str", "ane/books/speakers.py", "BookSpeaker.speak"),
+        ("SpokenChunk", "ane/books/speakers.py", "BookSpeaker.speak"),
+        ("ChunkSignals", "ane/books/judging.py", "ChunkSignals.of"),
+        ("SoundToCheck", "ane/books/retries.py", "sound_to_check"),
+        ("CheckedChunk", "ane/books/retries.py", "judged"),
+        ("StoredChunk", "ane/books/store.py", "JobStore.chunks")],
+}
+REQUEST_FIELDS = {"voice", "preset", "seed", "speed", "lexicon", "ssml", "word_times", "cast", "quote_voice"}
+ENOUGH = 4      # of these fields in one class, signature or table make it a declaration of the request
+
+
+def logical_lines(*files: Path) -> int:
+    """Lines as Python's grammar counts them (NEWLINE tokens): no formatter changes their number."""
+    count = 0
+    for file in files:
+        with file.open("rb") as source:
+            count += sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(source.readline))
+    return count
+
+
+@cache
+def definitions(file: Path) -> dict[str, ast.AST]:
+    """The classes, functions and methods of a file by their dotted names."""
+    found: dict[str, ast.AST] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found[prefix + child.name] = child
+                visit(child, f"{prefix}{child.name}.")
+
+    visit(tree_of(file), "")
+    return found
+
+
+def missing_places() -> list[str]:
+    """The places of `FORMS` that the code lacks."""
+    return [f"{form}: {file}: {name}" for forms in FORMS.values() for form, file, name in forms
+            if not (ROOT / file).exists() or name not in definitions(ROOT / file)]
+
+
+def request_declarations() -> list[str]:
+    """Classes, signatures and tables of the program that name at least `ENOUGH` of the request's fields."""
+    found = []
+    for file in sources("ane"):
+        for node in ast.walk(tree_of(file)):
+            names = declared_names(node)
+            if len(names & REQUEST_FIELDS) >= ENOUGH:
+                found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def declared_names(node: ast.AST) -> set[str]:
+    """The fields of a class, the parameters of a function, or the keys of a dict literal."""
+    if isinstance(node, ast.ClassDef):
+        return {child.target.id for child in node.body
+                if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name)}
+    if isinstance(node, ast.FunctionDef):
+        return {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    if isinstance(node, ast.Dict):
+        return {str(key.value) for key in node.keys if isinstance(key, ast.Constant)}
+    return set()
+
+
+def unions_with_lanes() -> list[str]:
+    """Union types of which `Lanes` is a member and something other than None is too, and tests for it."""
+    found: dict[tuple[Path, int, int], str] = {}        # by where each begins: the longest
+    for file in sources("ane"):
+        for node in ast.walk(tree_of(file)):
+            text = ast.unparse(node) if isinstance(node, ast.BinOp | ast.Call) else ""
+            members = {part.strip() for part in text.split("|")}
+            if ("Lanes" in members and members - {"Lanes", "None"}) or (
+                    text.startswith("isinstance(") and "Lanes" in text):
+                found.setdefault((file, node.lineno, node.col_offset), text)
+    return [f"{file.relative_to(ROOT)}:{line} {text}" for (file, line, _), text in sorted(found.items())]
+
+
+def models_on_disk() -> list[str]:
+    """The classes that are, or stand for, a model on disk: `Model`, its heirs, and what forwards to one."""
+    heirs = {"Model", "Bundle"}
+    found: dict[str, str] = {}
+    nodes = [(file, node) for file in sources("ane", "converters") for node in ast.walk(tree_of(file))
+             if isinstance(node, ast.ClassDef)]
+    while True:
+        new = {node.name: f"{file.relative_to(ROOT)}:{node.lineno} {node.name}" for file, node in nodes
+               if node.name not in found and (node.name in heirs or heirs & {ast.unparse(base) for base in node.bases})}
+        if not new:
+            break
+        found |= new
+        heirs |= new.keys()
+    forwarding = [f"{file.relative_to(ROOT)}:{node.lineno} {node.name}" for file, node in nodes
+                  if node.name not in found and "Model" in node.name
+                  and any(isinstance(child, ast.FunctionDef) and child.name == "__getattr__" for child in node.body)]
+    return sorted([*found.values(), *forwarding])
+
+
+def made_by_one_chunk() -> Counter[str]:
+    """Objects of this program's classes, and changed copies, that speaking one chunk makes, by their class."""
+    import ane
+
+    speaker, made = ane.load(), Counter[str]()
+    speaker.speak("Go home.")
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_name in ("__init__", "init", "replace", "_replace"):
+            values = frame.f_locals
+            subject = values.get("self", values.get("obj"))
+            if type(subject).__module__.startswith("ane."):
+                copied = " copied" if frame.f_code.co_name in ("replace", "_replace") else ""
+                if frame.f_code.co_name != "__init__" or "__dataclass_fields__" not in vars(type(subject)) or (
+                        frame.f_code.co_filename.startswith("<string>")):
+                    made[f"{type(subject).__name__}{copied}"] += 1
+
+    sys.setprofile(note)
+    try:
+        speaker.speak("It was late, and then it slept.")
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+def report() -> Iterator[str]:
+    for title, forms in FORMS.items():
+        yield f"forms of a chunk, {title}: {len(forms)}"
+        yield from (f"  {number:2} {form} ({file}: {name})" for number, (form, file, name) in enumerate(forms, 1))
+    path = [module_file(module) for modules in READING_PATH.values() for module in modules]
+    yield (f"reading path of `ane say`, the default voice: {len(path)} files, "
+           f"{sum(len(file.read_text(encoding='utf-8').splitlines()) for file in path):,} lines, "
+           f"{logical_lines(*path):,} logical (left out: OFF_THE_PATH of tests/docs/test_pages.py)")
+    for title, found in (("declarations of the request's fields", request_declarations()),
+                         ("union types with lanes, and tests for them", unions_with_lanes()),
+                         ("models on disk", models_on_disk()),
+                         ("circles, imports for types included",
+                          [", ".join(circle) for circle in circles(types=True)])):
+        yield f"{title}: {len(found)}"
+        yield from (f"  {each}" for each in found)
+    for folders in (("ane", "converters"), ("tests",), ("training",), ("benchmarks",)):
+        yield f"logical lines of {' and '.join(folders)}: {logical_lines(*sources(*folders)):,}"
+
+
+if __name__ == "__main__":
+    print("\n".join(report()))
+    if "--made" in sys.argv:
+        for kind, count in sorted(made_by_one_chunk().items()):
+            print(f"  made: {count} {kind}")
