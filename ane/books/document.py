@@ -1,6 +1,7 @@
 """A text with its structure: chapters of headings, paragraphs, list items, quotations and scene breaks."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item
 MAX_FILE = 512 << 20        # bytes of a PDF, and of an archive that is piped in, with its pictures
 MAX_TEXT = 16 << 20         # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
 MAX_TITLE = 200             # characters
+FIRST_WORDS = 80            # characters that show what a part is about
 
 # A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
 DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
@@ -41,12 +43,22 @@ class BookChapter:
         return any(block.text for block in self.blocks)
 
 
+@dataclass(frozen=True)
+class LeftOutPart:
+    """A part of a document that is not read aloud, so that a person can tell whether it should be."""
+
+    kind: str               # of ``ane.books.omissions.COUNTED``
+    title: str = ""         # its own, or the name of its file
+    words: str = ""         # the beginning of its text
+
+
 @dataclass
 class Document:
     """A whole text. ``language`` is that of the document; a block may have another.
 
-    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it. ``tables``: how many are,
-    where its format marks them; they are read cell by cell.
+    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it. ``left_out`` names the
+    parts that may hold an author's text. ``tables``: how many are in it, where its format marks them. They are read
+    cell by cell.
     """
 
     chapters: list[BookChapter]
@@ -56,6 +68,7 @@ class Document:
     cover: CoverImage | None = None
     omitted: dict[str, int] = field(default_factory=dict)
     tables: int = 0
+    left_out: list[LeftOutPart] = field(default_factory=list)
 
     @property
     def has_text(self) -> bool:
@@ -69,6 +82,16 @@ def text_block(kind: str, text: str, language: str = "", level: int = 0) -> Text
     if not text:
         return None
     return TextBlock(SCENE_BREAK) if DIVIDER.fullmatch(text) else TextBlock(kind, text, language, level)
+
+
+def first_words(blocks: Iterable[TextBlock]) -> str:
+    """Return the beginning of a text, on one line."""
+    words = ""
+    for block in blocks:
+        words = f"{words} {block.text[:2 * FIRST_WORDS]}".strip()
+        if len(words) > FIRST_WORDS:
+            return " ".join(words.split())[:FIRST_WORDS - 1].rstrip() + "…"
+    return " ".join(words.split())
 
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:

@@ -15,13 +15,15 @@ from ane.books.document import (
     PARAGRAPH,
     QUOTATION,
     Document,
+    LeftOutPart,
     TextBlock,
     split_at_headings,
     text_block,
 )
 from ane.books.epub import BookArchive, resolve
+from ane.books.front_matter import without_front_matter
 from ane.books.markup import MarkupToken, element_texts, tokenize
-from ane.books.omissions import FRONT_TITLES, TABLES, Omission, counted_omissions
+from ane.books.omissions import TABLES, Omission, counted_omissions
 from ane.system.errors import UserError
 
 CONTENT_TYPES = "[Content_Types].xml"
@@ -74,15 +76,13 @@ def read_docx(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
             blocks.append(text_block(kind, text, level=level))
         blocks += [text_block(PARAGRAPH, notes[note]) for note in paragraph.notes if note in notes]
         omitted["footnotes"] += len(paragraph.notes) if "footnotes" in rules else 0
-    chapters = split_at_headings([block for block in blocks if block])
-    if "front-matter" in rules:
-        kept = [chapter for chapter in chapters if not FRONT_TITLES.fullmatch(chapter.title)] or chapters
-        omitted["front-matter"] += len(chapters) - len(kept) + (omitted["contents"] > 0)
-        chapters = kept
+    left_out: list[LeftOutPart] = []
+    chapters = without_front_matter(split_at_headings([block for block in blocks if block]), rules, omitted, left_out)
+    omitted["front-matter"] += "front-matter" in rules and omitted["contents"] > 0
     titles, authors = element_texts(archive.text(PROPERTIES, "its title") if PROPERTIES in archive.names else "",
                                     "title", "creator")
     return Document(chapters, "".join(titles[:1]), "".join(authors[:1]), language, omitted=counted_omissions(omitted),
-                    tables=omitted[TABLES])
+                    tables=omitted[TABLES], left_out=left_out)
 
 
 def main_part(archive: BookArchive) -> str:

@@ -10,16 +10,25 @@ import struct
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import unquote
 
 from ane.audio.media import CoverImage
-from ane.books.document import HEADING, MAX_TEXT, MAX_TITLE, BookChapter, Document, TextBlock
+from ane.books.document import (
+    HEADING,
+    MAX_TEXT,
+    MAX_TITLE,
+    BookChapter,
+    Document,
+    LeftOutPart,
+    TextBlock,
+    first_words,
+)
 from ane.books.html_reader import AnchorMark, BlockReader
 from ane.books.markup import element_texts, tokenize
-from ane.books.omissions import FRONT_TITLES, OMISSIONS, TABLES, Omission, counted_omissions
+from ane.books.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
 from ane.system.errors import UserError
 from ane.system.files import zip_directory
 
@@ -34,6 +43,7 @@ ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
+DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")      # as Calibre names the pieces of a long file
 CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
 
 
@@ -162,51 +172,105 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     """The book without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
     refuse_protected(archive)
     package = read_package(archive, package_path(archive))
-    entries: dict[str, list[ContentsEntry]] = {}
+    reader = SpineReader(archive, package, rules)
     for entry in contents(archive, package):
-        entries.setdefault(entry.path, []).append(entry)
-    chapters = [BookChapter()]
-    done, omitted = set[str](), Counter[str]()
+        reader.entries.setdefault(entry.path, []).append(entry)
+    navigation = {item.path for item in package.items.values() if "nav" in item.properties}
+    done = set[str]()
     for identifier, in_main_text in package.spine:
         path = readable_path(package, identifier)
-        if path is None or path in done or ("footnotes" in rules and not in_main_text):
+        if path is None or path in done:
             continue
         done.add(path)
-        if "front-matter" in rules and path in package.front:
-            omitted["front-matter"] += 1
-            continue
-        if "navigation" in rules and is_navigation(package, path):
-            continue
-        omitted += read_part(archive, path, package, rules, entries, chapters)
-    chapters = [chapter for chapter in chapters if chapter.has_text]
-    if "front-matter" in rules:
-        front = [chapter for chapter in chapters if FRONT_TITLES.fullmatch(chapter.title)]
-        chapters = [chapter for chapter in chapters if chapter not in front]
-        omitted["front-matter"] += len(front)
-    return Document(chapters, package.title, " & ".join(package.authors), package.language,
-                    cover_of(archive, package), counted_omissions(omitted), omitted[TABLES])
-
-
-def read_part(archive: BookArchive, path: str, package: PackageDocument, rules: Mapping[str, Omission],
-              entries: Mapping[str, list[ContentsEntry]], chapters: list[BookChapter]) -> Counter[str]:
-    """Add the blocks of a document of the spine to the last chapter, or to new ones; returns what it left out."""
-    starts = {entry.fragment: entry.title for entry in reversed(entries.get(path, []))}
-    reader = BlockReader(rules, {fragment for fragment in starts if fragment}, package.language)
-    try:
-        items = reader.read(archive.text(path, "a part of the text"))
-    except UserError as error:
-        raise UserError(str(error) if path in str(error) else f"{path!r} in it: {error}") from error
-    if "" in starts:
-        chapters.append(BookChapter(starts[""]))
-    elif not entries and items and isinstance(items[0], TextBlock) and items[0].kind == HEADING:
-        chapters.append(BookChapter(items[0].text.replace("\n", " ")[:MAX_TITLE]))
-    for item in items:
-        if isinstance(item, AnchorMark):
-            if chapters[-1].has_text or not chapters[-1].title:
-                chapters.append(BookChapter(starts[item.id]))
+        if "footnotes" in rules and not in_main_text:
+            reader.leave_out(path, "auxiliary")
+        elif ("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front):
+            reader.leave_out(path, "front-matter")
         else:
-            chapters[-1].blocks.append(item)
-    return reader.omitted
+            reader.read_file(path)
+    return Document(reader.chapters, package.title, " & ".join(package.authors), package.language,
+                    cover_of(archive, package), counted_omissions(reader.omitted), reader.omitted[TABLES],
+                    reader.left_out)
+
+
+@dataclass
+class SpineReader:
+    """Collects the chapters of a book, file by file in the order of its spine.
+
+    A file that the contents do not list becomes a separate chapter, so that nothing shares the fate of the file before.
+    """
+
+    archive: BookArchive
+    package: PackageDocument
+    rules: Mapping[str, Omission]
+    entries: dict[str, list[ContentsEntry]] = field(default_factory=dict)
+    chapters: list[BookChapter] = field(default_factory=list)
+    omitted: Counter[str] = field(default_factory=Counter)
+    left_out: list[LeftOutPart] = field(default_factory=list)
+    _before: str = ""           # the last file that was read; "" after front matter
+
+    def read_file(self, path: str) -> None:
+        """Add the text of a file to the chapters, or name what is front matter."""
+        starts = {entry.fragment: entry.title for entry in reversed(self.entries.get(path, []))}
+        reader, items = self._items(path, self.rules, starts)
+        self.omitted += reader.omitted
+        self.left_out += reader.left_out
+        parts = [part for part in divided(items, starts) if part.has_text]
+        for part in parts:
+            first = part.blocks[0]
+            opens = first.kind == HEADING
+            goes_on = part is parts[0] and not part.title and not opens and self._continues(path)
+            title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
+            if "front-matter" in self.rules and is_front_title(title):
+                self.omitted["front-matter"] += 1
+                self.left_out.append(LeftOutPart("front-matter", title, first_words(part.blocks[opens:])))
+                self._before = ""
+                continue
+            if goes_on:
+                self.chapters[-1].blocks += part.blocks
+            else:
+                self.chapters.append(BookChapter(title or (first_words(part.blocks) if self.entries else ""),
+                                                 part.blocks))
+            self._before = path
+
+    def leave_out(self, path: str, kind: str) -> None:
+        """Name a file that is not read aloud."""
+        try:
+            _, items = self._items(path, {}, {})
+        except UserError:
+            items = []                  # nobody needs a file that is left out
+        if words := first_words(item for item in items if isinstance(item, TextBlock)):
+            self.omitted[kind] += 1
+            self.left_out.append(LeftOutPart(kind, path, words))
+
+    def _items(self, path: str, rules: Mapping[str, Omission],
+               anchors: Collection[str]) -> tuple[BlockReader, list[TextBlock | AnchorMark]]:
+        reader = BlockReader(rules, {fragment for fragment in anchors if fragment}, self.package.language)
+        try:
+            return reader, reader.read(self.archive.text(path, "a part of the text"))
+        except UserError as error:
+            raise UserError(str(error) if path in str(error) else f"{path!r} in it: {error}") from error
+
+    def _continues(self, path: str) -> bool:
+        """Return whether a file without a title continues the chapter before it.
+
+        It does so in a book without contents, and where a program divided one file by its size.
+        """
+        pieces = [DIVIDED_FILE.fullmatch(name) for name in (self._before, path)]
+        return bool(self._before) and (not self.entries or (all(pieces) and pieces[0][1] == pieces[1][1]))
+
+
+def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) -> list[BookChapter]:
+    """Return the parts of a file. A part begins at the headings above the place that an entry of the contents names."""
+    parts = [BookChapter(starts.get("", ""))]
+    for item in items:
+        if not isinstance(item, AnchorMark):
+            parts[-1].blocks.append(item)
+        elif any(block.text and (parts[-1].title or block.kind != HEADING) for block in parts[-1].blocks):
+            parts.append(BookChapter(starts[item.id]))
+        else:
+            parts[-1].title = parts[-1].title or starts[item.id]
+    return parts
 
 
 def refuse_protected(archive: BookArchive) -> None:
@@ -265,10 +329,6 @@ def readable_path(package: PackageDocument, identifier: str) -> str | None:
             return item.path
         identifier = item.fallback
     return None
-
-
-def is_navigation(package: PackageDocument, path: str) -> bool:
-    return any(item.path == path and "nav" in item.properties for item in package.items.values())
 
 
 def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEntry]:

@@ -6,13 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from ane.books.document import (
+    FIRST_WORDS,
     HEADING,
     ITEM,
     PARAGRAPH,
     QUOTATION,
     SCENE_BREAK,
     Document,
+    LeftOutPart,
     TextBlock,
+    first_words,
     split_at_headings,
     text_block,
 )
@@ -47,6 +50,7 @@ class OpenElement:
 
     name: str
     skipped: bool
+    named: bool             # whether it begins what ``left_out`` names
     language: str
     kind: str
     level: int
@@ -63,6 +67,8 @@ class BlockReader:
     language: str = ""
     items: list[TextBlock | AnchorMark] = field(default_factory=list)
     omitted: Counter[str] = field(default_factory=Counter)
+    left_out: list[LeftOutPart] = field(default_factory=list)
+    _skipped: str = ""          # the first words of front matter within the text
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)       # of the open elements
@@ -72,11 +78,14 @@ class BlockReader:
             if token.kind == "text":
                 if not (self._open and self._open[-1].skipped):
                     self._text.append(SPACES.sub(" ", token.value))
+                elif len(self._skipped) < FIRST_WORDS:
+                    self._skipped += token.value[:2 * FIRST_WORDS]
             elif token.kind == "start":
                 self._start(token)
             else:
                 self._end(token.value)
         self._flush()
+        self._close(0)
         return self.items
 
     def _start(self, token: MarkupToken) -> None:
@@ -85,10 +94,11 @@ class BlockReader:
             self._flush()
             if self._open and self._open[-1].name in ("p", "li" if name == "li" else "p"):
                 self._close(len(self._open) - 1)                # HTML: a block ends an open paragraph, an item another
-        parent = self._open[-1] if self._open else OpenElement("", False, self.language, PARAGRAPH, 0, 0, False)
+        parent = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
         identifier = attributes.get("id", "")
         if identifier and identifier in self.anchors:
-            self._flush()
+            if name in BOUNDARIES or parent.kind != HEADING:        # a heading belongs to what begins within it
+                self._flush()
             self.items.append(AnchorMark(identifier))
         omission = None if parent.skipped else self._omission(name, attributes)
         skipped = parent.skipped or omission is not None
@@ -102,7 +112,9 @@ class BlockReader:
             raise UserError(f"its markup nests more than {MAX_DEPTH} elements; it is damaged or no book")
         language = attributes.get("xml:lang") or attributes.get("lang") or parent.language
         note_link = "footnotes" in self.rules and name == "a" and "#" in attributes.get("href", "")
-        self._open.append(OpenElement(name, skipped, language[:35], KINDS.get(name, parent.kind),
+        named = omission == "front-matter"
+        self._skipped = "" if named else self._skipped
+        self._open.append(OpenElement(name, skipped, named, language[:35], KINDS.get(name, parent.kind),
                                       int(name[1]) if name in HEADINGS else parent.level, len(self._text), note_link))
         self._names[name] += 1
 
@@ -131,13 +143,17 @@ class BlockReader:
 
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])
+        if any(element.named for element in self._open[depth:]):
+            self.left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock("", self._skipped)])))
         del self._open[depth:]
 
     def _flush(self) -> None:
         """End the current block."""
+        if self._skipped and len(self._skipped) < FIRST_WORDS:
+            self._skipped += " "
         if not self._text:
             return
-        element = self._open[-1] if self._open else OpenElement("", False, self.language, PARAGRAPH, 0, 0, False)
+        element = self._open[-1] if self._open else OpenElement("", False, False, self.language, PARAGRAPH, 0, 0, False)
         text = "".join(self._text).strip().removesuffix(",")
         self._text.clear()
         block = text_block(element.kind, text, element.language, element.level if element.kind == HEADING else 0)
@@ -168,7 +184,7 @@ def read_html(markup: str, rules: Mapping[str, Omission]) -> Document:
     titles = [block.text.replace("\n", " ") for block in blocks if block.level == 1]
     [stated] = element_texts(re.split("(?i)<body", markup[:100_000], maxsplit=1)[0], "title")
     return Document(split_at_headings(blocks), title=" ".join(stated) or (titles[0] if len(titles) == 1 else ""),
-                    omitted=counted_omissions(reader.omitted), tables=reader.omitted[TABLES])
+                    omitted=counted_omissions(reader.omitted), tables=reader.omitted[TABLES], left_out=reader.left_out)
 
 
 FRONT_MATTER = re.compile(r"---[ \t]*\n(.{0,20000}?)\n(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)

@@ -58,10 +58,16 @@ TABLES = "tables"       # are counted beside what is left out, and read
 COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
            "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
            "hyphens": ("hyphen at a line end", "hyphens at line ends"), "code": ("listing of code", "listings of code"),
-           "images": ("image", "images"), "formulas": ("formula", "formulas")}
+           "images": ("image", "images"), "formulas": ("formula", "formulas"),
+           "auxiliary": ("part outside the main text", "parts outside the main text")}
 # Elements that cannot be spoken.
 UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "images", "math": "formulas"}
 NOTE_MARKS = words("noteref backlink fnanchor footnote-ref")        # types and classes of what refers to a note
+
+
+def is_front_title(title: str) -> bool:
+    """Return whether a title, with or without a stop after it, is one of front matter."""
+    return FRONT_TITLES.fullmatch(title.rstrip(" .:")) is not None
 
 
 def omitted_text(omitted: Mapping[str, int], tables: int = 0) -> str:

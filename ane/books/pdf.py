@@ -22,12 +22,14 @@ from ane.books.document import (
     MAX_TITLE,
     PARAGRAPH,
     Document,
+    LeftOutPart,
     TextBlock,
     split_at_headings,
     text_block,
 )
+from ane.books.front_matter import without_front_matter
 from ane.books.omissions import PAGE_NUMBER, Omission, counted_omissions
-from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level, without_contents
+from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 
@@ -84,8 +86,10 @@ def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
     omitted["front-matter"] += contents > 0
-    chapters = without_contents(split_at_headings(blocks(texts, groups, body)), rules, omitted)
-    return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted))
+    left_out: list[LeftOutPart] = []
+    chapters = without_front_matter(split_at_headings(blocks(texts, groups, body)), rules, omitted, left_out)
+    return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted),
+                    left_out=left_out)
 
 
 def extracted(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import unescape
 
@@ -14,11 +14,20 @@ from ane.books.document import (
     SCENE_BREAK,
     BookChapter,
     Document,
+    LeftOutPart,
     TextBlock,
     split_at_headings,
     text_block,
 )
-from ane.books.omissions import BRACKETED_MARK, FRONT_TITLES, NOTE_PARAGRAPH, PAGE_NUMBER, Omission, counted_omissions
+from ane.books.front_matter import are_entries, without_front_matter
+from ane.books.omissions import (
+    BRACKETED_MARK,
+    NOTE_PARAGRAPH,
+    PAGE_NUMBER,
+    Omission,
+    counted_omissions,
+    is_front_title,
+)
 from ane.system.errors import UserError
 
 # What Project Gutenberg puts around a text.
@@ -29,7 +38,8 @@ NUMBERED_HEADING = re.compile(
     rf"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+(?:the\s+)?"
     rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)\b.*")
 NAMED_HEADING = re.compile(r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
-                           r"conclusion|dedication|acknowledg[e]?ments|contents)\b[^.!?,;]{0,60}[.:]?")
+                           r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
+                           r"[^.!?,;]{0,60}[.:]?")
 BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
 MAX_HEADING = 90        # characters
@@ -44,30 +54,30 @@ CUE_PAUSE = 2.0         # seconds without a subtitle that end a paragraph
 
 def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     """Paragraphs are separated by empty lines or, where there are none, by line ends."""
-    if "front-matter" in rules:
-        text = without_boilerplate(text)
+    omitted, left_out = Counter[str](), list[LeftOutPart]()
+    if "front-matter" in rules and (inner := without_boilerplate(text)) != text:
+        omitted["front-matter"] += 1
+        left_out.append(LeftOutPart("front-matter", "notes and licence of Project Gutenberg"))
+        text = inner
     parts = re.split(r"\n(?:[ \t]*\n)+", text)
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
-    omitted = Counter[str]()
+    listing = False             # whether a table of contents goes on
     for part in parts:
-        blocks += _blocks(part, rules, omitted)
-    chapters = split_at_headings(blocks)
-    return Document(without_contents(chapters, rules, omitted), omitted=counted_omissions(omitted))
-
-
-def without_contents(chapters: list[BookChapter], rules: Mapping[str, Omission],
-                     omitted: Counter[str]) -> list[BookChapter]:
-    """The chapters without front matter, if a rule leaves it out, and without titles alone that come again: a table of
-    contents. All of them where nothing else is left."""
-    if "front-matter" not in rules:
-        return chapters
-    titles = [chapter.title for chapter in chapters]
-    kept = [chapter for number, chapter in enumerate(chapters) if not FRONT_TITLES.fullmatch(chapter.title)
-            and (any(block.kind != HEADING for block in chapter.blocks) or chapter.title not in titles[number + 1:])]
-    omitted["front-matter"] += len(chapters) - len(kept or chapters)
-    return kept or chapters
+        lines = spoken_lines(part, rules, omitted)
+        if len(lines) > 1 and is_front_title(lines[0].strip()) and are_entries(lines[1:]):
+            blocks += _blocks(lines[:1], rules)
+            lines, listing = lines[1:], True
+        listing = listing and (not lines or are_entries(lines))
+        if listing and len(lines) > 1:
+            blocks += [block for block in [text_block(PARAGRAPH, "\n".join(lines))] if block]
+        elif lines:
+            found = _blocks(lines, rules)
+            blocks += found
+            listing = listing or any(block.kind == HEADING and is_front_title(block.text) for block in found)
+    chapters = without_front_matter(split_at_headings(blocks), rules, omitted, left_out)
+    return Document(chapters, omitted=counted_omissions(omitted), left_out=left_out)
 
 
 def without_boilerplate(text: str) -> str:
@@ -78,8 +88,8 @@ def without_boilerplate(text: str) -> str:
     return text[start:end] if start < end else text
 
 
-def _blocks(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> list[TextBlock]:
-    """The blocks of a paragraph of the source: one, or an item for each line of a list."""
+def spoken_lines(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> list[str]:
+    """Return the lines of a paragraph without page numbers. A footnote has none, if a rule leaves footnotes out."""
     lines = [line for line in part.split("\n") if line.strip()]
     if "page-numbers" in rules:
         kept = [line for line in lines if not PAGE_NUMBER.fullmatch(line.strip())]
@@ -90,8 +100,11 @@ def _blocks(part: str, rules: Mapping[str, Omission], omitted: Counter[str]) -> 
             omitted["footnotes"] += 1
             return []
         omitted["marks"] += sum(len(BRACKETED_MARK.findall(line)) for line in lines)
-    if not lines:
-        return []
+    return lines
+
+
+def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlock]:
+    """Return the blocks of a paragraph: one, or an item for each line of a list."""
     if all(DIVIDER.fullmatch(line) for line in lines):
         return [TextBlock(SCENE_BREAK)]
     if LIST_ITEM.match(lines[0]) and (len(lines) > 1 or not BARE_NUMBER.fullmatch(lines[0].strip())):

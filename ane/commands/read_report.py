@@ -1,5 +1,6 @@
 """What `ane read` prints: the time left, the closing lines, and the state of a job."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -163,7 +164,7 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 
 def print_contents(console: Console, document: "Document") -> None:
     """Chapters with their lengths, and what is left out."""
-    from ane.books.omissions import omitted_text
+    from ane.books.omissions import COUNTED, omitted_text
     from ane.books.plan import CHARACTERS_A_SECOND, title_of
 
     table = Table("", "chapter", "characters", "about")
@@ -175,6 +176,9 @@ def print_contents(console: Console, document: "Document") -> None:
     left_out = omitted_text(document.omitted, document.tables)
     console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
                   + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
+    for part in document.left_out:
+        title, words = (re.sub(r"[\x00-\x1f\x7f-\x9f]", "", text) for text in (part.title, part.words))
+        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (title, words))), markup=False)
 
 
 def print_cast(console: Console, report: "CastReport") -> None:

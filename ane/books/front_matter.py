@@ -1,0 +1,85 @@
+"""Front matter of texts without markup: which blocks of a chapter with a title such as "Contents" belong to it."""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from ane.books.document import HEADING, ITEM, BookChapter, LeftOutPart, TextBlock, first_words
+from ane.books.omissions import Omission, is_front_title
+
+LONGEST_ENTRY = 90      # characters of a line of contents
+SENTENCE = re.compile(r"[.!?…,;:—–-][\"'”’)\]]*$")
+NUMBERED = re.compile(r"(?i)(?:chapter|part|book|volume|canto|act|scene|letter|section|[ivxlc]{1,8}\b|\d{1,3}\b)\W")
+PAGE_AT_END = re.compile(r"[\s.·…_]\s{0,9}(?:\d{1,4}|[ivxlc]{1,7})$")
+# Words that a copyright page has.
+LEGAL = re.compile(
+    r"(?i)©|\(c\)\s?\d{4}|\bcopyright|all rights reserved|\bISBN\b|\bpublish(?:ed|ers?|ing)\b|\bprint(?:ed|ing)\b|"
+    r"library of congress|catalogu?ing|\bedition\b|no part of this|\breproduc|\bpermission|\btrademark|"
+    r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\.")
+# Front matter that is prose itself: it ends with its chapter.
+OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
+
+
+def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Omission], omitted: Counter[str],
+                         left_out: list[LeftOutPart]) -> list[BookChapter]:
+    """Return the chapters without front matter, if a rule leaves it out, and without titles that come again below.
+
+    If text below "Contents" is not a list, such as a prologue without a heading, it becomes a separate chapter.
+    If nothing else is left, all chapters are returned.
+    """
+    if "front-matter" not in rules:
+        return list(chapters)
+    titles = {part.strip() for chapter in chapters for title in [chapter.title.casefold()]
+              for part in (title, re.split(r"[.:—–]", title, maxsplit=1)[-1])}
+    last = {chapter.title: number for number, chapter in enumerate(chapters)}
+    kept: list[BookChapter] = []
+    gone: list[BookChapter] = []
+    for number, chapter in enumerate(chapters):
+        if is_front_title(chapter.title):
+            end = front_blocks(chapter, titles)
+            gone.append(BookChapter(chapter.title, chapter.blocks[:end]))
+            rest = chapter.blocks[end:]
+            if any(block.text for block in rest):
+                kept.append(BookChapter(rest[0].text.replace("\n", " ") if rest[0].kind == HEADING else "", rest))
+        elif last[chapter.title] > number and all(block.kind == HEADING for block in chapter.blocks):
+            gone.append(chapter)                    # an entry of contents
+        else:
+            kept.append(chapter)
+    if not kept:
+        return list(chapters)
+    omitted["front-matter"] += len(gone)
+    left_out += [LeftOutPart("front-matter", chapter.title, first_words(chapter.blocks[1:])) for chapter in gone]
+    return kept
+
+
+def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
+    """Return how many blocks of a chapter are front matter, title included. ``titles``: the titles of all chapters."""
+    blocks = chapter.blocks
+    if OF_PROSE.fullmatch(chapter.title):
+        return len(blocks)
+    for number, block in enumerate(blocks[1:], 1):
+        if block.kind == HEADING or not (is_listing(block) or LEGAL.search(block.text)):
+            above = blocks[number - 1].text
+            titled = block.kind != HEADING and number > 1 and not (
+                above.casefold() in titles or "\n" in above or PAGE_AT_END.search(above[-12:])
+                or NUMBERED.match(above) or LEGAL.search(above))
+            return number - titled          # the line above prose is its title
+    return len(blocks)
+
+
+def is_listing(block: TextBlock) -> bool:
+    """Return whether a block is made of titles, with or without the numbers of their pages, and not of sentences."""
+    if block.kind == ITEM and len(block.text) <= LONGEST_ENTRY:
+        return True
+    return are_entries(block.text.split("\n"))
+
+
+def are_entries(lines: Sequence[str]) -> bool:
+    """Return whether lines belong to a table of contents. A long entry may continue on a line that begins small."""
+    return all(is_entry(line.strip()) for line in lines) and not lines[0].strip()[:1].islower()
+
+
+def is_entry(line: str) -> bool:
+    if PAGE_AT_END.search(line[-12:]):
+        return True
+    return len(line) <= LONGEST_ENTRY and (NUMBERED.match(line) is not None or not SENTENCE.search(line))

@@ -1,0 +1,141 @@
+"""What is front matter and what is not: nothing that an author wrote shares the fate of a copyright page before it."""
+
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+from ane.books.document import Document
+from ane.books.reading import read_document
+from ane.cli import main
+from tests.books.book_files import write_book, write_pdf
+from tests.books.test_office_files import run, write_docx
+from tests.tables import rows
+
+PARTS = {
+    "copyright.xhtml": "<h1>Copyright</h1><p>All rights reserved.</p>",
+    "epigraph.xhtml": "<p>Still waters.</p>",
+    "prologue.xhtml": "<h1>Prologue</h1><p>It rained.</p>",
+    "one.xhtml": "<h1>One</h1><p>It woke.</p>",
+    "two.xhtml": "<h1>Two</h1><p>It slept.</p>",
+    "index.xhtml": "<h1>Index</h1><p>turtle, 12</p>",
+    "afterword.xhtml": "<p>I thank the pond.</p>",
+}
+LISTED = {"copyright.xhtml": "Copyright", "one.xhtml": "One", "two.xhtml": "Two", "index.xhtml": "Index"}
+NAV = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
+NCX = '<item id="ncx" href="toc.ncx" media-type="application/x-dtbncx+xml"/>'
+
+
+def write_listed(path: Path, documents: dict[str, str], listed: dict[str, str], ncx: bool = False) -> Path:
+    """A book whose contents list only some of its documents, by their path with a fragment or without."""
+    links = "".join(f'<li><a href="{target}">{title}</a></li>' for target, title in listed.items())
+    points = "".join(f'<navPoint><navLabel><text>{title}</text></navLabel><content src="{target}"/></navPoint>'
+                     for target, title in listed.items())
+    contents = {"OEBPS/toc.ncx": f"<ncx><navMap>{points}</navMap></ncx>"} if ncx else {
+        "OEBPS/nav.xhtml": f'<nav epub:type="toc"><ol>{links}</ol></nav>'}
+    return write_book(path, documents, NCX if ncx else NAV, contents)
+
+
+def chapters(document: Document) -> list[tuple[str, str]]:
+    return [(chapter.title, " ".join(block.text for block in chapter.blocks)) for chapter in document.chapters]
+
+
+def named(document: Document) -> list[tuple[str, str, str]]:
+    return [(part.kind, part.title, part.words) for part in document.left_out]
+
+
+@pytest.mark.parametrize("ncx", [False, True])
+def test_a_file_that_the_contents_do_not_list_is_a_chapter_of_its_own(tmp_path, ncx):
+    document = read_document(write_listed(tmp_path / "a.epub", PARTS, LISTED, ncx))
+    assert chapters(document) == [
+        ("Still waters.", "Still waters."), ("Prologue", "Prologue It rained."), ("One", "One It woke."),
+        ("Two", "Two It slept."), ("I thank the pond.", "I thank the pond.")]
+    assert named(document) == [("front-matter", "Copyright", "All rights reserved."),
+                               ("front-matter", "Index", "turtle, 12")]
+    assert document.omitted == {"front-matter": 2}
+
+
+@pytest.mark.parametrize("kept", PARTS)
+def test_no_file_is_lost_whatever_the_contents_list(tmp_path, kept):
+    """For each file: a book whose contents list that file alone."""
+    document = read_document(write_listed(tmp_path / "a.epub", PARTS, {kept: "Whatever"}), ["front-matter"])
+    assert [text.partition(" ")[2] or text for _, text in chapters(document)] == [
+        "All rights reserved.", "waters.", "It rained.", "It woke.", "It slept.", "turtle, 12", "thank the pond."]
+
+
+def test_what_stands_before_the_place_that_the_contents_name_is_no_part_of_the_file_before(tmp_path):
+    documents = {"c.xhtml": "<h1>Copyright</h1><p>All rights reserved.</p>",
+                 "a.xhtml": '<p>For Anna.</p><h1 id="one">One</h1><p>It woke.</p>',
+                 "b.xhtml": '<h1>Part Two</h1><h2><a id="two"></a>Two</h2><p>It slept.</p>',
+                 "d.xhtml": '<h2>Three<a id="three"></a></h2><p>It swam.</p>'}
+    listed = {"c.xhtml": "Copyright", "a.xhtml#one": "One", "b.xhtml#two": "Two", "d.xhtml#three": "Three"}
+    assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
+        ("For Anna.", "For Anna."), ("One", "One It woke."), ("Two", "Part Two Two It slept."),
+        ("Three", "Three It swam.")]
+
+
+def test_the_pieces_of_a_file_that_a_program_divided_stay_one_chapter(tmp_path):
+    documents = {"x_split_000.html": "<h1>Copyright</h1><p>ISBN 1</p>", "x_split_001.html": "<p>For Anna.</p>",
+                 "x_split_002.html": "<h1>One</h1>", "x_split_003.html": "<p>It woke.</p>",
+                 "x_split_004.html": "<h2>Two</h2><p>It slept.</p>"}
+    listed = {"x_split_000.html": "Copyright", "x_split_002.html": "One"}
+    assert chapters(read_document(write_listed(tmp_path / "a.epub", documents, listed))) == [
+        ("For Anna.", "For Anna."), ("One", "One It woke."), ("Two", "Two It slept.")]
+
+
+def test_without_contents_what_follows_front_matter_is_kept(tmp_path):
+    document = read_document(write_book(tmp_path / "a.epub", PARTS))
+    assert chapters(document) == [
+        ("", "Still waters."), ("Prologue", "Prologue It rained."), ("One", "One It woke."), ("Two", "Two It slept."),
+        ("", "I thank the pond.")]
+
+
+def test_what_markup_the_guide_and_the_spine_leave_out_is_named(tmp_path):
+    documents = {"a.xhtml": '<section epub:type="titlepage"><h1>The Turtle</h1><p>A novel</p></section><p>It rained.',
+                 "b.xhtml": "<p>All rights reserved.", "c.xhtml": "<p>A side path.", "d.xhtml": "<p>It woke."}
+    book = write_book(tmp_path / "a.epub", documents,
+                      guide='<guide><reference type="copyright-page" href="b.xhtml"/></guide>',
+                      spine='<itemref idref="d0"/><itemref idref="d1"/><itemref idref="d2" linear="no"/>'
+                            '<itemref idref="d3"/>')
+    document = read_document(book)
+    assert named(document) == [("front-matter", "", "The Turtle A novel"),
+                               ("front-matter", "OEBPS/b.xhtml", "All rights reserved."),
+                               ("auxiliary", "OEBPS/c.xhtml", "A side path.")]
+    assert document.omitted == {"front-matter": 2, "auxiliary": 1}
+    assert "A side path." in "".join(text for _, text in chapters(read_document(book, ["footnotes"])))
+
+
+@pytest.mark.parametrize(("name", "content", "kept", "out"), rows(__file__, "readings.tsv", "front matter"))
+def test_text_below_contents_is_a_chapter_of_its_own(tmp_path, name, content, kept, out):
+    (tmp_path / name).write_text(content)
+    document = read_document(tmp_path / name)
+    assert " || ".join(text for _, text in chapters(document)) == kept
+    assert " || ".join(f"{title}: {words}" for _, title, words in named(document)) == out
+
+
+def test_the_list_names_what_is_left_out_with_its_first_words(tmp_path, capsys):
+    words = "No part of this book may be reproduced \x1b[31mwithout the written permission of the turtle itself. " * 9
+    parts = {**PARTS, "copyright.xhtml": f"<h1>Copyright</h1><p>{words}</p>"}
+    book = write_listed(tmp_path / "a.epub", parts, LISTED)
+    assert main(["read", "--list", str(book)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "left out: 2 parts of front matter" in printed
+    assert "part of front matter: Copyright: No part of this book may be reproduced [31mwithout the written" in printed
+    assert "part of front matter: Index: turtle, 12" in printed
+    assert "Prologue" in printed
+
+
+def test_what_follows_a_copyright_page_of_word_or_pdf_is_kept(tmp_path):
+    texts = ["Copyright", "Copyright 2020 Anna Writer. All rights reserved.", "This is for Anna, who swims.", "One",
+             "It woke.", "Two", "It slept."]
+    titles = ("Copyright", "One", "Two")
+    lines = [*texts[:1], *texts[1].split(". "), *texts[2:]]
+    heights = accumulate((13 if line in texts[1][26:] else 40 for line in lines), initial=0)
+    write_pdf(tmp_path / "a.pdf", [[(50, 550 - height, 18 if line in titles else 11, line)
+                                    for line, height in zip(lines, [*heights][1:], strict=True)]])
+    write_docx(tmp_path / "a.docx", "".join(
+        f'<w:p><w:pPr><w:outlineLvl w:val="{0 if text in titles else 9}"/></w:pPr>{run(text)}</w:p>' for text in texts))
+    for name in ("a.docx", "a.pdf"):
+        document = read_document(tmp_path / name)
+        assert chapters(document) == [("", texts[2]), ("One", "One It woke."), ("Two", "Two It slept.")], name
+        assert [part.title for part in document.left_out] == ["Copyright"]
