@@ -24,6 +24,29 @@ SHOWN = 6           # kinds of keys in a message, at most
 Entries = Mapping[str, torch.Tensor]        # the state dict in a checkpoint
 
 
+# what wrappers of a network add to all its keys: PEFT, torch.compile, torch's DataParallel
+PREFIXES = ("base_model.model.", "_orig_mod.", "module.")
+ADAPTED = ".base_layer."        # PEFT's place of the weights that an adapter changes
+
+
+# names of adapters of PEFT, of loralib, of kohya's scripts and of LyCORIS
+ADAPTER = re.compile(r"(^|[._])(lora|lokr|loha|hada|ia3|oft|boft|vera|adapter)(_|\.|$)", re.IGNORECASE)
+MERGE = "merge them into the model first (PEFT: merge_and_unload())"      # part of messages
+
+
+def is_adapter(key: str) -> bool:
+    """Whether an entry is of an adapter, such as a LoRA, by its name."""
+    return bool(ADAPTER.search(key))
+
+
+def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:
+    """The entries without the ``PREFIXES`` that all have, and without PEFT's ``ADAPTED``."""
+    named = {str(key).replace(ADAPTED, "."): value for key, value in entries.items()}
+    while prefix := next((start for start in PREFIXES if named and all(key.startswith(start) for key in named)), ""):
+        named = {key.removeprefix(prefix): value for key, value in named.items()}
+    return named
+
+
 def pattern(key: str) -> str:
     """The key without its layer numbers: gpt.h.3.ln_1.weight → gpt.h.N.ln_1.weight."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "N", key)
@@ -179,7 +202,10 @@ def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 def unknown_checkpoint(path: Path) -> UserError:
     """The error for a file that no model recognises, with what it holds. Raises UserError when it is damaged."""
-    content = load_pickle(path)
+    content = read_safetensors(path) if path.suffix == ".safetensors" else load_pickle(path)
+    if isinstance(content, Mapping) and content and all(is_adapter(str(key)) for key in content):
+        return UserError(f"{path} has the weights of an adapter (LoRA or similar) alone; {MERGE} and import the whole "
+                         "model")
     if isinstance(content, Mapping) and "optimizers" in content:
         return UserError(f"{path} is the state of a trainer, whose weights are in another file: give that, such as the "
                          "N_gpt.pth that it wrote")
@@ -215,7 +241,7 @@ def _check_zeros(path: Path, data: bytes | mmap.mmap) -> None:
 def _check_shapes(path: Path, content: Any) -> None:
     """Raise UserError when tensors claim more than is stored for them: a copy of one would fill the memory."""
     claimed, stored = 0, dict[int, int]()
-    for name, tensor in _tensors_in(content):
+    for name, tensor in tensors_in(content):
         if tensor.layout == torch.strided and tensor.device.type == "cpu":      # whoever uses another one refuses it
             storage = tensor.untyped_storage()
             stored[storage.data_ptr()] = storage.nbytes()
@@ -225,7 +251,7 @@ def _check_shapes(path: Path, content: Any) -> None:
                                 "stored for it; the file is damaged")
 
 
-def _tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor in nested containers, with its key. What is contained twice is looked at once."""
     waiting, seen = [("it", content)], set[int]()
     while waiting:

@@ -134,7 +134,8 @@ class ModelFamily:
         """The ``ane.bundles.Model`` of checkpoints, which has a ``check()`` that compares every key and shape.
 
         A family names the options that it takes, which are those of `ane import`: ``config``, upstream's constructor
-        arguments, with ``where`` for messages; ``vocoder``, ``voices``: paths.
+        arguments, with ``where`` for messages; ``vocoder``, ``voices``: paths; ``ignore_unknown``: see
+        ``ane.bundles.surplus``.
         """
         raise NotImplementedError
 

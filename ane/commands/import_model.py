@@ -20,6 +20,7 @@ from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
+    from ane.bundles.surplus import Surplus
 
 HUB = "hub"
 OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"     # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
@@ -73,6 +74,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
+    parser.add_argument("--ignore-unknown", action="store_true",
+                        help="leave out the entries of a checkpoint of which this version does not know what they are "
+                             "for, such as the weights of a LoRA (default: they are an error)")
     parser.add_argument("--name", metavar="NAME", help="name in messages (default: the last part of -o)")
     parser.add_argument("--force", dest="overwrite", action="store_true", help="replace a bundle that is already there")
     parser.set_defaults(handler=import_command)
@@ -87,7 +91,8 @@ def import_command(args: argparse.Namespace) -> int:
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
     origin = _origin(args, family, path, destination, console)
-    options = checkpoint_options(family, config=origin.config, where=args.config and str(args.config), **_paths(args))
+    options = checkpoint_options(family, **_choices(args) | {"config": origin.config},
+                                 where=args.config and str(args.config), **_paths(args))
     model = family.open_checkpoints(origin.path, **options)
     surplus = model.check()
     write = partial(_write_networks, console, args.precision, model) if family.networks else model.write_bundle
@@ -118,7 +123,7 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     if args.revision and not on_hub:
         raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
-    checkpoint_options(family, config=args.config, **_paths(args))
+    checkpoint_options(family, **_choices(args), **_paths(args))
     if not family.networks and args.precision != args.parser.get_default("precision"):
         raise UserError(f"precision has no effect on {family.title} checkpoints; leave it out", "precision")
     return family
@@ -127,6 +132,11 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
     """What is beside SOURCE, by options."""
     return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
+
+
+def _choices(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of an import that are no files."""
+    return {"config": args.config, "ignore_unknown": args.ignore_unknown or None}
 
 
 def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
@@ -188,9 +198,9 @@ def _recorded(destination: Path) -> dict[str, Any]:
     return source if isinstance(source, dict) and isinstance(source.get("files"), dict) else {}
 
 
-def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> None:
+def _report(console: Console, bundle: Any, surplus: "Surplus") -> None:
     """Print the networks of a bundle, or the voices of one without PyTorch networks."""
-    from ane.bundles.entries import summarise_keys
+    from ane.bundles.surplus import summarise_files
 
     if names := bundle.voice_names:
         console.print(f"Voices: {', '.join(names)}")
@@ -204,8 +214,9 @@ def _report(console: Console, bundle: Any, surplus: dict[str, list[str]]) -> Non
     table.add_row("all", f"{sum(n.parameters for n in everything):,}",
                   f"{sum(n.weights.bytes for n in everything) / 1e6:.1f}")
     console.print(table)
-    if surplus:
-        left = "; ".join(f"{file}: {summarise_keys(keys)}" for file, keys in surplus.items())
-        console.print(f"Left out, because speaking does not need it: {left}")
+    for names, reason in ((surplus.unneeded, "because speech does not need it"),
+                          (surplus.unknown, "although this version does not know what it is for")):
+        if names:
+            console.print(f"Left out, {reason}: {summarise_files(names)}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")

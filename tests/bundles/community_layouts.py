@@ -185,6 +185,11 @@ LAYOUTS = {
     "under model": alone("model.pth", lambda entries: {"model": entries, "optimizer": {"state": {}}, "epoch": 7}),
     "under state_dict": alone("last.ckpt.pth", lambda entries: {"state_dict": entries, "epoch": 7}),
     "under both": alone("both.pth", lambda entries: {"state_dict": in_parallel(entries)}),
+    "of averaged weights": alone("ema.pth", lambda entries: {"ema": entries, "step": torch.tensor(9).item()}),
+    "compiled, of Lightning": alone("last.ckpt", lambda entries: {
+        "state_dict": {f"_orig_mod.{key}": value for key, value in entries.items()}, "optimizer_states": [{}],
+        "lr_schedulers": [{"last": torch.zeros(1)}], "pytorch-lightning_version": "2"}),
+    "of PEFT, merged": alone("merged.pth", lambda entries: {f"base_model.model.{k}": v for k, v in entries.items()}),
     "a folder of training": CommunityFile(write_training_folder), "safetensors": CommunityFile(write_safetensors),
     "a larger vocabulary with its tokenizer": CommunityFile(write_with_tokenizer, with_more_tokens),
     "files in models/": CommunityFile(write_hidden, based=False),

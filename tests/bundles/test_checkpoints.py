@@ -140,7 +140,7 @@ def test_a_file_that_is_no_tokenizer_is_refused(directory, text):
 def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory, edit):
     edit(directory / "vocoder.pth", lambda loaded: loaded.update(epoch=7, model_d={"x": torch.zeros(1)}))
     model = CheckpointDirectory(directory)
-    surplus = model.check()
+    surplus = model.check().unneeded
     layers = model.config("autoregressive").layers
     assert set(summarise_keys(surplus["autoregressive.pth"]).split(", ")) == {
         f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}

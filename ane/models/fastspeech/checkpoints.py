@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
-from ane.bundles.entries import Entries, assemble, load_pickle, match_entries
+from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, plain_names
 from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model
+from ane.bundles.surplus import Surplus
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
 from ane.models.vocoders.bigvgan import is_bigvgan
 from ane.models.vocoders.checkpoints import AUDIO, HifiganCheckpoint
 from ane.system.errors import UserError
 
+WRAPPERS = ("model", "ema")     # names of the state dict in a file that has more than it
 SIDES = ("phoneme_side", "mel_side")
 TABLE_ERROR = 5e-3      # of a stored position encoding; rounding to fp16 gives 2.5e-4, to bf16 2e-3
 WRONG_KIND = "this is no checkpoint of NVIDIA's FastSpeech example, or a damaged one"
@@ -29,6 +31,7 @@ class FastSpeechCheckpoint(Model):
             weights.
         where: name of ``arguments`` in messages.
         vocoder: the checkpoint of a HiFi-GAN generator, or None.
+        ignore_unknown: Whether ``check`` accepts entries of which this version does not know what they are for.
 
     Raises:
         UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
@@ -37,8 +40,8 @@ class FastSpeechCheckpoint(Model):
     kind = "fastspeech"
 
     def __init__(self, path: Path | str, arguments: Mapping[str, Any] | None = None, where: str = "the given config",
-                 vocoder: Path | str | None = None):
-        self.path, self.name = Path(path), str(path)
+                 vocoder: Path | str | None = None, ignore_unknown: bool = False):
+        self.path, self.name, self.ignore_unknown = Path(path), str(path), ignore_unknown
         padding = read_arguments(arguments or {}, where)
         self.trained = (arguments or {}).get("trained", True) is not False
         self._entries, self._beside = checkpoint_entries(self.path)
@@ -71,14 +74,18 @@ class FastSpeechCheckpoint(Model):
             return self.vocoder.tensors()
         return {key: assemble(source, self._entries) for key, source in self._found.items()}
 
-    def check(self) -> dict[str, list[str]]:
-        """The entries that are not used, by file. Everything was compared when the files were opened."""
+    def check(self) -> Surplus:
+        """Return the entries that are not used. Keys and shapes were compared when the files were opened. Raises
+        UserError: some are unknown."""
         used = {part for source in self._found.values() for part in source}
         [name, *vocoder] = source_files(self.path, self.vocoder and self.vocoder.path)
-        unused = {name: [*self._beside, *(key for key in self._entries if key not in used)]}
+        surplus, positions = Surplus(), {f"{side}.position.weight" for side in SIDES}
+        surplus.add(name, (key for key in self._entries if key not in used), positions.__contains__, self._beside)
         if self.vocoder:
-            unused[vocoder[0]] = self.vocoder.unused
-        return {file: keys for file, keys in unused.items() if keys}
+            surplus.add(vocoder[0], self.vocoder.unused, lambda key: False, self.vocoder.beside)
+        if not self.ignore_unknown:
+            surplus.refuse_unknown()
+        return surplus
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
@@ -94,12 +101,12 @@ def is_fastspeech(path: Path) -> bool:
     content = load_pickle(path) if path.is_file() else {}
     if not isinstance(content, Mapping):
         return False
-    entries = content["model"] if isinstance(content.get("model"), Mapping) else content
+    entries = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), content)
     starts = ("word_emb.", *(f"{side}." for side in SIDES))
     generator = content.get("generator", {})
     if isinstance(generator, Mapping) and is_bigvgan(generator):
         return False        # a vocoder of Tortoise
-    return "generator" in content or any(str(key).removeprefix("module.").startswith(starts) for key in entries)
+    return "generator" in content or any(key.startswith(starts) for key in plain_names(entries))
 
 
 def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
@@ -114,19 +121,19 @@ def read_arguments(arguments: Mapping[str, Any], where: str) -> str:
     return padding
 
 
-def checkpoint_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The state dict in a checkpoint, without the prefix "module.", and the names of what lies beside it. Raises
-    UserError: no such file, damaged, or another kind of checkpoint."""
+def checkpoint_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state dict in a checkpoint under plain names, and the entries beside it. Raises UserError: no such file,
+    damaged, or another kind of checkpoint."""
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         raise UserError(f"{path} contains a {type(loaded).__name__}: {WRONG_KIND}")
     if "generator" in loaded:
         raise UserError(f"{path} is a vocoder, not a FastSpeech checkpoint: import both, with "
                         f"`ane import CHECKPOINT.pt --vocoder {path} -o DIRECTORY`")
-    wrapped = isinstance(loaded.get("model"), Mapping)
-    entries = {str(key).removeprefix("module."): value
-               for key, value in (loaded["model"] if wrapped else loaded).items()}
-    return entries, [str(key) for key in loaded if key != "model"] if wrapped else []
+    wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
+    if wrapper is None:
+        return plain_names(loaded), {}
+    return plain_names(loaded[wrapper]), {str(key): value for key, value in loaded.items() if key != wrapper}
 
 
 def infer_config(entries: Entries, path: Path, padding: str) -> FastSpeechConfig:

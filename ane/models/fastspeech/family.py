@@ -61,8 +61,8 @@ class FastSpeechFamily(ModelFamily):
         return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                         vocoder: Path | None = None) -> Model:
-        return FastSpeechCheckpoint(path, config, where, vocoder)
+                         vocoder: Path | None = None, ignore_unknown: bool = False) -> Model:
+        return FastSpeechCheckpoint(path, config, where, vocoder, ignore_unknown)
 
     def source_files(self, path: Path, vocoder: Path | None = None) -> Mapping[str, Path]:
         return source_files(path, vocoder)

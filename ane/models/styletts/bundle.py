@@ -23,6 +23,7 @@ from ane.bundles.family import ModelFamily
 from ane.bundles.hashes import FileRecord, check_hash, identity_of, record, size_and_time
 from ane.bundles.manifest import DAMAGED, FORMAT, MANIFEST_FILE, bundle_family, read_content
 from ane.bundles.model import Model
+from ane.bundles.surplus import Surplus
 from ane.models.styletts.voices import StyleVoices
 from ane.system.checked import read_record
 from ane.system.errors import UserError
@@ -149,11 +150,11 @@ class StyleModel(Model):
         if fault := interface_fault(graph.inputs):
             raise UserError(f"{self.graph} is not a {self.family.title} graph: {fault}")
 
-    def check(self) -> dict[str, list[str]]:
-        """Read the voices and open the graph. Raises UserError when one is damaged. Returns {}: all of it is used."""
+    def check(self) -> Surplus:
+        """Read the voices and open the graph, all of which are used. Raises UserError when one is damaged."""
         self.read_voices()
         load_backend("auto", self).load()
-        return {}
+        return Surplus()
 
     @property
     def identity(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ane.bundles.entries import SHOWN, Entries, load_pickle, read_safetensors, summarise_keys
+from ane.bundles.entries import SHOWN, Entries, load_pickle, plain_names, read_safetensors, summarise_keys
 from ane.bundles.hub import CHECKPOINTS
 from ane.bundles.model import Model
 from ane.models.tortoise.networks import NETWORKS
@@ -26,33 +26,33 @@ from ane.text.other_languages import LANGUAGES
 from ane.text.tokenizer import Tokenizer
 
 PATTERNS = (*(f"*{suffix}" for suffix in CHECKPOINTS), "pytorch_model.bin")
-WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model")
-PARALLEL = "module."        # what torch's DataParallel adds to every key
+WRAPPERS = (*dict.fromkeys(network.wrapper for network in NETWORKS.values() if network.wrapper), "state_dict", "model",
+            "ema")
+NESTED = 3                  # wrappers within each other, at most
 OFFICIAL = tuple(dict.fromkeys(network.file for network in NETWORKS.values()))
 REQUIRED = ("autoregressive.pth", "diffusion_decoder.pth", "vocoder.pth", "clvp2.pth")
 MEL_NORMS = "mel_norms.pth"
 BIGVGAN = "bigvgan_24khz_100band.pth"
 
 
-def read_entries(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The state dict in a file, and the names of other entries of its wrapper. Raises UserError."""
+def read_entries(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state dict in a file, and the other entries of its wrappers. Raises UserError."""
     if path.suffix == ".safetensors":
-        return read_safetensors(path), []
+        return plain_names(read_safetensors(path)), {}
     loaded = load_pickle(path)
     if not isinstance(loaded, Mapping):
         if isinstance(loaded, tuple) and loaded and all(isinstance(each, Tensor) for each in loaded):
             raise UserError(f"{path} holds a tuple of tensors, such as a voice's latents, and no "
                             "network: `ane voices add` or `-v` takes these")
         raise UserError(f"{path} contains a {type(loaded).__name__}, not a state dict; is it a renamed file?")
-    beside: list[str] = []
-    for wrapper in WRAPPERS:
-        if isinstance(loaded.get(wrapper), Mapping):
-            beside = [str(key) for key in loaded if key != wrapper]
-            loaded = loaded[wrapper]
+    beside: dict[str, Any] = {}
+    for _ in range(NESTED):
+        wrapper = next((name for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
+        if wrapper is None:
             break
-    if loaded and all(str(key).startswith(PARALLEL) for key in loaded):
-        loaded = {str(key).removeprefix(PARALLEL): value for key, value in loaded.items()}
-    return {str(key): value for key, value in loaded.items()}, beside
+        beside |= {str(key): value for key, value in loaded.items() if key != wrapper}
+        loaded = loaded[wrapper]
+    return plain_names(loaded), beside
 
 
 def has_networks(path: Path) -> bool:

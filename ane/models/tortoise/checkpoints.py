@@ -16,6 +16,7 @@ from ane.bundles.entries import assemble, load_pickle
 from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model, read_tokenizer
 from ane.bundles.opening import read_constructor_arguments
+from ane.bundles.surplus import Surplus
 from ane.bundles.weights import PRECISION_NAMES
 from ane.models.tortoise.checkpoint_files import (
     BIGVGAN,
@@ -33,7 +34,15 @@ from ane.models.tortoise.checkpoint_files import (
     with_vocabulary,
 )
 from ane.models.tortoise.networks import NETWORKS
-from ane.models.tortoise.upstream_keys import check_surplus, configs, held_files, match, networks_of, official_entries
+from ane.models.tortoise.upstream_keys import (
+    check_surplus,
+    configs,
+    held_files,
+    is_unneeded,
+    match,
+    networks_of,
+    official_entries,
+)
 from ane.system.errors import UserError
 
 FILES = (*OFFICIAL, "tokenizer.json", MEL_NORMS)
@@ -66,14 +75,15 @@ class CheckpointDirectory(Model):
         where: name of ``config`` in messages.
         vocoder: a BigVGAN that speaks in place of UnivNet, its JSON beside it.
         base: a model whose networks are used where the checkpoints have none, as for a fine-tuned decoder alone.
+        ignore_unknown: Whether ``check`` accepts entries of which this version does not know what they are for.
 
     Raises:
         UserError: a required file is missing, or the arguments are not upstream's.
     """
 
     def __init__(self, path: Path | str, config: Mapping[str, Any] | None = None, where: str = "the given config",
-                 base: Model | None = None, vocoder: Path | None = None):
-        self.name, self.base = str(path), base
+                 base: Model | None = None, vocoder: Path | None = None, ignore_unknown: bool = False):
+        self.name, self.base, self.ignore_unknown = str(path), base, ignore_unknown
         self.files = find_files(Path(path))
         self.path = next(iter(self.files.values()), Path(path)).parent
         check_complete(Path(path), self.files, base)
@@ -134,27 +144,32 @@ class CheckpointDirectory(Model):
         found = match(network, self._configs, entries, self.files[file])
         return {key: assemble(source, entries) for key, source in found.items()}
 
-    def check(self) -> dict[str, list[str]]:
-        """Compare every key and shape of every file with the configs; returns the entries that are not used, by file:
-        parameters that inference never reads (the decoder's text_head), buffers of older releases (gpt.h.N.attn.bias),
-        anything beside a wrapped state dict.
+    def check(self) -> Surplus:
+        """Compare every key and shape of every file with the configs, and return the entries that are not used.
+
+        Speech does not need the parameters that inference never reads (the decoder's text_head), the buffers of older
+        releases (gpt.h.N.attn.bias) and a trainer's entries beside the state dict. All others are unknown.
 
         Raises:
-            UserError: a file is damaged, another model, or another size than its config states, or the tokenizer has
-                an id that the decoder does not know.
+            UserError: a file is damaged, another model, or another size than its config states, it has unknown entries,
+                or the tokenizer has an id that the decoder does not know.
         """
         check_vocabulary(self.tokenizer, self._configs["autoregressive"].number_text_tokens, self.path)
-        surplus: dict[str, list[str]] = {}
+        surplus = Surplus()
         for path in dict.fromkeys(self.files.values()):
             held = [file for file in self.files if self.files[file] == path]
             entries, beside = self._entries(held[0])
             used: set[str] = set()
-            for name in (name for file in held for name in networks_of(file)):
+            networks = [name for file in held for name in networks_of(file)]
+            for name in networks:
                 found = match(name, self._configs, entries, path)
                 used.update(part for source in found.values() for part in source)
             check_surplus(entries, used, path)
-            surplus[held[0]] = [*beside, *(key for key in entries if key not in used)]
-        return {file: keys for file, keys in surplus.items() if keys}
+            surplus.add(held[0], (key for key in entries if key not in used),
+                        lambda key, networks=networks: is_unneeded(key, networks, self._configs), beside)
+        if not self.ignore_unknown:
+            surplus.refuse_unknown()
+        return surplus
 
     @property
     def tokenizer(self) -> str:
@@ -177,8 +192,8 @@ class CheckpointDirectory(Model):
             raise UserError(f"{own} has zero, NaN or infinite values, so no spectrogram can be divided by it")
         return norms.detach().float().numpy().copy()
 
-    def _entries(self, file: str) -> tuple[dict[str, Any], list[str]]:
-        """The state dict with the networks of an official file, and the names of other entries of its wrapper."""
+    def _entries(self, file: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The state dict with the networks of an official file, and the other entries of its wrappers."""
         entries, beside = read_entries(self.files[file])
         if held_files(entries):
             entries = official_entries(entries, self._configs["autoregressive"].heads)

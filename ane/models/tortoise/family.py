@@ -85,8 +85,8 @@ class TortoiseFamily(ModelFamily):
         return path.suffix in CHECKPOINTS and has_networks(path)
 
     def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                         base: str | None = None, vocoder: Path | None = None) -> Model:
-        return CheckpointDirectory(path, config, where, base_model(base), vocoder)
+                         base: str | None = None, vocoder: Path | None = None, ignore_unknown: bool = False) -> Model:
+        return CheckpointDirectory(path, config, where, base_model(base), vocoder, ignore_unknown)
 
     def source_files(self, path: Path, base: str | None = None, vocoder: Path | None = None) -> Mapping[str, Path]:
         return source_files(path, base_model(base), vocoder)

@@ -8,7 +8,7 @@ the conditioning encoder apart.
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,17 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
     if surplus:
         raise UserError(f"{path}: {surplus[0]} is beyond the network that the config describes (surplus: "
                         f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}")
+
+
+# what else files hold and speech does not need: buffers of old releases, embeddings of GPT-2 that Tortoise replaces by
+# its own, and the copy of the decoder that upstream's generation makes
+UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight|inference_model\..+")
+
+
+def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
+    """Whether speech is known not to need an entry of a file with these networks."""
+    return bool(UNNEEDED.fullmatch(key)) or any(
+        NETWORKS[name].prefix + unused == key for name in networks for unused in NETWORKS[name].unused(configs[name]))
 
 
 def looks_like(entries: Entries, file: str, configs: Mapping[str, Any]) -> str | None:

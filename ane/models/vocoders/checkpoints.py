@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, sources
+from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, plain_names, sources
 from ane.bundles.family import Network, freeze
 from ane.bundles.weights import layout
 from ane.models.vocoders.hifigan import AUDIO, MelHifiganConfig
@@ -24,7 +24,8 @@ DILATIONS = {**{("1", size): (1, 3, 5) for size in (3, 7, 11)}, ("2", 3): (1, 2)
 class HifiganCheckpoint:
     """A generator with its sizes: those in config.json beside it, else those in the file, else those of its tensors.
 
-    ``unused``: entries of the file that the network, which the family declares, does not use.
+    ``unused``: the entries of the generator that the network, which the family declares, does not use; ``beside``:
+    those next to the generator.
 
     Raises:
         UserError: no such file, not a HiFi-GAN generator, damaged, or for another sound than ``AUDIO``.
@@ -42,8 +43,8 @@ class HifiganCheckpoint:
             lambda key: "this is not a HiFi-GAN generator, or its sizes are others than config.json beside it states",
             lambda: "config.json beside it states other sizes, or the file is damaged")
         used = {part for source in self._found.values() for part in source}
-        self.unused = [*(str(key) for key in loaded if key != "generator" and "generator" in loaded),
-                       *(key for key in self._entries if key not in used)]
+        self.unused = [key for key in self._entries if key not in used]
+        self.beside = {str(key): value for key, value in loaded.items() if key != "generator" and "generator" in loaded}
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The state dict, weight norm folded in."""
@@ -56,7 +57,7 @@ def generator_entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, torch.
     if not isinstance(entries, Mapping) or not any("conv_pre.weight" in str(key) for key in entries):
         raise UserError(f"{path} is not a HiFi-GAN generator: it has no conv_pre.weight; give a generator's file, such "
                         "as g_02500000 or generator_v1")
-    entries = {str(key).removeprefix("module."): value for key, value in entries.items()}
+    entries = plain_names(entries)
     nested = [(int(found[1]), int(found[2])) for key in entries if (found := NESTED_BLOCK.fullmatch(key))]
     blocks = 1 + max((block for _, block in nested), default=0)
 

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ane.bundles.entries import load_pickle, match_entries, read_safetensors
+from ane.bundles.entries import assemble, load_pickle, match_entries, plain_names, read_safetensors
 from ane.bundles.hashes import identity_of, size_and_time
 from ane.bundles.model import Model
+from ane.bundles.surplus import Surplus
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
 from ane.models.whisper.networks import WHISPER_NETWORKS
@@ -49,6 +50,7 @@ RENAMED = (
     (r"^decoder\.layer_norm\.", "decoder.ln."),
 )
 TIED = ("proj_out.weight", "lm_head.weight")       # copies of the token embedding, in some files
+PARTS = ("encoder.", "decoder.")
 IGNORED = ("alignment_heads",)                      # a buffer of older .pt files
 
 
@@ -94,16 +96,17 @@ class WhisperCheckpoint(Model):
 
     Args:
         path: the .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
+        ignore_unknown: Whether tensors are accepted that belong to neither network.
 
     Raises:
-        UserError: no such file, another kind of model, a damaged or incomplete one, or a vocabulary that is not
-            Whisper's.
+        UserError: no such file, another kind of model, a damaged or incomplete one, tensors that belong to neither
+            network, or a vocabulary that is not Whisper's.
     """
 
     kind, trained = "whisper", True
     networks = frozenset(WHISPER_NETWORKS)
 
-    def __init__(self, path: Path | str):
+    def __init__(self, path: Path | str, ignore_unknown: bool = False):
         self.path = Path(os.path.expanduser(path))
         self.name = str(path)
         if not os.path.exists(self.path):
@@ -120,13 +123,18 @@ class WhisperCheckpoint(Model):
         self._sizes, self._entries = read(weights)
         self.special = SpecialTokens.of(self._sizes["n_vocab"])
         self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
+        self.surplus = Surplus()
         for network in self.networks:
             self._check(network)
+        self.surplus.add(self.files[0].name, (key for key in self._entries if not key.startswith(PARTS)),
+                         lambda key: False)
+        if not ignore_unknown:
+            self.surplus.refuse_unknown()
         self.precision = PRECISION_NAMES.get(self._entries["decoder.token_embedding.weight"].dtype, "fp32")
 
-    def check(self) -> dict[str, list[str]]:
-        """Entries that are not used, by file: none. Keys and shapes were compared when it was opened."""
-        return {}
+    def check(self) -> Surplus:
+        """Return the tensors that are not used. Keys and shapes were compared when it was opened."""
+        return self.surplus
 
     @property
     def identity(self) -> str:
@@ -144,9 +152,8 @@ class WhisperCheckpoint(Model):
     def tensors(self, network: str) -> dict[str, torch.Tensor]:
         self.require(network)
         prefix = WHISPER_NETWORKS[network].prefix
-        found = {key.removeprefix(prefix): tensor.detach() for key, tensor in self._entries.items()
-                 if key.startswith(prefix)}
-        return {key: tensor.float() if tensor.dtype == torch.float64 else tensor for key, tensor in found.items()}
+        return {key: assemble((prefix + key,), self._entries)
+                for key in layout(WHISPER_NETWORKS[network], self.config(network)).shapes}
 
     def _check(self, network: str) -> None:
         """Compare keys, types and shapes of one network with the sizes, at first the number of its layers."""
@@ -162,9 +169,7 @@ class WhisperCheckpoint(Model):
             "the file is damaged, or is not the one that its sizes describe"),
             lambda: "the file is damaged, or its sizes are those of another", entry.prefix)
         own = {key.removeprefix(entry.prefix) for key in self._entries if key.startswith(entry.prefix)}
-        if surplus := sorted(own - set(shapes)):
-            raise UserError(f"{where}: {entry.prefix}{surplus[0]} is beyond the network that the sizes of the "
-                            "checkpoint describe")
+        self.surplus.add(where.name, (entry.prefix + key for key in sorted(own - set(shapes))), lambda key: False)
 
 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
@@ -218,18 +223,16 @@ def check_sizes(stated: Mapping[str, Any], names: Mapping[str, str], where: Path
 
 
 def named_tensors(tensors: Mapping[str, Any], where: Path) -> dict[str, torch.Tensor]:
-    """The tensors under OpenAI's names, without copies of the token embedding. Raises UserError: an entry is not a
-    tensor, or belongs to neither encoder nor decoder."""
+    """The tensors under OpenAI's names, without copies of the token embedding; unknown ones keep their names. Raises
+    UserError: an entry is not a tensor."""
     found = {}
-    for key, tensor in tensors.items():
+    for key, tensor in plain_names(tensors).items():
         if key in (*TIED, *IGNORED):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise UserError(f"{where}: {key} is {type(tensor).__name__} where a tensor belongs")
         name = openai_name(key)
-        if not name.startswith(("encoder.", "decoder.")):
-            raise UserError(f"{where}: {key} is not a tensor of Whisper's encoder or decoder")
-        found[name] = tensor
+        found[name if name.startswith(PARTS) else key] = tensor
     return found
 
 

@@ -57,8 +57,8 @@ class WhisperFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         return is_whisper(path)
 
-    def open_checkpoints(self, path: Path) -> Model:
-        return WhisperCheckpoint(path)
+    def open_checkpoints(self, path: Path, ignore_unknown: bool = False) -> Model:
+        return WhisperCheckpoint(path, ignore_unknown)
 
     def source_files(self, path: Path) -> dict[str, Path]:
         checkpoint = WhisperCheckpoint(path)
