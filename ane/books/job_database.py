@@ -28,6 +28,8 @@ CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samp
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
+# content that the job wrote as output; a job of an earlier version gets the table when it is opened
+OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INTEGER, name TEXT NOT NULL)"
 
 
 class JobDatabase:
@@ -42,13 +44,18 @@ class JobDatabase:
         self.owner = f"{self.host}:{os.getpid()}:{secrets.token_hex(4)}"
         with self._errors():
             if not path.is_dir():
-                path.mkdir(parents=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir(mode=0o700, exist_ok=True)       # another process may have been faster
                 flush_folder(path.parent)
+            with suppress(FileExistsError):     # SQLite gives its other files the mode of this one
+                os.close(os.open(path / FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = self._connect()
             with self._transaction() as run:
                 [version] = run("PRAGMA user_version").fetchone()
                 for statement in () if version else (*SCHEMA.split(";"), f"PRAGMA user_version = {VERSION}"):
                     run(statement)
+                if version in (0, VERSION):
+                    run(OUTPUTS)
         if version not in (0, VERSION):
             self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "

@@ -1,9 +1,7 @@
 """From a finished job to files for the book, or one a chapter: one loudness and its limit, tags, subtitles, times."""
 
 import math
-import os
 import re
-import shutil
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +27,11 @@ from ane.books.assembly import (
 from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.narration import POLL, leases_renewed
+from ane.books.ownership import FileOwnership, check_replaced, completed
 from ane.books.plan import digest_of
 from ane.books.store import JobStore
-from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
-from ane.system.files import check_output_file, flush, write_json
+from ane.system.files import check_output_file, write_json
 
 CEILING = -3.0              # dBTP
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
@@ -139,44 +137,17 @@ class WrittenBook:
     notes: list[str] = field(default_factory=list)
 
 
-def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                   sources: Sequence[Path], force: bool) -> None:
-    """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or, unless ``force``,
-    one that this job did not write, or that was changed since. ``titles``, ``numbers``: as of
-    ``OutputOptions.paths``."""
-    written, hashes = store.fact("written") or {}, store.fact("hashes") or {}
-    # by their names, since a job is beside its output, and both may have been moved or be named from another folder
-    own = {Path(file).name for file in [*(file for file, _ in written.get("files", [])), *(store.fact("outputs") or []),
-                                        *written.get("book", {}).get("former", [])]}
-    for path in [*options.paths(titles, numbers), *options.beside(titles, numbers)]:
-        check_output_file(path)
-        if any(os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source)
-               for source in sources):
-            raise UserError(f"{path} is what is read: choose another output")
-        if force or not os.path.exists(path) or not os.path.getsize(path):
-            continue
-        advice = "move it, choose another output, or add force=True to replace it"
-        if path.name not in own:
-            raise UserError(f"{path} exists, and this job did not write it: {advice}")
-        if is_edited(path, hashes):
-            raise UserError(f"{path} was changed since this job wrote it: {advice}")
-
-
-def is_edited(path: Path, hashes: Mapping[str, str]) -> bool:
-    """Whether a file is other than the job wrote it. ``hashes``: of what it wrote, by name."""
-    return path.name in hashes and path.is_file() and sha256_of(path) != hashes[path.name]
-
-
-def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True) -> WrittenBook:
+def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:
     """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
 
     Several processes may call it: one writes, the others wait.
 
     Args:
         prune: whether the sounds that are not in the plan are deleted then.
+        force: whether files of other origin are replaced.
 
     Raises:
-        UserError: the job is not finished, or a file cannot be written.
+        UserError: the job is not finished, a file cannot be written, or one that this job did not write is in the way.
     """
     with leases_renewed(store):
         while not store.claim_output():
@@ -185,70 +156,44 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         blocks = planned_blocks(store)
         timeline = time_book(chunks, titles := store.fact("chapters"), blocks)
         numbers = [chapter.number for chapter in timeline.chapters]
-        written = store.fact("written") or {}
-        before = [file for file, _ in written.get("files", [])] + written.get("book", {}).get("former", [])
-        hashes = store.fact("hashes") or {}
-        options = with_former_companions(options, titles, numbers, before, hashes)
+        written, folder = store.fact("written") or {}, options.path.parent
+        before = [folder / Path(file).name for file in (*(file for file, _ in written.get("files", [])),
+                                                        *written.get("book", {}).get("former", []))]
+        options = with_former_companions(options, titles, numbers, FileOwnership(store))
         wanted = digest_of([store.fact("plan"), [chunk.take for chunk in chunks], options.content(),
                             *([store.fact("text")] if options.is_epub or any(block.cue for block in blocks) else [])])
-        if written.get("digest") == wanted and all(
-                os.path.isfile(file) and os.path.getsize(file) == size for file, size in written["files"]):
-            return WrittenBook(**written["book"])
-        outputs = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
-        store.set_fact("outputs", [os.path.abspath(path) for path in outputs])
-        kept = {name: seen for name, seen in hashes.items() if name not in {path.name for path in outputs}}
-        store.set_fact("hashes", kept)      # an interruption leaves none of a file that was replaced
-        book = _write(store, timeline, options)
-        store.set_fact("hashes", kept | {path.name: sha256_of(path) for path in outputs if path.is_file()})
-        book = replace(book, former=[file for file in before if file not in book.files and os.path.exists(file)],
-                       notes=late_cues(timeline, blocks))
-        if prune:
-            store.prune()
-        store.set_fact("written", {"digest": wanted, "book": asdict(book),
-                                   "files": [[file, os.path.getsize(file)] for file in book.files]})
-        return book
+        if written.get("digest") != wanted or not all(
+                (folder / file).is_file() and (folder / file).stat().st_size == size
+                for file, size in written["files"]):
+            check_replaced(store, options, titles, numbers, [], force)      # again: hours may have passed
+            book = _write(store, timeline, options, FileOwnership(store, force))
+            book = replace(book, notes=late_cues(timeline, blocks),
+                           former=[file.name for file in before if file.name not in book.files and file.exists()])
+            if prune:
+                store.prune()
+            store.set_fact("written", {"digest": wanted, "book": asdict(book),
+                                       "files": [[file, (folder / file).stat().st_size] for file in book.files]})
+        else:
+            book = WrittenBook(**written["book"])
+        # by their names, since a job is beside its output, and both may have been moved or be named from elsewhere
+        return replace(book, files=[str(folder / Path(file).name) for file in book.files],
+                       former=[str(folder / Path(file).name) for file in book.former])
 
 
 def with_former_companions(options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
-                           before: Sequence[str], hashes: Mapping[str, str]) -> OutputOptions:
+                           ownership: FileOwnership) -> OutputOptions:
     """The options with the subtitles and times that an earlier run wrote: they would not fit the new sound. A kind of
-    which a file was changed since (``hashes``: as of ``is_edited``) is left as it is."""
+    which a file was changed since, or is the user's, is left as it is."""
     if options.is_epub:
         return options
-    kept = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
-            if str(file) in before and file.exists() and file not in options.of_folder]
-    edited = {file.suffix for file in kept if is_edited(file, hashes)}
-    made: dict[str, Any] = {file.suffix[1:]: True for file in kept if file.suffix not in edited}
+    there = [file for file in replace(options, srt=True, vtt=True, json=True).beside(titles, numbers)
+             if file.exists() and file not in options.of_folder]
+    others = {file.suffix for file in there if not ownership.is_own(file)}
+    made: dict[str, Any] = {file.suffix[1:]: True for file in there if file.suffix not in others}
     return replace(options, **made)
 
 
-@contextmanager
-def completed(store: JobStore, path: Path) -> Iterator[Path]:
-    """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
-
-    Whoever has the lease on the output removes what an interrupted run left.
-    """
-    folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else path       # a link stays, as with ``replacing``
-    try:
-        for left in store.path.glob("writing*"):
-            shutil.rmtree(left, ignore_errors=True)
-        folder.mkdir()
-        target = folder / path.name
-        yield target
-        flush(target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        store.publish(target, path)
-    except (OSError, UserError) as error:
-        cause = error.__cause__ if isinstance(error, UserError) else error
-        if not isinstance(cause, OSError):
-            raise
-        raise UserError(f"cannot write {path}: {cause.strerror or cause}; what was spoken is kept") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> WrittenBook:
+def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, ownership: FileOwnership) -> WrittenBook:
     gain, levelled, files = 1.0, options.loudness is not None, list[str]()
     if options.loudness is not None:
         before = measure_book(store, timeline)
@@ -259,9 +204,9 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions) -> W
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:
-        with completed(store, path) as target:
+        with completed(store, path, ownership) as target:
             yield target
-        files.append(str(path))
+        files.append(path.name)
 
     def write_sound(part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
                     marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:

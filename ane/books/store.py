@@ -11,7 +11,8 @@ import os
 import secrets
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,9 +25,10 @@ from ane.books import job_database
 from ane.books.job_database import JobDatabase
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
+from ane.bundles.hashes import sha256_of
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
-from ane.system.files import flush_folder, replacing
+from ane.system.files import flush_folder, rename_to_new, replacing
 
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 OUTPUT = "output"       # the key of the lease on writing the output
@@ -212,21 +214,53 @@ class JobStore(JobDatabase):
             self._lease(run, OUTPUT)
             return True
 
-    def publish(self, file: Path, path: Path) -> None:
-        """Rename a complete file to ``path``. Raises UserError when another process writes the output meanwhile."""
+    def publish(self, file: Path, path: Path, check: Callable[[Path], None]) -> None:
+        """Rename a complete file to ``path`` unless ``check`` refuses, which is called immediately before.
+
+        The content is recorded as this job's before the rename: a process that is killed between the two leaves the
+        former content there, which is recorded as well.
+
+        Raises:
+            UserError: another process writes the output meanwhile, or ``check`` raised it.
+        """
+        check(path)         # a file that has to be read takes time, which the transaction below then does not
+        with self._output_transaction() as run:
+            run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
+        with self._output_transaction():
+            check(path)
+            try:
+                (os.replace if os.path.lexists(path) else rename_to_new)(file, path)
+            except OSError as error:
+                if isinstance(error, FileExistsError):
+                    check(path)
+                if error.errno != errno.EXDEV:
+                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
+                                    "kept") from error
+                with replacing(path, lasting=True, check=check) as target:      # the job is on another disk
+                    shutil.copyfile(file, target)
+            flush_folder(path.parent)
+
+    @contextmanager
+    def _output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+        """A transaction of the process that leases the output. UserError: another process has the lease."""
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
                 raise UserError(f"another process writes the output of the job in {self.path} since this one gave no "
                                 "sign of life for a while: this one stops")
-            try:
-                os.replace(file, path)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
-                                    "kept") from error
-                with replacing(path, lasting=True) as target:         # the job is on another disk
-                    shutil.copyfile(file, target)
-            flush_folder(path.parent)
+            yield run
+
+    def output_hashes(self) -> dict[str, int | None]:
+        """The SHA-256 of everything that this job ever wrote as output, and its bytes; None: not known."""
+        former: dict[str, str] = self.fact("hashes") or {}      # by name, as earlier versions kept them
+        with self._errors():
+            rows = self._connection.execute("SELECT sha256, size FROM outputs").fetchall()
+        return {**dict.fromkeys(former.values()), **dict(rows)}
+
+    def output_names(self) -> set[str]:
+        """The names that its output ever had."""
+        with self._errors():
+            rows = self._connection.execute("SELECT DISTINCT name FROM outputs").fetchall()
+        return {name for name, in rows} | set(self.fact("hashes") or ())
 
     def _unlock(self) -> None:
         if self._lock >= 0:

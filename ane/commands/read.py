@@ -170,7 +170,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     """Speak what is missing, write the files and report."""
     from ane.books.narration import narrate
     from ane.books.omissions import can_be_kept, omitted_text
-    from ane.books.output import check_replaced, write_book_files
+    from ane.books.output import write_book_files
+    from ane.books.ownership import check_replaced
     from ane.books.plan import SpeechIdentity, plan_book
     from ane.books.retries import check_book
 
@@ -215,7 +216,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
             check_book(store, plan, speaker, checker, show_checked)
         else:
             spoken = narrate_on_cluster(args, store, plan, speaker.sample_rate, checker, seed, show, show_checked)
-    written = write_book_files(store, options, prune=plan is whole)
+    written = write_book_files(store, options, prune=plan is whole, force=args.force)
     part = read_report.part_of_book(args.chapters, args.preview, plan, whole)
     print_book_report(console, store, written, spoken, len(plan.chunks), part)
     return 0

@@ -8,7 +8,7 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import RawIOBase
 from pathlib import Path
@@ -20,7 +20,8 @@ from ane.system.staging import StagingFolder, clean_up
 
 
 @contextmanager
-def replacing(destination: Path | str, *, directory: bool = False, lasting: bool = False) -> Iterator[Path]:
+def replacing(destination: Path | str, *, directory: bool = False, lasting: bool = False,
+              check: Callable[[Path], object] | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``destination``; rename it to ``destination`` when the block ends without an error.
 
     The temporary path has the same file name, so a writer that chooses its format by suffix works unchanged. With
@@ -28,6 +29,8 @@ def replacing(destination: Path | str, *, directory: bool = False, lasting: bool
     old one exists until the new one does, even if interrupted. ``~`` at the start of ``destination`` is the user's
     home. What killed processes left of earlier writes to ``destination`` is removed. ``lasting``: the new content is on
     the disk before it replaces the old one, so that a power failure loses neither; for what a user cannot make again.
+    ``check`` is called with ``destination`` immediately before the rename, which an error that it raises prevents. The
+    new content gets the mode of the old: what only its owner can read stays so.
 
     Raises:
         UserError: ``destination`` cannot be written: a missing or read-only folder, a full disk, or a file
@@ -53,12 +56,17 @@ def replacing(destination: Path | str, *, directory: bool = False, lasting: bool
         if os.path.exists(destination) and not (os.path.isdir if directory else os.path.isfile)(destination):
             kind = "a directory" if os.path.isdir(destination) else "a file" if directory else "not a regular file"
             raise UserError(f"cannot write {destination}: it exists and is {kind}")
+        keep_mode(target, destination)
+        if check is not None:
+            check(destination)
         if directory and os.path.exists(destination):
             old = staging.folder_for_old() / destination.name
             with uninterrupted():
                 _exchange(target, destination, old)
-        else:
+        elif check is None or os.path.lexists(destination):
             os.replace(target, destination)
+        else:
+            rename_to_new(target, destination)
         if lasting:
             flush_folder(destination.parent)
     except OSError as error:
@@ -87,6 +95,27 @@ def _exchange(new: Path, destination: Path, old: Path) -> None:
 def _is_only_copy(old: Path | None, destination: Path) -> bool:
     """Whether ``destination`` was moved to ``old`` and nothing has replaced it."""
     return old is not None and os.path.lexists(old) and not os.path.lexists(destination)
+
+
+def keep_mode(new: Path, existing: Path) -> None:
+    """Give ``new`` the permissions of ``existing``, if that is there."""
+    with suppress(FileNotFoundError):
+        os.chmod(new, stat.S_IMODE(os.stat(existing).st_mode) & 0o777)
+
+
+def rename_to_new(source: Path, destination: Path) -> None:
+    """Rename a file to a name that nothing has. FileExistsError: something got the name meanwhile, and is kept.
+
+    A hard link is refused where a name exists, which a rename is not. A file system without hard links has no such way.
+    """
+    try:
+        os.link(source, destination)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.rename(source, destination)
+    else:
+        os.unlink(source)
 
 
 def flush(path: Path) -> None:

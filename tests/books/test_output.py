@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from contextlib import closing
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,8 @@ from ane.books import job_database, output
 from ane.books import store as store_module
 from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
 from ane.books.narration import sound_of
-from ane.books.output import OutputOptions, check_replaced
+from ane.books.output import OutputOptions
+from ane.books.ownership import FileOwnership, check_replaced, completed
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.speech.words import SpokenWord
@@ -197,15 +199,13 @@ def test_equal_titles_make_files_of_their_own_numbered_as_in_the_book(tmp_path):
 
 
 def test_a_job_on_another_disk_is_published(job, tmp_path, monkeypatch):
-    rename, calls = os.replace, []
-
-    def across_disks(source, destination):
-        calls.extend([source] * (Path(destination) == tmp_path / "book.wav"))
-        if calls == [source]:
+    def across_disks(source, destination, call):
+        if job in Path(source).parents and job not in Path(destination).parents:
             raise OSError(errno.EXDEV, "Invalid cross-device link")
-        rename(source, destination)
+        call(source, destination)
 
-    monkeypatch.setattr(os, "replace", across_disks)
+    for name in ("link", "rename", "replace"):
+        monkeypatch.setattr(os, name, partial(across_disks, call=getattr(os, name)))
     written = write(job, tmp_path / "book.wav")
     assert soundfile.info(tmp_path / "book.wav").duration == pytest.approx(written.seconds, abs=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["book.wav"]
@@ -222,17 +222,17 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     if not held:
         monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)       # a file system without locks
     assert first.claim_output()
-    with output.completed(first, tmp_path / "book.wav") as target:
+    with completed(first, tmp_path / "book.wav", FileOwnership(first)) as target:
         target.write_bytes(b"the beg")
         now[0] += 2 * LEASE
         assert second.claim_output() != held
         if held:
             target.write_bytes(b"all")
         else:
-            with output.completed(second, tmp_path / "book.wav") as other:
+            with completed(second, tmp_path / "book.wav", FileOwnership(second)) as other:
                 other.write_bytes(b"the whole book")
                 with pytest.raises(UserError, match="another process writes the output"):
-                    first.publish(target, tmp_path / "book.wav")
+                    first.publish(target, tmp_path / "book.wav", FileOwnership(first).check)
             target.parent.mkdir()
             target.write_bytes(b"the beg")
             second.release()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ane.books.output import OutputOptions, check_replaced, write_book_files
+from ane.books.output import OutputOptions, write_book_files
+from ane.books.ownership import check_replaced
 from ane.books.store import JobStore
 from ane.system.errors import UserError
 from tests.books.stand_in import book, run_job, write
@@ -23,11 +24,11 @@ def test_a_file_that_the_job_did_not_write_is_not_replaced(tmp_path):
             with pytest.raises(UserError, match=rf"{name} {foreign}force=True"):
                 check_replaced(store, options, ["A"], [1], [], force=False)
             check_replaced(store, options, ["A"], [1], [], force=True)
-            with pytest.raises(UserError, match=rf"{name} is what is read: choose another output"):
+            with pytest.raises(UserError, match=rf"{name}: the job reads it; choose another output"):
                 check_replaced(store, options, ["A"], [1], [tmp_path / name], force=True)
             if name == "talk.wav":
                 path.unlink()
-        write_book_files(store, options)
+        write_book_files(store, options, force=True)
         titles = store.fact("chapters")
         write_book_files(store, chapters)
         for each in (options, chapters):
@@ -70,7 +71,7 @@ def test_subtitles_that_were_edited_are_left_and_replaced_by_force_alone(tmp_pat
         with pytest.raises(UserError, match=r"book\.srt was changed since this job wrote it: move it, .*force=True"):
             check_replaced(store, options, ["A"], [1], [], force=False)
         check_replaced(store, options, ["A"], [1], [], force=True)
-        write_book_files(store, options)
+        write_book_files(store, options, force=True)
         check_replaced(store, options, ["A"], [1], [], force=False)
     assert subtitles.read_text() != "edited"
     with closing(JobStore(tmp_path / "job")) as store, path.open("ab") as sound:

@@ -1,0 +1,89 @@
+"""The gate for files: a command that would replace a file which it reads, or writes elsewhere, is refused.
+
+Files are compared by identity, which is the device and the inode that a path leads to. Links, other spellings of a path
+and names that differ only in capitals, where the file system ignores those, do not hide one file from another.
+"""
+
+import os
+import stat
+import sys
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from ane.system.errors import UserError
+
+Identity = tuple[int, int, tuple[str, ...]]
+NamedFiles = Iterable[tuple[str, Path | str]]
+
+
+def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
+    """Refuse outputs that are files which are read, or that are one file.
+
+    A folder that is read stands for every file in it that exists. A folder that is written replaces all that is in it.
+
+    Args:
+        reads: Pairs of a name, such as a flag, and a file or folder. "-" is standard input.
+        writes: Pairs of a name and a file or folder. "-" and devices are never refused.
+
+    Raises:
+        UserError: an output that is refused. Nothing was opened.
+    """
+    inputs: dict[Identity, str] = {}
+    folders_of_inputs: dict[Identity, str] = {}
+    for name, path in reads:
+        found = standard_input() if str(path) == "-" else identity(path)
+        if found is not None:
+            inputs.setdefault(found, name)
+        for folder in _folders_of(path) if found is not None else ():
+            folders_of_inputs.setdefault(folder, name)
+    outputs: dict[Identity, str] = {}
+    for name, path in writes:
+        found = None if str(path) == "-" else identity(path)
+        if found is None:
+            continue
+        reader = inputs.get(found) or folders_of_inputs.get(found)
+        if not reader and not found[2]:
+            reader = next((inputs[folder] for folder in _folders_of(path) if folder in inputs), None)
+        if reader:
+            raise UserError(f"cannot write {path}: {reader} reads it; choose another output")
+        if found in outputs:
+            raise UserError(f"cannot write {path}: {name} and {outputs[found]} are one file; choose another output")
+        outputs[found] = name
+
+
+def identity(path: Path | str) -> Identity | None:
+    """Return the device and inode to which a path leads; for a path where nothing is, those of the nearest folder that
+    exists, and the names that follow. None: a device, a pipe, or a path that nothing can have.
+    """
+    try:
+        real = Path(os.path.realpath(os.path.expanduser(path)))
+        for there in (real, *real.parents):
+            if os.path.exists(there):
+                found = os.stat(there)
+                if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+                    return None
+                return found.st_dev, found.st_ino, tuple(map(_name, real.parts[len(there.parts):]))
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def standard_input() -> Identity | None:
+    """Return the identity of the file from which standard input comes; None: it is a terminal or a pipe."""
+    try:
+        found = os.fstat(sys.stdin.fileno())
+    except (AttributeError, OSError, ValueError):       # closed, or replaced by an object without a descriptor
+        return None
+    return (found.st_dev, found.st_ino, ()) if stat.S_ISREG(found.st_mode) else None
+
+
+def _folders_of(path: Path | str) -> list[Identity]:
+    """The identities of the folders that contain what ``path`` leads to; none for standard input."""
+    parents = Path(os.path.realpath(os.path.expanduser(path))).parents if str(path) != "-" else ()
+    return [found for found in map(identity, parents) if found is not None]
+
+
+def _name(name: str) -> str:
+    """A name as the file system compares it: macOS ignores capitals, and how accents are written."""
+    return unicodedata.normalize("NFC", name).casefold() if sys.platform == "darwin" else name

@@ -1,0 +1,181 @@
+"""A job replaces content that it wrote itself, wherever and whenever that lies there, and nothing else."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from ane.books.output import OutputOptions, write_book_files
+from ane.books.ownership import check_replaced
+from ane.books.store import JobStore
+from ane.system.errors import UserError
+from tests.books.stand_in import StandInSpeaker, book, run_job, write
+
+REFUSED = "exists, and this job did not write it"
+
+
+def test_a_file_that_the_user_makes_while_the_book_is_spoken_is_kept(tmp_path):
+    job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
+    with closing(JobStore(job)) as store:
+        check_replaced(store, OutputOptions(path), ["A"], [1], [], force=False)
+
+    def make(text: str) -> None:
+        path.write_text("the user's")
+
+    run_job(job, book(4), StandInSpeaker(before=make))
+    with pytest.raises(UserError, match=rf"book\.wav {REFUSED}"):
+        write(job, path)
+    assert path.read_text() == "the user's"
+    path.unlink()
+    assert write(job, path).files == [str(path)]
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".srt"])
+def test_a_file_that_the_user_makes_or_edits_while_files_are_written_is_kept(tmp_path, monkeypatch, suffix):
+    """At the last moment: all was in order when the writing began, and the sound is complete in the job's folder."""
+    job, path = tmp_path / "job", tmp_path / "book.wav"
+    run_job(job, book(4))
+    edited = path.with_suffix(suffix)
+    for user in ("makes", "edits"):
+        publish = JobStore.publish
+
+        def after_the_user(store, file, destination, *arguments, publish=publish):
+            if destination.suffix == suffix:
+                edited.write_text("the user's")
+            return publish(store, file, destination, *arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(JobStore, "publish", after_the_user)
+            with pytest.raises(UserError, match=rf"book\{suffix} (exists|was changed)"):
+                write(job, path, srt=True, title=user)
+        assert edited.read_text() == "the user's"
+        edited.unlink()
+        write(job, path, srt=True, title=user)
+
+
+def test_a_subtitle_edited_while_the_next_run_narrates_is_kept_and_so_is_the_sound_that_fits_it(tmp_path):
+    job, path, subtitles = tmp_path / "job", tmp_path / "book.wav", tmp_path / "book.srt"
+    run_job(job, book(4))
+    write(job, path, srt=True)
+    before = path.read_bytes()
+    run_job(job, book(4), StandInSpeaker(before=lambda text: subtitles.write_text("edited")), redo=(2,))
+    with pytest.raises(UserError, match=r"book\.srt was changed since this job wrote it"):
+        write(job, path, srt=True)
+    assert subtitles.read_text() == "edited"
+    assert path.read_bytes() == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ane.books import output, store
+from tests.books.stand_in import write
+job, path, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+rename = os.replace
+
+def kill_around(*names):
+    if when == "after":
+        rename(*names)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if when == "beginning":
+    output._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+else:
+    store.os.replace = kill_around
+write(job, path, srt=True, title="Second")
+"""
+
+
+@pytest.mark.parametrize("when", ["beginning", "before", "after"])
+def test_a_file_edited_after_a_run_was_killed_is_kept_and_one_that_was_not_is_replaced(tmp_path, when):
+    """The run is killed before it writes, and just before and after it renames the first file."""
+    job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
+    run_job(job, book(4))
+    write(job, path, srt=True)
+    ended = subprocess.run([sys.executable, "-c", KILLED, job, path, when], cwd=Path(__file__).parents[2],
+                           capture_output=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"a tag of the user's")
+    with closing(JobStore(job)) as store, pytest.raises(UserError, match=r"book\.wav was changed"):
+        check_replaced(store, OutputOptions(path, srt=True), ["A"], [1], [], force=False)
+    with pytest.raises(UserError, match=r"book\.wav was changed"):
+        write(job, path, srt=True, title="Third")
+    assert path.read_bytes() == whole + b"a tag of the user's"
+    path.write_bytes(whole)
+    assert str(path) in write(job, path, srt=True, title="Third").files
+
+
+def test_subtitles_follow_the_sound_however_the_path_is_spelt(tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    monkeypatch.chdir(tmp_path / "there")
+    run_job(Path("b.flac.job"), book(4))
+    write(Path("b.flac.job"), Path("b.flac"), srt=True)
+    first = Path("b.srt").read_text()
+    monkeypatch.chdir(tmp_path)
+    for number, folder in enumerate(("there", "link", f"{tmp_path}/link/../there"), 1):
+        run_job(Path(folder, "b.flac.job"), book(4, changed=number))
+        found = write(Path(folder, "b.flac.job"), Path(folder, "b.flac"))
+        assert found.files == [str(Path(folder, "b.flac")), str(Path(folder, "b.srt"))]
+        assert found.former == []
+        assert Path(folder, "b.srt").read_text() != first
+        assert write(Path("there/b.flac.job"), Path("there/b.flac")).files == ["there/b.flac", "there/b.srt"]
+
+
+def test_the_subtitles_of_one_text_are_not_replaced_by_those_of_another(tmp_path):
+    run_job(tmp_path / "x.flac.job", book(4))
+    write(tmp_path / "x.flac.job", tmp_path / "x.flac", srt=True)
+    before = (tmp_path / "x.srt").read_bytes()
+    run_job(tmp_path / "x.wav.job", book(6))
+    with pytest.raises(UserError, match=rf"x\.srt {REFUSED}"):
+        write(tmp_path / "x.wav.job", tmp_path / "x.wav", srt=True)
+    assert (tmp_path / "x.srt").read_bytes() == before
+    assert not (tmp_path / "x.wav").exists()
+
+
+def test_force_replaces_files_of_any_origin_at_the_moment_of_the_rename_too(tmp_path):
+    run_job(tmp_path / "job", book(4))
+    path = tmp_path / "book.wav"
+    path.write_text("the user's")
+    with closing(JobStore(tmp_path / "job")) as store:
+        write_book_files(store, OutputOptions(path), force=True)
+    assert path.stat().st_size > 1000
+
+
+def test_a_job_of_an_earlier_version_knows_its_files_by_the_hashes_that_it_kept(tmp_path):
+    """They were a fact of names and SHA-256."""
+    run_job(tmp_path / "job", book(4))
+    path = tmp_path / "book.wav"
+    write(tmp_path / "job", path)
+    with closing(JobStore(tmp_path / "job")) as store:
+        with store._transaction() as run:
+            [[digest]] = run("SELECT sha256 FROM outputs").fetchall()
+            run("DROP TABLE outputs")
+        store.set_fact("hashes", {"book.wav": digest})
+    assert write(tmp_path / "job", path, title="Another").files == [str(path)]
+    path.write_bytes(path.read_bytes() + b"a tag")
+    with pytest.raises(UserError, match="was changed"):
+        write(tmp_path / "job", path, title="A third")
+
+
+def test_a_file_keeps_its_mode_and_a_job_is_its_users_alone(tmp_path):
+    former = os.umask(0o022)
+    try:
+        job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
+        run_job(job, book(4))
+        write(job, path, srt=True)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        path.chmod(0o600)
+        write(job, path, srt=True, title="Another")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.with_suffix(".srt").stat().st_mode) == 0o644
+        assert stat.S_IMODE(job.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(file.stat().st_mode) for file in job.iterdir()} == {0o600}
+    finally:
+        os.umask(former)
