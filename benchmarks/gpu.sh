@@ -9,7 +9,7 @@
 # Each step writes STEP.json (its result), STEP.log and STEP.step.json (its status, seconds and command) to the output
 # (default: build/gpu). Run the same command again to continue: steps that succeeded are skipped, others start again.
 # Random weights of the official sizes are used, so figures are of speed and of agreement between backends. Folders are
-# relative to the repository.
+# relative to the repository. The variable PYTHON names the interpreter that all steps use (default: python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,7 @@ WHEELS=(
     "pytest>=8.4" "pytest-xdist>=3.6" "pytest-timeout>=2.3" "hypothesis>=6.100" "cffi" "pycparser"
 )
 PART=48M
+python=$(printf %q "${PYTHON:-python3}")      # quoted: steps are commands of a shell
 minutes=45 only="" wheels="" output=build/gpu dry_run=false
 
 usage() {
@@ -39,7 +40,7 @@ fetch_wheels() {
     for minor in 28 27 24 17; do
         platforms+=(--platform "manylinux_2_${minor}_x86_64")
     done
-    python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+    "${PYTHON:-python3}" -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
         "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --platform any -d "$1" "${WHEELS[@]}"
     split_wheels "$1"
 }
@@ -75,7 +76,7 @@ install_wheels() {
     if [ ! -e "$output/site/.installed" ]; then
         rm -rf "$output/site"
         join_wheels "$wheels" "$output/joined"
-        python3 -m pip install --quiet --no-index --no-deps --target "$output/site" "$output"/joined/*.whl
+        "${PYTHON:-python3}" -m pip install --quiet --no-index --no-deps --target "$output/site" "$output"/joined/*.whl
         rm -rf "$output/joined"
         touch "$output/site/.installed"
     fi
@@ -84,18 +85,18 @@ install_wheels() {
 
 # The steps, in order of value: name, most seconds, command. A result goes to $output/NAME.json.
 add_steps() {
-    local checkpoints="$output/checkpoints" bundle="$output/onnx" bench="python3 -m benchmarks"
+    local checkpoints="$output/checkpoints" bundle="$output/onnx" bench="$python -m benchmarks"
     local on_torch="--checkpoints $checkpoints --competitors torch:cuda --precision fp32,fp16,bf16"
     local converted="--networks autoregressive,diffusion,univnet,hifigan"
     local on_onnx="--bundle $bundle --competitors torch:cuda,onnx:cuda --precision fp32,fp16,int4"
     local on_tensorrt="--bundle $bundle --competitors onnx:cuda,onnx:tensorrt --precision fp16"
-    step machine 120 "nvidia-smi; python3 -m ane doctor --json > $output/machine.json"
-    step tests 900 "python3 -m pytest tests/cuda -rA -p no:cacheprovider --junitxml=$output/tests.xml"
+    step machine 120 "nvidia-smi; $python -m ane doctor --json > $output/machine.json"
+    step tests 900 "$python -m pytest tests/cuda -rA -p no:cacheprovider --junitxml=$output/tests.xml"
     step checkpoints 300 "$bench checkpoints $checkpoints"
     step sentence-torch 420 "$bench sentence $on_torch -o $output/sentence-torch.json"
-    step import 300 "python3 -m ane import $checkpoints -o $output/imported --precision fp16"
-    step convert 900 "python3 -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"
-    step verify-onnx 420 "python3 -m ane verify --against onnx:cuda --bundle $bundle --json $output/verify-onnx.json"
+    step import 300 "$python -m ane import $checkpoints -o $output/imported --precision fp16"
+    step convert 900 "$python -m ane convert $output/imported --to onnx --precision fp32,fp16,int4 $converted -o $bundle"
+    step verify-onnx 420 "$python -m ane verify --against onnx:cuda --bundle $bundle --json $output/verify-onnx.json"
     step sentence-onnx 420 "$bench sentence $on_onnx -o $output/sentence-onnx.json"
     step stream-torch 420 "$bench stream $on_torch --seconds 5,20,60 -o $output/stream-torch.json"
     step sentence-tensorrt 600 "$bench sentence $on_tensorrt -o $output/sentence-tensorrt.json"
@@ -131,7 +132,7 @@ step() {
 
 # Writes the status of a step as JSON, and the outcome of each test to tests.json.
 record() {
-    python3 - "$output" "$@" << 'END'
+    "${PYTHON:-python3}" - "$output" "$@" << 'END'
 import json, pathlib, sys
 import xml.etree.ElementTree as xml
 

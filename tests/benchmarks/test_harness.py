@@ -1,6 +1,7 @@
 """The harness of the benchmarks, and the script for a GPU."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -101,7 +102,9 @@ SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 
 def run(*arguments: str, expected: int = 0) -> str:
-    done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120)
+    """Run the script with this interpreter, which PATH does not have."""
+    done = subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PATH": os.defpath, "PYTHON": sys.executable})
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr
 
