@@ -2,16 +2,16 @@
 
 import logging
 import os
-import platform
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from ane.backends.coreml.tools import crash_advice
+from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.system.checked import checked
 from ane.system.errors import UserError
+from ane.system.machine import macos_at_least, macos_version
 
 if TYPE_CHECKING:
     from ane.backends.base import Backend
@@ -26,12 +26,12 @@ LOGGER = logging.getLogger(__name__)
 
 def core_ml_runs() -> bool:
     """Whether this is a Mac whose Core ML supports multifunction packages and states: macOS 15 or later."""
-    return sys.platform == "darwin" and int(platform.mac_ver()[0].partition(".")[0] or 0) >= 15
+    return sys.platform == "darwin" and macos_at_least(OLDEST_MACOS)
 
 
 def core_ml_is_chosen() -> bool:
     """Whether "auto" may be Core ML: where it runs, unless it is reported to end processes on any compute units."""
-    return core_ml_runs() and "any compute units" not in (crash_advice(platform.mac_ver()[0]) or "")
+    return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
 
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
@@ -116,7 +116,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     options.check(spec, kind)
     if spec == "auto" and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
-                    platform.mac_ver()[0])
+                    macos_version())
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep)
     try:

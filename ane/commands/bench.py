@@ -1,7 +1,6 @@
 """`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -169,10 +168,10 @@ def requests(run: BenchRun, compiled: str) -> "Iterator[tuple[WorkerModel, Funct
     from ane.backends.coreml.tools import crash_advice
     from ane.bench.worker import FunctionRequest, Tuning, WorkerModel
     from ane.bundles.packages import COMPUTE_UNITS
-    from ane.system.machine import usable_cores
+    from ane.system.machine import macos_version, usable_cores
 
     args, (cpu, gpu, neural_engine, _) = run.args, COMPUTE_UNITS
-    usual = (cpu, neural_engine) if crash_advice(platform.mac_ver()[0]) else (cpu, gpu, neural_engine)
+    usual = (cpu, neural_engine) if crash_advice(macos_version()) else (cpu, gpu, neural_engine)
     for spec, model in run.models.items():
         tunings = [Tuning(spec)]
         if spec == "coreml":

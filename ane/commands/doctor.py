@@ -15,7 +15,7 @@ from rich.text import Text
 from ane.commands.messages import output_console
 from ane.system import paths
 from ane.system.errors import UserError
-from ane.system.machine import memory_bytes, processor_name, system_version, usable_cores
+from ane.system.machine import macos_version, memory_bytes, processor_name, system_version, usable_cores
 from ane.system.version import version as ane_version
 
 MIN_DISK = 1e9          # bytes: a converted embedded voice fits
@@ -105,7 +105,7 @@ def check_core_ml() -> list[Finding]:
     from ane.backends import core_ml_runs
 
     if core_ml_runs():
-        return [Finding("backend coreml", "ok", f"macOS {platform.mac_ver()[0]}")]
+        return [Finding("backend coreml", "ok", f"macOS {macos_version()}")]
     fix = "update to macOS 15 or later" if sys.platform == "darwin" else "use a Mac; `--backend mil` checks packages"
     return [Finding("backend coreml", "missing", "Core ML runs on macOS 15 and later", fix)]
 

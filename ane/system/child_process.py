@@ -14,10 +14,13 @@ import runpy
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+WATCH_SECONDS = 0.02        # between two looks at the resident memory
 ROOT = str(Path(__file__).resolve().parents[2])
 # Variables that a child gets: everything else, such as tokens and keys, stays here.
 NAMES = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP", "TMP", "TERM",
@@ -36,7 +39,8 @@ class ChildProcess(subprocess.Popen):
         program: the name of a module, which is run as ``python -m`` runs it; or the words of another program, which
             gets the same environment and nothing else of what is said here.
         arguments: further words. environment: variables to add.
-        memory, cpu_seconds, file_bytes: what it may use; None: no limit. macOS does not enforce the first.
+        memory, cpu_seconds, file_bytes: Most that it may use. ``None`` means no limit. On macOS, ``memory`` bounds the
+            resident memory and the child watches it itself.
         streams: ``stdin``, ``stdout``, ``stderr`` and ``text`` of ``subprocess.Popen``; without them standard input is
             closed and the others are those of this process.
     """
@@ -92,13 +96,35 @@ def import_paths() -> list[str]:
 
 
 def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int | None) -> None:
-    """Limit what this process may use; with any limit it leaves no core file."""
+    """Limit what this process may use. With any limit it leaves no core file.
+
+    Apple Silicon reserves about 390 GiB of addresses for each process, so that macOS refuses every smaller RLIMIT_AS
+    (https://github.com/WeblateOrg/weblate/pull/21763). The process watches its resident memory there. A system that
+    refuses another limit does not end the process.
+    """
     wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
     limits = {kind: most for kind, most in wanted.items() if most is not None}
+    if limits.get(resource.RLIMIT_AS) is not None and sys.platform == "darwin":
+        del limits[resource.RLIMIT_AS]
+        end_above(memory)
     for kind, most in (limits | {resource.RLIMIT_CORE: 0} if limits else {}).items():
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
+        with suppress(OSError, ValueError):
+            resource.setrlimit(kind, (most, most))
+
+
+def end_above(memory: int) -> None:
+    """End this process soon after its resident memory exceeds ``memory`` bytes. The message goes to standard error."""
+    from ane.system.machine import peak_memory_bytes  # load_program has made it importable
+
+    def watch() -> None:
+        while (peak_memory_bytes() or 0) <= memory:
+            time.sleep(WATCH_SECONDS)
+        os.write(2, b"it needs more memory than it may use\n")
+        os._exit(1)
+
+    threading.Thread(target=watch, name="memory", daemon=True).start()
 
 
 def end_with_parent(lifeline: int) -> None:
@@ -124,9 +150,9 @@ def load_program() -> None:
 def main() -> None:
     options, module = json.loads(sys.argv[1]), sys.argv[2]
     end_with_parent(options.pop("lifeline"))
+    load_program()
     limit_process(**options)
     sys.argv[1:3] = []
-    load_program()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 
@@ -52,11 +53,26 @@ def processor_name() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
+@cache
+def macos_version() -> str:
+    """Return the version of this Mac's system, such as "15.3", or "" off macOS.
+
+    ``platform.mac_ver`` is asked only where ``sw_vers`` does not answer. It gives 16 in place of 26 to a Python that
+    was built with an older SDK (https://github.com/python/cpython/issues/135675).
+    """
+    return printed("sw_vers", "-productVersion") or platform.mac_ver()[0]
+
+
+def macos_at_least(*wanted: int) -> bool:
+    """Whether this Mac's system has version ``wanted`` or a newer one."""
+    return tuple(int(part) for part in macos_version().split(".") if part.isdigit()) >= wanted
+
+
 def system_version() -> str:
     """Name and version of the system: "ubuntu 24.04", "macOS 15.3 (24D60)"."""
     if sys.platform == "darwin":
         build = printed("sw_vers", "-buildVersion")
-        return f"macOS {platform.mac_ver()[0]}" + (f" ({build})" if build else "")
+        return f"macOS {macos_version()}".rstrip() + (f" ({build})" if build else "")
     try:
         release = platform.freedesktop_os_release()
         return f"{release['ID']} {release.get('VERSION_ID', '')}".strip()

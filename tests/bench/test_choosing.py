@@ -1,7 +1,6 @@
 """What `ane bench` measures of a package, and what it chooses from that."""
 
 import argparse
-import platform
 from types import SimpleNamespace
 
 import pytest
@@ -81,7 +80,7 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monke
     assert measured("torch:cpu") == [
         "torch:cpu, threads 1", "torch:cpu, int8, threads 1", "torch:cpu, threads 2", "torch:cpu, int8, threads 2"]
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_GPU", "coreml, CPU_AND_NE"]
-    monkeypatch.setattr(platform, "mac_ver", lambda: ("27.0", ("", "", ""), "arm64"))
+    monkeypatch.setattr("ane.system.machine.macos_version", lambda: "27.0")
     assert measured("coreml") == ["coreml, CPU_ONLY", "coreml, CPU_AND_NE"]
     args.precision, args.compute_units = ["fp16", "8bit"], ["ALL"]
     assert measured("coreml") == ["coreml, fp16, ALL", "coreml, 8bit, ALL"]

@@ -54,19 +54,23 @@ def test_a_processor_is_named_as_its_maker_does_or_else_by_its_architecture(monk
 
 
 @pytest.mark.parametrize(("answers", "expected"), [
-    ({"machdep.cpu.brand_string": "Apple M2\n", "-buildVersion": "24D60\n"}, ("Apple M2", "macOS 15.3 (24D60)")),
-    ({}, ("arm64", "macOS 15.3"))])
+    ({"machdep.cpu.brand_string": "Apple M2\n", "-productVersion": "26.4\n", "-buildVersion": "25E60\n"},
+     ("Apple M2", "macOS 26.4 (25E60)")),
+    ({}, ("arm64", "macOS 16.4"))])
 def test_a_mac_is_asked_for_its_chip_and_build_or_else_named_by_its_architecture(monkeypatch, answers, expected):
+    """Python itself has the wrong version, where it was built with an older SDK."""
     def answer(command, **_):
         if command[-1] not in answers:
             raise FileNotFoundError
         return SimpleNamespace(stdout=answers[command[-1]])
 
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(platform, "mac_ver", lambda: ("15.3", ("", "", ""), "arm64"))
+    monkeypatch.setattr(platform, "mac_ver", lambda: ("16.4", ("", "", ""), "arm64"))
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(subprocess, "run", answer)
+    machine.macos_version.cache_clear()
     assert (machine.processor_name(), machine.system_version()) == expected
+    machine.macos_version.cache_clear()
 
 
 def test_a_checkout_that_is_not_installed_says_so(monkeypatch):

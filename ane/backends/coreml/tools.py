@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ane.system.errors import UserError
+from ane.system.machine import macos_at_least, macos_version
 
 OLDEST_MACOS = 15               # the first with multifunction packages and states
 # macOS whose Core ML is reported to end processes → where, and what helps: libBNNS; MPSGraph, within an hour of speech
@@ -73,8 +74,8 @@ class CoreMLTools:
         if sys.platform != "darwin":
             raise UserError("Core ML runs on macOS only; backend=mil interprets the same packages here, "
                             "backend=torch is faster")
-        version = command_output("sw_vers", "-productVersion")
-        if int(version.partition(".")[0] or 0) < OLDEST_MACOS:
+        version = macos_version()
+        if not macos_at_least(OLDEST_MACOS):
             raise UserError(f"this Mac has macOS {version}; the Core ML packages need macOS {OLDEST_MACOS} or newer: "
                             "update it, or use backend=torch")
         advice = crash_advice(version)

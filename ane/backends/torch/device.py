@@ -7,7 +7,6 @@ in a vocoder; products of matrices are float32. (https://docs.pytorch.org/docs/s
 import ctypes
 import logging
 import os
-import platform
 import shutil
 import sys
 import threading
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from ane.system.errors import UserError
+from ane.system.machine import macos_at_least
 
 LOGGER = logging.getLogger(__name__)
 
@@ -100,10 +100,7 @@ def refuses_long_rows(device: torch.device) -> bool:
 
     A vocoder's rows are longer from 2.73 s of sound on.
     """
-    if device.type != "mps":
-        return False
-    version = [int(part) for part in platform.mac_ver()[0].split(".")[:2] if part.isdigit()]
-    return version < [15, 1]
+    return device.type == "mps" and not macos_at_least(15, 1)
 
 
 def native_bf16(device: torch.device) -> bool:

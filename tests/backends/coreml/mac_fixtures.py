@@ -12,6 +12,7 @@ import pytest
 from ane.backends.coreml import trial
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.coreml.tools import CoreMLTools, MacMachine
+from ane.system.machine import macos_version
 from tests.backends.coreml import native
 from tests.backends.coreml.packages import X, save_scale_package
 
@@ -59,6 +60,7 @@ def unguarded_mac(tmp_path, monkeypatch) -> Iterator[native.StandIn]:
 
     yield mac_environment(tmp_path, monkeypatch)
     coremltools.models.utils._macos_version.cache_clear()
+    macos_version.cache_clear()
 
 
 @pytest.fixture

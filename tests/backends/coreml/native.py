@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from ane.system.machine import macos_version
+
 FOLDER = "ANE_NATIVE_STAND_IN"              # environment variable: the folder with the orders and the log
 READ_SECONDS = 1.0                          # how long Core ML reads an array after the prediction
 FLUSH = "flush"                             # a file in the folder: subnormals of fp16 are flushed, as on an M1
@@ -350,15 +352,23 @@ def native_module() -> ModuleType:
     return module
 
 
+def write_program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def write_system(folder: Path, version: str, build: str = "24F74") -> None:
+    """Give the machine of ``folder`` another macOS."""
+    write_program(folder / "bin" / "sw_vers", f'case "$1" in -productVersion) echo {version};; *) echo {build};; esac')
+    macos_version.cache_clear()
+
+
 def machine_folder(folder: Path, version: str = "15.5", chip: str = "Apple M2", build: str = "24F74") -> StandIn:
     """Make ``folder`` the machine's: an empty log, and the commands ``sw_vers`` and ``sysctl`` in ``bin``."""
     (folder / "bin").mkdir(parents=True)
-    for name, script in (("sw_vers", f'case "$1" in -productVersion) echo {version};; *) echo {build};; esac'),
-                         ("sysctl", f'case "$2" in machdep.cpu.brand_string) echo "{chip}";; *) exit 1;; esac')):
-        path = folder / "bin" / name
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-    (folder / "version").write_text(version)
+    write_program(folder / "bin" / "sysctl",
+                  f'case "$2" in machdep.cpu.brand_string) echo "{chip}";; *) exit 1;; esac')
+    write_system(folder, version, build)
     return StandIn(folder)
 
 
@@ -369,7 +379,6 @@ def install_in_process(setattr_: Any = setattr, setitem: Any = dict.__setitem__)
     """
     import platform
 
-    folder = here().folder
     module = native_module()
     setitem(sys.modules, module.__name__, module)
     for name in ("model", "_compiled_model", "compute_plan", "compute_device"):
@@ -378,7 +387,8 @@ def install_in_process(setattr_: Any = setattr, setitem: Any = dict.__setitem__)
             if user is not None and hasattr(user, one.__name__):        # imported before: the native module was missing
                 setattr_(user, one.__name__, one)
     setattr_(sys, "platform", "darwin")
-    setattr_(platform, "mac_ver", lambda: ((folder / "version").read_text(), ("", "", ""), "arm64"))
+    setattr_(platform, "mac_ver", lambda: ("16.0", ("", "", ""), "arm64"))       # as with an older SDK, on macOS 26
+    macos_version.cache_clear()
     utils = sys.modules.get("coremltools.models.utils")
     if utils is not None:
         utils._macos_version.cache_clear()

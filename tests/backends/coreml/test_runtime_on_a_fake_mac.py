@@ -197,8 +197,7 @@ def test_core_ml_off_macos_is_refused():
 
 
 def test_a_macos_without_multifunction_packages_is_refused(mac):
-    native.machine_folder(mac.folder / "older", "14.7.1")
-    (mac.folder / "older" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
+    native.write_system(mac.folder, "14.7.1")
     with pytest.raises(UserError, match="need macOS 15 or newer: update it"):
         CoreMLTools()
 
@@ -206,8 +205,7 @@ def test_a_macos_without_multifunction_packages_is_refused(mac):
 @pytest.mark.parametrize(("version", "warns"), [("15.5", False), ("26.3.2", False), ("26.4", True), ("26.5.1", True),
                                                 ("27.0.1", True)])
 def test_a_macos_whose_core_ml_is_reported_to_crash_is_named(mac, notices, version, warns):
-    native.machine_folder(mac.folder / "other", version)
-    (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
+    native.write_system(mac.folder, version)
     CoreMLTools()
     assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * warns
 

@@ -167,8 +167,7 @@ def test_a_function_that_a_text_cannot_reach_is_not_loaded(mac, two_buckets):
 
 @pytest.fixture
 def macos_27(mac) -> native.StandIn:
-    native.machine_folder(mac.folder / "other", "27.0.1")
-    (mac.folder / "other" / "bin" / "sw_vers").replace(mac.folder / "bin" / "sw_vers")
+    native.write_system(mac.folder, "27.0.1")
     return mac
 
 
@@ -201,7 +200,7 @@ def test_on_macos_27_the_gpu_runs_what_it_is_chosen_for(macos_27, bundle):
 
 @pytest.mark.parametrize(("version", "kind"), [("26.3", "coreml"), ("26.4.1", "torch"), ("26.5", "torch")])
 def test_where_core_ml_is_reported_to_end_processes_auto_is_torch(mac, bundle, notices, version, kind):
-    (mac.folder / "version").write_text(version)
+    native.write_system(mac.folder, version)
     assert load_backend("auto", Bundle(bundle)).name.startswith(kind)
     assert [f"macOS {version} is reported to end processes" in line for line in notices] == [True] * (kind == "torch")
     assert load_backend("coreml", Bundle(bundle)).name.startswith("coreml")

@@ -180,7 +180,7 @@ def test_memory_that_a_layer_freed_is_there_for_the_next_one():
 @pytest.mark.parametrize(("version", "on_cpu"), [("14.7.1", True), ("15.0", True), ("15.1", False), ("26.0", False)])
 def test_mps_before_macos_15_1_leaves_long_rows_to_the_cpu(monkeypatch, version, on_cpu):
     """It refuses convolutions with an axis above 65,536, which a vocoder has from 2.73 s of sound on."""
-    monkeypatch.setattr("platform.mac_ver", lambda: (version, ("", "", ""), "arm64"))
+    monkeypatch.setattr("ane.system.machine.macos_version", lambda: version)
     assert torch_device.refuses_long_rows(torch.device("mps")) == on_cpu
     assert not torch_device.refuses_long_rows(torch.device("cpu"))
 
