@@ -12,8 +12,8 @@ from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline, closing_source
 from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
-from ane.text.clauses import ClauseReader
-from ane.text.passages import read_pauses
+from ane.text.clauses import MAX_HELD, ClauseReader
+from ane.text.passages import read_pauses, without_words
 
 END = object()
 COUNTED = ("codes", "frames", "tokens")       # facts that are sums
@@ -74,7 +74,8 @@ class FedStream(SoundStream):
                 for stream, begin in zip(self._streams, self._begins, strict=True) for word in stream.words]
 
     def _pieces(self, texts: Iterator[str | None]) -> Generator[np.ndarray | Lanes | None, None, None]:
-        """The sound of each text. One without a word is held back, with its pauses, until a word follows."""
+        """The sound of each text. One without a word is held back until a word follows; a long one with its pauses
+        alone."""
         held, line = "", 1
         with closing_source(texts):
             for text in texts:
@@ -86,6 +87,8 @@ class FedStream(SoundStream):
                 stream = self._begin(text)
                 if stream is None:
                     held = text
+                    if len(held) > MAX_HELD:
+                        held, line = without_words(held), line + held.count("\n")
                     continue
                 held, line = "", line + text.count("\n")
                 with closing_source(stream):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ane.text.english import normalise_english
 from ane.text.splitter import COMMA, ENUMERATOR, SENTENCE, UNCERTAIN, WORD, break_cost
@@ -11,12 +12,23 @@ LONG_SENTENCE = 120     # characters from which a sentence is divided into claus
 MAX_QUOTED = 300        # characters that a quotation or a bracket without its end holds back
 MAX_MARKUP = 1200       # characters that a tag, a comment, a link or a command without its end holds back
 MAX_HELD = 2000         # characters without a clause, from which any word may end a piece
+MOST_HELD = 4000        # characters that are never exceeded, whatever is open
 LOOKAHEAD = 12          # words after a clause that are awaited until one of them is a plain word
+CONTEXT = 300           # characters before a cut that are read first to see whether the cut changes a word
+NEVER = float("inf")    # cost of a break at which no piece ends
 
-COMPLETE_WORD = re.compile(r"\S+(?=\s)")
+UNSPACED = re.compile(r"\S+")
 # A word in lower case, or with one capital: it ends a run of capitals, and belongs to no number, date or list.
 PLAIN_WORD = re.compile(r"[\"'“‘(*_]*[A-Z]?[a-z][a-z'’-]*[\"'”’),.;:!?…*_]*")
-OPEN_MARKUP = re.compile(r"<!--(?:(?!-->)(?s:.))*\Z|<(?=[A-Za-z/])[^<>]*\Z|\[[^\[\]]*\]?\Z(?<!\])|\[\[[^\]]*\]?\Z")
+
+
+@dataclass
+class WordEnd:
+    """A complete word from ``start`` to ``end``, and the cost of a break after it, which the next word decides."""
+
+    start: int
+    end: int
+    cost: float = NEVER
 
 
 class ClauseReader:
@@ -24,73 +36,119 @@ class ClauseReader:
 
     The pieces join to the text. The first one ends with the first clause; later ones with a sentence, or with a clause
     in a long sentence. A piece is complete when a plain word after it is, and ``normalise`` then gives the same words
-    for both apart and together.
+    for both apart and together. At most ``MOST_HELD`` characters and the last ``feed`` are held, and each word is
+    looked at once, apart from the ``LOOKAHEAD`` last ones.
     """
 
     def __init__(self, normalise: Callable[[str], str] = normalise_english):
         self._normalise = normalise
         self._text = ""
         self._first = True
+        self._start = 0             # of the next piece
+        self._scanned = 0           # where the words end that were looked at
+        self._complete = 0          # after the last whitespace: the words before it are complete
+        self._words: list[WordEnd] = []         # from ``_start`` to ``_scanned``
 
     def feed(self, text: str) -> list[str]:
         """Take the next characters; return the pieces that are now complete."""
         self._text += text
-        return list(self._pieces()) if re.search(r"\s", text) else []
+        tail = 0 if text[-1:].isspace() else len(text.rsplit(None, 1)[-1]) if text else 0
+        if tail < len(text):
+            self._complete = len(self._text) - tail
+        pieces = list(self._pieces())
+        self._forget(self._start)
+        return pieces
 
     def finish(self) -> list[str]:
         """Return the rest, after the last ``feed``."""
         pieces = self.feed("\n")                # completes the last word
-        rest, self._text = self._text[:-1], ""
+        rest = self._text[:-1]
+        self._text, self._scanned, self._complete, self._words = "", 0, 0, []
         if pieces and not rest.strip():
             pieces[-1] += rest
         elif rest:
             pieces.append(rest)
         return pieces
 
+    def _forget(self, count: int) -> None:
+        """Forget the first ``count`` characters, which were returned."""
+        if not count:
+            return
+        self._text = self._text[count:]
+        self._start, self._scanned, self._complete = 0, self._scanned - count, max(0, self._complete - count)
+        self._words = [WordEnd(word.start - count, word.end - count, word.cost) for word in self._words
+                       if word.start >= count]
+
     def _pieces(self) -> Iterator[str]:
-        start = 0
-        while (end := self._boundary(start)) is not None:
-            yield self._text[start:end]
-            start, self._first = end, False
-        self._text = self._text[start:]
+        while (end := self._next_end()) is not None:
+            yield self._text[self._start:end]
+            self._start = self._scanned = end
+            self._words, self._first = [], False
 
-    def _boundary(self, start: int) -> int | None:
-        """The end of the first piece from ``start`` on; None if it is not complete."""
-        words: list[re.Match[str]] = []
-        for word in COMPLETE_WORD.finditer(self._text, start):
-            words.append(word)
-            if PLAIN_WORD.fullmatch(word[0]) or len(words) % LOOKAHEAD == 0:
-                for index in range(max(0, len(words) - 1 - LOOKAHEAD), len(words) - 1):
-                    if self._ends_piece(start, words, index):
-                        return words[index].end()
-        return None
+    def _next_end(self) -> int | None:
+        """Look at the words that are new; return the end of the first piece, or None if it is not complete."""
+        limit = self._start + MOST_HELD
+        for found in UNSPACED.finditer(self._text, self._scanned, self._complete):
+            if found.end() >= limit:
+                break
+            self._add(found)
+            if PLAIN_WORD.fullmatch(found[0]) or len(self._words) % LOOKAHEAD == 0:
+                for index in range(max(0, len(self._words) - 1 - LOOKAHEAD), len(self._words) - 1):
+                    if self._ends_piece(index):
+                        return self._words[index].end
+        if len(self._text) <= limit:
+            return None
+        return self._words[-1].end if self._words else limit
 
-    def _ends_piece(self, start: int, words: list[re.Match[str]], index: int) -> bool:
+    def _add(self, found: re.Match[str]) -> None:
+        """Take the next word, which decides the cost of a break before it."""
+        if self._words:
+            last = self._words[-1]
+            word, following = self._text[last.start:last.end], found[0]
+            before = self._text[self._words[-2].end:last.start] if len(self._words) > 1 else "\n"
+            last.cost = break_cost(word, self._text[last.end:found.start()], following)
+            if last.cost == SENTENCE and "\n" in before and ENUMERATOR.fullmatch(word):
+                last.cost = NEVER
+            if last.cost == COMMA and following[0].isdigit():
+                last.cost = NEVER           # of a date
+        self._words.append(WordEnd(found.start(), found.end()))
+        self._scanned = found.end()
+
+    def _ends_piece(self, index: int) -> bool:
         """Whether a piece may end with word ``index``, now that the words after it are known."""
-        word, following = words[index], words[index + 1]
-        length = word.end() - start
-        cost = break_cost(word[0], self._text[word.end():following.start()], following[0])
-        before = self._text[words[index - 1].end():word.start()] if index else "\n"
-        if cost == SENTENCE and "\n" in before and ENUMERATOR.fullmatch(word[0]):
-            return False
-        if cost == COMMA and following[0][0].isdigit():
-            return False                # of a date
+        end, cost = self._words[index].end, self._words[index].cost
+        length = end - self._start
         limit = (WORD if length > MAX_HELD else COMMA if self._first or length > LONG_SENTENCE else UNCERTAIN)
         if length < SHORTEST or cost > limit:
             return False
-        piece, rest = self._text[start:word.end()], self._text[word.end():words[-1].end()]
-        return not is_open(piece) and self._words(piece) + self._words(rest) == self._words(piece + rest)
+        piece, rest = self._text[self._start:end], self._text[end:self._words[-1].end]
+        near = piece[-CONTEXT:].partition(" ")[2] if length > 2 * CONTEXT else ""
+        return not is_open(piece) and (not near or self._alike(near, rest)) and self._alike(piece, rest)
 
-    def _words(self, text: str) -> list[str]:
+    def _alike(self, piece: str, rest: str) -> bool:
+        """Whether two texts have the same words apart as together."""
+        return self._read(piece) + self._read(rest) == self._read(piece + rest)
+
+    def _read(self, text: str) -> list[str]:
         return re.findall(r"[\w']+", self._normalise(text))
 
 
 def is_open(text: str) -> bool:
     """Whether a quotation, a bracket or markup has begun in ``text`` and not ended."""
-    markup = OPEN_MARKUP.search(text, max(0, len(text) - MAX_MARKUP))
-    if markup:
+    if in_markup(text[-MAX_MARKUP:]):
         return True
+    if len(text) > MAX_HELD:
+        return False            # brackets and quotations began too long ago, all of them together
     near = text[-MAX_QUOTED:].rpartition("\n\n")[2]
     if len(text) > MAX_QUOTED and near.count('"') % 2:
         near = ""               # it began too long ago, or ends here
     return near.count('"') % 2 == 1 or near.count("“") > near.count("”") or near.count("(") > near.count(")")
+
+
+def in_markup(text: str) -> bool:
+    """Whether a comment, a tag, a link or a command has begun in ``text`` and not ended."""
+    comment, tag, link, command = (text.rfind(sign) for sign in ("<!--", "<", "[", "[["))
+    return ((comment >= 0 and text.find("-->", comment + 4) < 0)
+            or (tag >= 0 and text.find(">", tag) < 0 and re.match("[A-Za-z/]", text[tag + 1:tag + 2]) is not None)
+            or (link >= 0 and text.find("]", link) < 0)
+            or (command >= 0 and text.find("]", command, len(text) - 1) < 0))

@@ -1,5 +1,6 @@
 """A text with pauses and other markup as passages, each spoken at one speed and volume."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -106,6 +107,15 @@ def without_voices(text: str) -> str:
 def with_voice_mark(text: str, voice: str) -> str:
     """A text that ``voice`` speaks, if it is not ""."""
     return f"[voice:{voice}]{text}[voice]" if voice else text
+
+
+def without_words(text: str) -> str:
+    """The last mark of a voice in a text, and pauses of the same length in all as the text has."""
+    voices = [match[0] for match in COMMAND.finditer(text) if is_voice(match)][-1:]
+    silence = sum(passage.silence for passage in read_pauses(text))
+    pauses = [f"[pause:{min(MAX_PAUSE, silence - MAX_PAUSE * number):.3f}s]"
+              for number in range(math.ceil(silence / MAX_PAUSE))]
+    return "".join([*voices, *pauses])
 
 
 def without_commands(text: str) -> str:

@@ -107,6 +107,26 @@ def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
     assert len(audio) == 10 * letters + 4 * RATE
 
 
+def test_many_pauses_and_marks_without_a_word_keep_their_length_and_their_voice():
+    """However much of it comes: each arrival reads a limited number of characters."""
+    speaker, read = SpellingSpeaker(), []
+    begin, texts = SpelledStream.__init__, [*["... --- *** [pause:100ms]\n"] * 700, "[voice:Anna]!\n", *["~~~ \n"] * 700]
+
+    def counted(self: SpelledStream, text: str, timeline: Timeline) -> None:
+        read.append(len(text))
+        begin(self, text, timeline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SpelledStream, "__init__", counted)
+        audio = np.concatenate(list(speaker.feed([*texts, "It was late, and so they all slept."])))
+    letters = sum(one.facts["codes"] for one in speaker.spoken)
+    assert len(audio) == 10 * letters + 70 * RATE
+    assert "[voice:Anna]" in speaker.texts[0]
+    assert max(read) < 7000
+    with pytest.raises(UserError, match=r"line 1403: \[pause:x\] is not a pause"):
+        list(SpellingSpeaker().feed([*texts, "\n[pause:x] and so"]))
+
+
 def test_nothing_to_say_is_an_error():
     for texts in ([], [""], ["  \n"], ["... ", "!!"]):
         with pytest.raises(UserError, match="there is nothing to say"):

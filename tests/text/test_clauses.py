@@ -1,13 +1,14 @@
-"""Text that arrives incrementally: when a clause is complete, and that no cut changes a word."""
+"""Text that arrives incrementally: when a clause is complete, that no cut changes a word, and that little is held."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.text import Lexicon, LexiconEntry, normalise_english, read_passages
-from ane.text.clauses import ClauseReader
+from ane.text.clauses import MOST_HELD, ClauseReader
 from tests.tables import rows
 
 FRAGMENTS = [text for text, in rows(__file__, "clauses.tsv", "fragments")]
@@ -109,3 +110,34 @@ def test_markup_is_whole_in_a_piece():
     pieces = pieces_of(text, [3], ClauseReader())
     assert len(pieces) > 4
     assert sum(passage.silence for piece in pieces for passage in read_passages(piece)) == 10
+
+
+# What keeps something open, or has no place where it can be divided, for as long as it goes on
+HELD_BACK = ["(a ", '"a ', "“a ", "<b a ", "[a ", "[[a ", "<!-- a ", "(a, (b", "A ", "a", " ", "1 ", "<!--<!----> (a, ",
+             "(\n\n", "[pause:1s] (a "]
+
+
+@pytest.mark.parametrize("repeated", HELD_BACK)
+@pytest.mark.parametrize("size", [4, 500])
+def test_no_more_than_a_limit_is_held_whatever_is_open(repeated, size):
+    text, reader, fed, returned = repeated * (12_000 // len(repeated)), ClauseReader(), 0, 0
+    for part in arrivals(text, [size]):
+        fed, returned = fed + len(part), returned + len("".join(reader.feed(part)))
+        assert fed - returned <= MOST_HELD + size
+    assert returned + len("".join(reader.finish())) == len(text)
+
+
+@pytest.mark.parametrize("repeated", HELD_BACK)
+def test_a_text_that_is_held_does_not_depend_on_how_it_arrives(repeated):
+    text = repeated * (9_000 // len(repeated))
+    assert pieces_of(text, [3], ClauseReader()) == pieces_of(text, [len(text)], ClauseReader())
+
+
+@pytest.mark.parametrize("repeated", HELD_BACK)
+def test_twice_the_text_takes_twice_the_time(repeated):
+    def seconds(characters: int) -> float:
+        text, began = repeated * (characters // len(repeated)), time.process_time()
+        pieces_of(text, [4], ClauseReader())
+        return time.process_time() - began
+
+    assert min(seconds(16_000) for _ in range(2)) < 8 * min(seconds(4_000) for _ in range(2)) + 0.05
