@@ -19,8 +19,9 @@ from ane.server.guard import Guard
 from ane.server.page import docs_page, page_routes
 from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
 from ane.server.speech import SoundPiece, words_event
-from ane.server.speech_service import Service, Utterance, while_connected
+from ane.server.speech_service import Service, Utterance
 from ane.server.uploads import upload_routes
+from ane.server.waiting import while_connected
 from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
 from ane.system.version import version

@@ -123,7 +123,10 @@ class LimitedBody:
         earned = min(self._in_all, self._seconds + (self._most - self._left) / SLOWEST)
         left = self._began + earned - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), min(self._seconds, left))
+            if left <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(min(self._seconds, left)):
+                message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, "the body did not arrive in time") from None
         self._left -= len(message.get("body", b""))

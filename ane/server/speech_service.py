@@ -1,16 +1,14 @@
 """What the routes of all protocols share: the engine, its models, the settings, the metrics, and speaking with them."""
 
-import asyncio
 import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.requests import Request
 
 from ane.server.engine import Engine, calls_at_a_time
 from ane.server.errors import BusyError, ClientGoneError, RefusedError, error_content
@@ -24,8 +22,6 @@ from ane.text import Lexicon
 LOGGER = logging.getLogger("ane.server")
 MAX_HEADER = 2000       # characters of warnings in a header, which may quote a text
 BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)      # seconds to the first sound
-
-Result = TypeVar("Result")
 
 
 class Metrics:
@@ -111,38 +107,6 @@ class Service:
             job.leave()
             self.metrics.requests.labels(kind, outcome).inc()
         return result
-
-
-async def while_watching(work: Awaitable[Result], watched: Awaitable[None]) -> Result:
-    """The result of ``work``, unless ``watched`` raises an error before; both are cancelled at the end.
-
-    Raises:
-        Exception: of either.
-    """
-    task, watching = asyncio.ensure_future(work), asyncio.ensure_future(watched)
-    try:
-        await asyncio.wait([task, watching], return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            watching.result()
-        return await task
-    finally:
-        for each in (task, watching):
-            each.cancel()
-        await asyncio.gather(task, watching, return_exceptions=True)
-
-
-async def while_connected(work: Awaitable[Result], request: Request) -> Result:
-    """The result of ``work``, which is cancelled when the client leaves. The request's body must have been read.
-
-    Raises:
-        RefusedError: the client has gone (499). Exception: the work's own.
-    """
-    async def until_disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        raise RefusedError("the client has gone", 499)
-
-    return await while_watching(work, until_disconnected())
 
 
 class Utterance:

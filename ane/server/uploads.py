@@ -23,7 +23,8 @@ from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Waits
 from ane.server.schemas import NewVoice
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, Limits
-from ane.server.speech_service import Service, while_connected
+from ane.server.speech_service import Service
+from ane.server.waiting import while_connected
 from ane.system import paths
 from ane.system.child_process import ChildProcess
 from ane.system.files import replacing
@@ -164,7 +165,8 @@ async def decode_upload(file: UploadFile, limits: Limits, seconds: float, rate: 
             memory=limits.decoder_memory, cpu_seconds=round(limits.decoder_seconds), file_bytes=0)
         reading = asyncio.ensure_future(asyncio.to_thread(process.communicate))
         try:
-            output, _ = await asyncio.wait_for(asyncio.shield(reading), limits.decoder_seconds)
+            async with asyncio.timeout(limits.decoder_seconds):
+                output, _ = await asyncio.shield(reading)
         except TimeoutError:
             raise RefusedError(f"the file takes more than {limits.decoder_seconds:g} s to decode", 400,
                                "file") from None

@@ -16,7 +16,8 @@ from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
 from ane.server.speech import words_event
-from ane.server.speech_service import Service, Utterance, while_watching
+from ane.server.speech_service import Service, Utterance
+from ane.server.waiting import while_watching
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
 FAILED = 1011           # because of a fault of the server
@@ -42,7 +43,7 @@ def websocket_routes(service: Service) -> APIRouter:
         except WebSocketDisconnect:
             pass
         except Exception as error:
-            await refuse(socket, error)
+            await refuse(socket, error, service.settings.limits.idle)
         finally:
             if utterance is not None:
                 utterance.close()
@@ -85,8 +86,8 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
     """Send bytes, unless there are none, or an object as JSON."""
     if data:
         try:
-            sending = socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data)
-            await asyncio.wait_for(sending, service.settings.limits.idle)
+            async with asyncio.timeout(service.settings.limits.idle):
+                await (socket.send_bytes(data) if isinstance(data, bytes) else socket.send_json(data))
         except (TimeoutError, RuntimeError):        # Starlette raises the latter when the client has left
             raise WebSocketDisconnect(1006) from None
 
@@ -95,7 +96,8 @@ async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Mes
     """The next message. Raises RefusedError, or ValidationError for one that is not of this kind, or none within
     ``seconds``."""
     try:
-        text = await asyncio.wait_for(socket.receive_text(), seconds)
+        async with asyncio.timeout(seconds):
+            text = await socket.receive_text()
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None
@@ -103,12 +105,13 @@ async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Mes
         raise RefusedError("messages must be JSON in text frames") from None
 
 
-async def refuse(socket: WebSocket, error: Exception) -> None:
-    """Tell the client of an error, and close with its reason; the server's own faults are logged."""
+async def refuse(socket: WebSocket, error: Exception, seconds: float) -> None:
+    """Tell the client of an error within ``seconds``, and close with its reason; the server's own faults are logged."""
     status, content = error_content(error)
     reason = content["error"]["message"].encode()[:MAX_REASON].decode(errors="ignore")
     try:
-        await socket.send_text(json.dumps({"type": "error", **content}))
-        await socket.close(REFUSED if status < 500 else FAILED, reason)
-    except (RuntimeError, WebSocketDisconnect):
+        async with asyncio.timeout(seconds):
+            await socket.send_text(json.dumps({"type": "error", **content}))
+            await socket.close(REFUSED if status < 500 else FAILED, reason)
+    except (TimeoutError, RuntimeError, WebSocketDisconnect):
         pass

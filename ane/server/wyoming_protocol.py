@@ -18,7 +18,8 @@ from ane.audio.writer import pcm16
 from ane.server.connections import BACKLOG, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Service, Utterance, while_watching
+from ane.server.speech_service import Service, Utterance
+from ane.server.waiting import end_tasks, while_watching
 from ane.system.errors import UserError
 from ane.system.version import version
 
@@ -42,8 +43,10 @@ class LimitedReader:
         self.patience = seconds
 
     async def readline(self) -> bytes:
-        begun = await asyncio.wait_for(self._reader.read(1), self.patience)
-        line = begun and begun + await asyncio.wait_for(self._reader.readline(), self._seconds)     # 64 KiB at most
+        async with asyncio.timeout(self.patience):
+            begun = await self._reader.read(1)
+        async with asyncio.timeout(self._seconds):
+            line = begun and begun + await self._reader.readline()     # 64 KiB at most
         if line and not isinstance(json.loads(line), dict):
             raise ValueError("a header must be an object")
         return line
@@ -51,7 +54,8 @@ class LimitedReader:
     async def readexactly(self, count: int) -> bytes:
         if not isinstance(count, int) or count > self._most:
             raise ValueError(f"an event must have at most {self._most} bytes")
-        return await asyncio.wait_for(self._reader.readexactly(count), self._seconds)
+        async with asyncio.timeout(self._seconds):
+            return await self._reader.readexactly(count)
 
 
 class WyomingServer:
@@ -87,9 +91,7 @@ class WyomingServer:
         self.stop()
         if self._clients:
             await asyncio.wait(self._clients, timeout=seconds)
-        for client in self._clients:
-            client.cancel()
-        await asyncio.gather(*self._clients, return_exceptions=True)
+        await end_tasks(*self._clients)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         limits = self.service.settings.limits
@@ -144,7 +146,8 @@ class WyomingClient:
 
     async def write(self, event: Event) -> None:
         await async_write_event(event, self.writer)
-        await asyncio.wait_for(self.writer.drain(), self.service.settings.limits.idle)
+        async with asyncio.timeout(self.service.settings.limits.idle):
+            await self.writer.drain()
 
     async def answer(self, event: Event) -> None:
         if Describe.is_type(event.type):

@@ -12,7 +12,8 @@ pytest.importorskip("fastapi", reason="needs the extra server")
 from fastapi import WebSocketDisconnect
 
 from ane.server.speech import ServedRequest
-from ane.server.speech_service import Utterance, while_watching
+from ane.server.speech_service import Utterance
+from ane.server.waiting import while_watching
 from ane.server.websocket import send_within
 from tests.server.server_process import PATIENCE
 
