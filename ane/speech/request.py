@@ -100,7 +100,8 @@ class Run:
     # other, each as soon as it can be
     whole: bool = False
     spending: Spending = field(default_factory=Spending)
-    named_voice: Callable[[str], Any] = str     # the voice that a name in a text means
+    # the voice that a name in a text means; None: the model's own of that name
+    named_voice: Callable[[str], Any] | None = None
 
     def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has

@@ -26,7 +26,7 @@ from ane.text.cast import Cast, cast_of
 from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts
-from ane.voices import voice_names
+from ane.voices import check_named_voice, voice_names
 
 LOGGER = logging.getLogger("ane.speech")
 
@@ -289,10 +289,14 @@ class Speaker(ABC):
 
     def named_voice(self, name: str, request: SpeechRequest, run: Run) -> Any:
         """What ``render`` takes for a voice that a text or its cast names. Raises UserError, with its place."""
-        voice = (request.cast.voices if request.cast else {}).get(name, name)
+        cast_voices = request.cast.voices if request.cast else {}
+        voice = cast_voices.get(name, name)
         try:
             check_option(self.model, "voice")
-            return self.with_voice(replace(request, voice=run.named_voice(voice)), run).voice
+            if run.named_voice is None and name not in cast_voices and self.model.has_latents:
+                check_named_voice(name, self.voices)
+            voice_or_name = run.named_voice(voice) if run.named_voice else voice
+            return self.with_voice(replace(request, voice=voice_or_name), run).voice
         except UserError as error:
             cast = "" if voice == name else f" of {name} in the cast"
             line = request.text.count("\n", 0, max(0, request.text.find(name))) + 1

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ane.bundles import Model
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
-from ane.voices.voice import LATENT_SUFFIXES
+from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
 RANDOM = "random"       # the name of a voice that is drawn at random
 _MAX = 12               # names listed in an error message, at most
@@ -32,21 +32,24 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
     suffix of a voice file is a path; other text is looked up as a name first, then as a path.
 
     Raises:
-        UserError: nothing of that name (the message lists the nearest), or a folder that holds no voice.
+        UserError: nothing of that name (the message lists the nearest), a folder that holds no voice, or a path of
+            something other than a file or a folder, such as a named pipe.
     """
     folders = list(folders)
     if not name_or_path.strip():
         raise UserError("the name of the voice is empty; `ane voices list` shows the names")
     path = Path(os.path.expanduser(name_or_path))
-    is_path = path.name != name_or_path or is_voice_file(path)
+    is_path = is_voice_path(name_or_path)
     if not is_path:
         found = list_voices(folders).get(name_or_path)
         if found:
             return found
     if os.path.isdir(path):
         return FoundVoice(_folder_name(path), _files_in(path))
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return FoundVoice(path.stem, (path,))
+    if os.path.exists(path):
+        raise UserError(f"{path}: is not a regular file; name a sound file or a voice file")
     raise UserError(f"{path}: {no_such_file(path)}" if is_path else _not_found(name_or_path, folders))
 
 
@@ -84,6 +87,24 @@ def check_voice_name(name: str) -> None:
                         "without the suffix of a file")
 
 
+def check_named_voice(spec: str, names: Collection[str]) -> None:
+    """Raise UserError unless ``spec``, which a text states, is a name among ``names`` or a mix of them.
+
+    A text may come from a stranger, so it never names a file.
+    """
+    unknown = [name for name in parse_mix(spec)[0] if name not in names or is_voice_path(name)]
+    if unknown:
+        known = f"the names are {', '.join(list(names)[:_MAX])}" if names else "there are no voices"
+        raise UserError(f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can name "
+                        "files for the names that a text has")
+
+
+def is_voice_path(name_or_path: str) -> bool:
+    """Whether a voice is stated as a path: with a separator, a home folder or the suffix of a voice file."""
+    path = Path(os.path.expanduser(name_or_path))
+    return path.name != name_or_path or is_voice_file(path)
+
+
 def _files_of(entry: Path) -> tuple[Path, ...]:
     """The files of a voice for an entry of a voice folder; () when the entry is not a voice."""
     if os.path.isdir(entry):
@@ -91,7 +112,7 @@ def _files_of(entry: Path) -> tuple[Path, ...]:
             return _files_in(entry)
         except UserError:
             return ()
-    return (entry,) if is_voice_file(entry) else ()
+    return (entry,) if is_voice_file(entry) and os.path.isfile(entry) else ()
 
 
 def _files_in(folder: Path) -> tuple[Path, ...]:

@@ -1,18 +1,25 @@
 """A text in several voices: marks, SSML, and a cast, on a small Kokoro of two voices and the embedded models."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 import ane
 from ane.backends.onnx.graph_file import GraphEngine
+from ane.backends.torch.backend import TorchBackend
 from ane.models.kokoro.family import find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
+from ane.models.tortoise.settings import Settings
+from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from ane.text.cast import Cast, read_cast
 from tests.models.kitten.kitten_model import write_kokoro_model
+from tests.random_model import RandomModel
 
 CAST = {"quotations": "af_heart", "speakers": {"Anna": "af_bella"}}
 
@@ -55,6 +62,50 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
     assert (voices["first"], voices["more."], voices["narrator"]) == ("af_bella", "af_bella", "")
     with pytest.raises(UserError, match="cast has no effect on text that arrives"):
         kokoro.feed(["a"], cast=CAST)
+
+
+@pytest.fixture(scope="module")
+def tortoise() -> Synthesizer:
+    model = RandomModel()
+    return Synthesizer(model, TorchBackend(model, "cpu", "fp32"))
+
+
+@pytest.mark.parametrize("text", ["[voice:{}]Two.[voice] Three.", '<speak>One. <voice name="{}">Two.</voice></speak>',
+                                  "[voice:random&{}]Two."])
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~", "../{}/clip.wav"])
+def test_a_text_names_voices_and_never_files(tortoise: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                             text: str, name: str) -> None:
+    """Neither a pipe, of which a reader waits for ever, nor a recording of somebody."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    rate, time = 22050, np.arange(22050) / 22050
+    for clip in ("clip.wav", "folder/clip.wav"):
+        soundfile.write(tmp_path / clip, np.sin(700 * time).astype(np.float32) / 2, rate)
+    os.mkfifo(tmp_path / "pipe")
+    spoken = text.format(name.format(tmp_path.name))
+    for speak in (tortoise.speak, tortoise.stream, tortoise.feed):
+        if speak != tortoise.feed or not spoken.startswith("<"):       # which a text that arrives cannot be
+            with pytest.raises(UserError, match="no voice is named .* a text cannot name a file"):
+                list(speak([spoken] if speak == tortoise.feed else spoken, "random"))
+
+
+def test_a_cast_names_files_for_the_names_of_a_text(tortoise: Synthesizer, tmp_path: Path) -> None:
+    time = np.arange(22050) / 22050
+    soundfile.write(tmp_path / "clip.wav", np.sin(700 * time).astype(np.float32) / 2, 22050)
+    cast = {"speakers": {"Anna": str(tmp_path / "clip.wav")}}
+    settings = Settings(1, None)
+    settings = replace(settings, sampling=replace(settings.sampling, max_codes=10))
+    assert len(tortoise.speak("[voice:Anna]Two.", "random", settings=settings, cast=cast).audio)
+
+
+@pytest.mark.parametrize("voice", ["pipe", "pipe.wav", "/dev/zero"])
+def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(tortoise: Synthesizer, tmp_path: Path, voice: str,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe", "pipe.wav"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match="not a regular file"):
+        tortoise.speak("One.", voice)
 
 
 @pytest.mark.parametrize(("speakers", "aliases"), [
