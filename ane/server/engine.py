@@ -87,11 +87,13 @@ class Engine:
         """Let the thread look at its jobs again."""
         self._inbox.put(None)
 
-    def stop(self) -> None:
-        """End all jobs and the thread."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """End all jobs and the thread. Return whether they have ended; wait for it for ``seconds`` (None: until then).
+        """
         self._stopping = True
         self.wake()
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self.alive
 
     # Of the thread
 

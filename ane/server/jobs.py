@@ -13,6 +13,7 @@ from ane.speech.lanes import Lanes
 if TYPE_CHECKING:
     from ane.server.engine import Engine
 
+READING = 0.02      # seconds of reading texts, after which others get a turn
 URGENT = 0.3        # seconds of sound left to a listener, below which a stream goes before requests that wait to begin
 
 # what work yields: the lanes whose next step it needs, whether it can go on, or None: let others run first
@@ -41,6 +42,7 @@ class Job:
         self._items: deque[tuple[Any, float]] = deque()
         self._texts: deque[str | None] = deque()
         self._put_seconds = self._taken_seconds = 0.0
+        self._read = 0.0        # when it last let others run although there was text
         self._error: BaseException | None = None
         self._ended = False
         self.began = self.last_run = time.monotonic()
@@ -64,9 +66,9 @@ class Job:
     @property
     def priority(self) -> tuple[int, float]:
         """Key for sorting: listeners who would soon hear a gap, then speech that has not begun by age, then the others:
-        work that makes no sound takes turns."""
+        work that makes no sound takes turns, and so does reading."""
         if self._speaks and self.first_item is None:
-            return 1, self.began
+            return 1, self._read or self.began
         if not self._put_seconds:
             return 2, self.last_run
         runs_out = self.first_item + self._put_seconds
@@ -132,14 +134,19 @@ class Job:
         return bool(self._texts)
 
     def texts(self) -> Iterator[str | None]:
-        """The texts that the client sends; None where there is none yet: yield ``has_text`` then."""
+        """The texts that the client sends; None where there is none yet, or others have waited for ``READING`` seconds:
+        yield ``has_text`` then."""
         while True:
             if not self._texts:
                 yield None
-            elif (text := self._texts.popleft()) is not None:
+            elif time.monotonic() > self.last_run + READING:
+                self._read = time.monotonic()
+                yield None
+            if self._texts:
+                text = self._texts.popleft()
+                if text is None:
+                    return
                 yield text
-            else:
-                return
 
     def _notify(self) -> None:
         try:

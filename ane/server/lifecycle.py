@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from ane.server.connections import BACKLOG, Connections, affordable_connections,
 from ane.server.guard import is_loopback
 from ane.server.settings import ServerSettings
 from ane.server.speech_service import Service
+from ane.server.waiting import end_tasks
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ MAX_HEADERS = 32 << 10
 QUEUE = 1024            # connections that wait to be accepted
 REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
 INTERVAL = 60.0
+ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request
+GRACE = 3.0             # seconds after the drain, when the process ends whatever still runs
 
 
 class JsonHandler(logging.Handler):
@@ -92,14 +97,26 @@ class QuietServer(uvicorn.Server):
 def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. ``on_start`` is called with the address when the port is open.
 
+    Nothing can interrupt a network call. If one still runs ``GRACE`` seconds after the drain, the process ends with it.
+
     Raises:
         UserError: a model is missing, or a port cannot be opened.
     """
+    end = threading.Timer(settings.limits.drain + GRACE, end_process)
+    end.daemon = True
     with json_log():
-        asyncio.run(serve(settings, on_start))
+        if asyncio.run(serve(settings, on_start, end.start)):
+            end.cancel()
 
 
-async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> None:
+def end_process() -> None:
+    LOGGER.warning("the process ends although a call still runs: the time of --drain is over")
+    os._exit(0)
+
+
+async def serve(settings: ServerSettings, on_start: Callable[[str], None],
+                on_stop: Callable[[], None] = lambda: None) -> bool:
+    """Serve until SIGTERM or SIGINT, at which ``on_stop`` is called; return whether all work has ended."""
     opened = open_port(settings.host, settings.port)        # first: if it fails, no thread was started
     service = Service(settings)
     limits = settings.limits
@@ -114,11 +131,28 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
         backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEADERS, timeout_keep_alive=round(limits.idle),
         timeout_graceful_shutdown=round(limits.drain)))
 
+    stopped: float | None = None
+
     def stop() -> None:
+        nonlocal stopped
+        if stopped is None:
+            stopped = time.monotonic()
+            on_stop()
         app.state.guard.stopping = True
         server.should_exit = True
         if wyoming is not None:
             wyoming.stop()
+
+    def drain() -> float:
+        """The seconds that are left of the drain."""
+        return limits.drain - (0.0 if stopped is None else time.monotonic() - stopped)
+
+    async def end_wyoming() -> None:
+        await wyoming.close(max(0.0, drain()))
+
+    def end_engine() -> None:
+        if not service.engine.stop(max(ENGINE_SECONDS, drain())):
+            LOGGER.warning("a call still runs after the time of --drain")
 
     wyoming: WyomingServer | None = None
     loop = asyncio.get_running_loop()
@@ -126,7 +160,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
         loop.add_signal_handler(number, stop)
     app.middleware_stack = app.build_middleware_stack()        # it makes the guard, which ``stop`` needs
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(service.engine.stop)
+        stack.callback(end_engine)
         if settings.wyoming_port is not None:
             from ane.server import wyoming_protocol
 
@@ -135,7 +169,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
             await wyoming.start(host, settings.wyoming_port)
             if not is_loopback(host):
                 LOGGER.warning(f"whoever reaches {host} may speak: Wyoming has no token")
-            stack.push_async_callback(wyoming.close, limits.drain)
+            stack.push_async_callback(end_wyoming)
             LOGGER.info("listening", extra={"fields": {"wyoming_port": wyoming.port}})
         address = f"http://{settings.host if ':' not in settings.host else f'[{settings.host}]'}"
         on_start(f"{address}:{opened.getsockname()[1]}")
@@ -148,10 +182,10 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None]) -> No
         if loading.done() and loading.exception() is not None:
             server.should_exit = True
         await serving
-        loading.cancel()
-        await asyncio.gather(loading, return_exceptions=True)
+        await end_tasks(loading)
         if loading.done() and not loading.cancelled():
             loading.result()
+    return not service.engine.alive
 
 
 def open_port(host: str, port: int) -> socket.socket:
