@@ -72,7 +72,8 @@ def tortoise() -> Synthesizer:
 
 @pytest.mark.parametrize("text", ["[voice:{}]Two.[voice] Three.", '<speak>One. <voice name="{}">Two.</voice></speak>',
                                   "[voice:random&{}]Two."])
-@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~", "../{}/clip.wav"])
+@pytest.mark.parametrize("name", ["/dev/zero", "pipe", "./pipe", "clip.wav", "folder", "folder/", "~",
+                                  "../{}/clip.wav"])
 def test_a_text_names_voices_and_never_files(tortoise: Synthesizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                              text: str, name: str) -> None:
     """Neither a pipe, of which a reader waits for ever, nor a recording of somebody."""
@@ -85,7 +86,7 @@ def test_a_text_names_voices_and_never_files(tortoise: Synthesizer, tmp_path: Pa
     spoken = text.format(name.format(tmp_path.name))
     for speak in (tortoise.speak, tortoise.stream, tortoise.feed):
         if speak != tortoise.feed or not spoken.startswith("<"):       # which a text that arrives cannot be
-            with pytest.raises(UserError, match="no voice is named .* a text cannot name a file"):
+            with pytest.raises(UserError, match=r"no voice is named .* a text cannot name a file"):
                 list(speak([spoken] if speak == tortoise.feed else spoken, "random"))
 
 
@@ -99,8 +100,8 @@ def test_a_cast_names_files_for_the_names_of_a_text(tortoise: Synthesizer, tmp_p
 
 
 @pytest.mark.parametrize("voice", ["pipe", "pipe.wav", "/dev/zero"])
-def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(tortoise: Synthesizer, tmp_path: Path, voice: str,
-                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_voice_that_is_no_regular_file_is_refused_and_not_waited_for(
+        tortoise: Synthesizer, tmp_path: Path, voice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("pipe", "pipe.wav"):
         os.mkfifo(tmp_path / name)

@@ -109,8 +109,8 @@ def test_pauses_without_words_are_spoken_with_what_follows_or_at_the_end():
 
 def test_many_pauses_and_marks_without_a_word_keep_their_length_and_their_voice():
     """However much of it comes: each arrival reads a limited number of characters."""
-    speaker, read = SpellingSpeaker(), []
-    begin, texts = SpelledStream.__init__, [*["... --- *** [pause:100ms]\n"] * 700, "[voice:Anna]!\n", *["~~~ \n"] * 700]
+    speaker, read, begin = SpellingSpeaker(), [], SpelledStream.__init__
+    texts = [*["... --- *** [pause:100ms]\n"] * 700, "[voice:Anna]!\n", *["~~~ \n"] * 700]
 
     def counted(self: SpelledStream, text: str, timeline: Timeline) -> None:
         read.append(len(text))
