@@ -31,7 +31,7 @@ PROGRESS_FILE = "progress.json"
 ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
-NO_GRAPHS = frozenset({"proof", "swift", "conversion.py", "probes.py"})
+NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "probes.py"})
 WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 

@@ -225,15 +225,23 @@ def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "
 
 
 def chosen_networks(model: Model, requested: Sequence[str] | None, target: str) -> list[str]:
-    """The networks to convert to a target, in order; by default all that the model has. Raises UserError for none,
-    an unknown one, one that the model lacks, or a model that is not converted."""
-    known = [network for network in convertible_networks(target) if network in model.family.networks]
+    """The networks to convert to a target, in order; by default all that the model has. Raises UserError as
+    ``pick_networks``."""
+    return pick_networks(model, requested, convertible_networks(target))
+
+
+def pick_networks(model: Model, requested: Sequence[str] | None, possible: Sequence[str]) -> list[str]:
+    """Return the requested networks, of the possible ones and in their order; by default all that the model has.
+    Raises UserError for none, an unknown one, one that the model lacks, or a model that is not converted."""
+    known = [network for network in possible if network in model.family.networks]
     if not known:
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted to this "
                         "format")
     if requested is not None and not requested:
         raise UserError(f"networks must name a network; there are {', '.join(known)}", "networks")
     for network in requested or ():
+        if network in model.family.networks and network not in known:
+            raise UserError(f"networks={network}: this format has no place for it; there are {', '.join(known)}")
         if network not in known:
             raise UserError(f"networks={network}: no such network; there are {', '.join(known)}")
         model.require(network)

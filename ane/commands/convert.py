@@ -1,8 +1,10 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML or ONNX."""
+"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, GGUF or the files of tortoise.cpp."""
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +14,28 @@ from ane.bundles import Model, is_path, open_model
 from ane.bundles.opening import new_bundle
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
+from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
+from ane.system.files import check_folder_of, check_output_file
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
-PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4")}
+PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4"),
+              "gguf": ("fp16", "fp32", "q8_0"), "ggml": ()}
 CACHES = ("io", "state")
-COREML_OPTIONS = ("buckets", "cache", "lanes")       # which have no effect on ONNX
+# options that have an effect on some targets only
+ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), "voice": ("ggml",),
+            "precision": ("coreml", "onnx", "gguf")}
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
 compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
 command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
+--to gguf writes a whole Tortoise model as one file, its decoder with the names of GPT-2 in llama.cpp. --to ggml writes
+the files that tortoise.cpp reads, with one voice.
 """
 NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, source_filter, mel_source_filter, "
             "conditioning_encoder, contextual_embedder, rlg_auto, rlg_diffuser; of Whisper: encoder, decoder")
@@ -38,11 +47,12 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
     parser.add_argument("--to", required=True, choices=PRECISIONS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
-                        help="the new bundle, as in `ane import`")
+                        help="coreml, onnx: the new bundle, as in `ane import`; gguf: the file; ggml: a folder")
     parser.add_argument("--precision", type=comma_separated, metavar="P,…",
                         help=f"coreml: one or more of {', '.join(PRECISIONS['coreml'])} (default: fp16, which "
                              f"the Neural Engine takes). onnx: of {', '.join(PRECISIONS['onnx'])} (default: fp32). "
-                             "The first is used unless --precision of `ane say` or `ane transcribe` names another")
+                             "The first is used unless --precision of `ane say` or `ane transcribe` names another. "
+                             f"gguf: one of {', '.join(PRECISIONS['gguf'])} (default: fp16)")
     parser.add_argument("--lanes", type=counts, metavar="N,…",
                         help="coreml: numbers of candidates that a decoder step takes at once, each a function "
                              "(default: 1,16; for Whisper 1,8)")
@@ -56,7 +66,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                              "May be given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; of FastSpeech fastspeech and vocoder")
+                             f"{NETWORKS}; of FastSpeech fastspeech and vocoder; for ggml autoregressive, diffusion, "
+                             "univnet")
+    parser.add_argument("--voice", metavar="VOICE",
+                        help="ggml: the voice to write, as for `ane say -v` (default: the model's own)")
     parser.add_argument("--force", dest="overwrite", action="store_true",
                         help="replace what is at OUT, or an unfinished conversion")
     parser.set_defaults(handler=convert_command)
@@ -64,12 +77,17 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 
 def convert_command(args: argparse.Namespace) -> int:
     """Convert; show progress and a table of the packages. Raises UserError for a flag that has no effect."""
+    for option, targets in ONLY_FOR.items():
+        if args.to not in targets and getattr(args, option) is not None:
+            raise UserError(f"--{option} has no effect with --to {args.to}: it is for {', '.join(targets)}")
+    model = open_source(args.source)
+    return {"gguf": write_gguf_file, "ggml": write_ggml_files}.get(args.to, write_packages)(args, model)
+
+
+def write_packages(args: argparse.Namespace, model: Model) -> int:
+    """Convert to a bundle of packages, and print a table of them."""
     from converters.conversion import convert
 
-    for option in COREML_OPTIONS if args.to == "onnx" else ():
-        if getattr(args, option) is not None:
-            raise UserError(f"--{option} has no effect with --to onnx: it is for coreml")
-    model = open_source(args.source)
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
     with status_display(message_console(args), "converting") as show:
@@ -82,6 +100,47 @@ def convert_command(args: argparse.Namespace) -> int:
     console = report_console(args)
     report(console, bundle, args.to)
     console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, args.output)}")
+    return 0
+
+
+def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
+    """Write one GGUF file and print the number of its tensors by type."""
+    precisions = check_precisions(args) or ["fp16"]
+    if len(precisions) > 1:
+        raise UserError(f"--precision {','.join(precisions)}: a GGUF file has one; name one")
+    if find_spec("gguf") is None:
+        raise UserError("the package gguf, which writes GGUF files, is missing: pip install 'tortoise-ane[gguf]'")
+    from converters.ggml.gguf_file import write_gguf
+
+    output = Path(os.path.expanduser(args.output))
+    check_output_file(output)
+    with status_display(message_console(args), "writing") as show:
+        tensors = write_gguf(model, output, precisions[0], args.networks, args.overwrite, show)
+    types = Counter(tensor.type.name for tensor in tensors)
+    counted = ", ".join(f"{types[name]} {name}" for name in sorted(types))
+    report_console(args).print(f"Wrote {output}: {len(tensors)} tensors ({counted}), "
+                               f"{output.stat().st_size / 1e6:.1f} MB.")
+    return 0
+
+
+def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
+    """Write the files of tortoise.cpp and print how to start it."""
+    from converters.functions import pick_networks
+    from converters.ggml.tortoise_cpp import FILES, VOICE, size_note, write_ggml
+
+    # before a voice is computed from clips, which takes a while
+    networks = pick_networks(model, list(FILES) if args.networks is None else args.networks, tuple(FILES))
+    if note := size_note(model, networks):
+        LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it refuses these files", note)
+    output = Path(os.path.expanduser(args.output))
+    check_folder_of(output)
+    voice = resolve_for_model(args.voice or model.default_voice, model)
+    with status_display(message_console(args), "writing") as show:
+        paths = write_ggml(model, voice, output, networks, args.overwrite, show)
+    console = report_console(args)
+    for path in paths:
+        console.print(f"Wrote {path}, {path.stat().st_size / 1e6:.1f} MB.")
+    console.print(f"tortoise.cpp looks for them in ../models: start it with --voice ../models/{VOICE}")
     return 0
 
 
@@ -113,12 +172,18 @@ def open_source(source: str) -> Model:
     return open_model(source)
 
 
-def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.ConversionTarget, list[Any]]":
-    """The target and one set of options for each precision. Raises UserError for unknown values."""
+def check_precisions(args: argparse.Namespace) -> list[str]:
+    """Return the requested precisions, which may be none. Raises UserError for unknown ones."""
     if args.precision is not None and not args.precision:
         raise UserError("--precision names nothing: give at least one, or leave it out")
     for value in args.precision or ():
         check_choice(f"--precision with --to {args.to}", value, PRECISIONS[args.to])
+    return args.precision or []
+
+
+def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.ConversionTarget, list[Any]]":
+    """The target and one set of options for each precision. Raises UserError for unknown values."""
+    check_precisions(args)
     if args.to == "coreml":
         from converters.conversion import COREML_TARGET
 

@@ -25,7 +25,7 @@ OPTIONAL = (            # package, extra of tortoise-ane, purpose
     ("fastapi", "server", "`ane serve`"), ("av", "books", "`ane read` to m4b, mp3 and other formats"),
     ("pocketsphinx", "check", "`ane read --check`"), ("ray", "ray", "`ane read --ray`"),
     ("phonemizer", "kitten", "KittenTTS models"),
-    ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"),
+    ("gguf", "gguf", "`ane convert --to gguf`"), ("scikit-learn", "palettes", "6-bit and 4-bit Core ML weights"),
 )
 
 

@@ -1,0 +1,219 @@
+"""A whole Tortoise model as one GGUF file: networks, hyper-parameters, tokenizer and voices.
+
+ggml multiplies a matrix by rows, quantises it in blocks of 32 along a row, and limits names to 63 bytes. So matrices
+are stored as (out, in): those of the decoder, which are (in, out), are transposed, and a convolution with one tap is a
+matrix. The decoder has the names and the metadata of GPT-2 in llama.cpp, with codes for tokens. Every other tensor is
+``<network>.<upstream's key>``; ``SHORTER`` lists the parts of keys that would be too long.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+
+from ane.bundles import Model
+from ane.bundles.weights import FP16_MAX, convert_precision, layout, skeleton
+from ane.models.tortoise.networks import NETWORKS
+from ane.models.tortoise.networks.autoregressive import Conv1D
+from ane.system.errors import UserError
+from ane.system.files import replacing
+from ane.system.version import version
+from ane.voices import Voice, list_voices, open_voice
+from converters.conversion import provenance_of
+from converters.functions import pick_networks, weights_sha256
+
+Type = gguf.GGMLQuantizationType
+PRECISIONS = {"fp32": gguf.LlamaFileType.ALL_F32, "fp16": gguf.LlamaFileType.MOSTLY_F16,
+              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
+DECODER = "autoregressive"
+NAME_BYTES = 63             # GGML_MAX_NAME is 64 with its terminating zero
+SHORTER = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
+           (".conditioning_timestep_integrator.", ".timestep_integrator."),
+           ("_transformer.transformer.attn_layers.", "_transformer."))
+# keys of the decoder → Hugging Face's keys of GPT-2, from which gguf derives those of llama.cpp
+GPT2_KEYS = (("gpt.", "transformer."), ("mel_embedding.", "transformer.wte."),
+             ("mel_pos_embedding.emb.", "transformer.wpe."), ("mel_head.", "lm_head."))
+POSITIONS = "position_embd.weight"      # llama.cpp adds it unquantised
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """One tensor of the file.
+
+    Attributes:
+        name: Its name in the file.
+        values: The source, shaped as in the file in NumPy's order of axes, which ggml lists in reverse. A tensor of the
+            meta device while sizes are planned.
+        type: The type that ggml stores it in.
+    """
+
+    name: str
+    values: torch.Tensor
+    type: Type
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape in bytes of a quantised tensor, and the shape of any other."""
+        shape = tuple(self.values.shape)
+        return gguf.quant_shape_to_byte_shape(shape, self.type) if self.type == Type.Q8_0 else shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype({Type.F32: np.float32, Type.F16: np.float16}.get(self.type, np.uint8))
+
+    def encoded(self, where: str) -> np.ndarray:
+        """Return the values as they are stored, ``stored_shape``. Raises UserError, which begins with ``where``, when a
+        value is NaN, infinite, or beyond the range of fp16, which is also the type of the scales of blocks."""
+        wide = convert_precision({self.name: self.values}, "fp32", frozenset(), where)[self.name]
+        if self.type != Type.F32 and wide.abs().max() > FP16_MAX:
+            raise UserError(f"{where}: {self.name} has a value of {wide.abs().max():.4g}, beyond the range of fp16 "
+                            "(65504); use precision=fp32")
+        return gguf.quantize(wide.numpy(), self.type)
+
+
+def write_gguf(model: Model, destination: Path, precision: str = "fp16", networks: Sequence[str] | None = None,
+               overwrite: bool = False, progress: Callable[[str], None] = lambda network: None) -> list[GgufTensor]:
+    """Write a model to a file, which appears when it is complete.
+
+    Besides the networks, the file has ``mel_norms`` (80,), and for each voice of the model that is stored as latents
+    ``voice.NAME.autoregressive`` (D,) and ``voice.NAME.diffusion`` (C,), in float32.
+
+    Args:
+        precision: A key of ``PRECISIONS``.
+        networks: The networks to write. By default, all that the model has.
+        progress: Is called with the name of each network before it is written.
+
+    Returns:
+        The tensors of the file, without values, in its order.
+
+    Raises:
+        UserError: The name does not end in .gguf, the file exists, the model is not a Tortoise model or lacks a
+            network, a value does not fit the precision, a voice was made with another model or has too long a name, or
+            the disk is full.
+    """
+    if destination.suffix != ".gguf":
+        raise UserError(f"{destination}: the name of a GGUF file must end in .gguf")
+    if destination.exists() and not overwrite:
+        raise UserError(f"{destination} exists; add overwrite=True to replace it")
+    chosen = pick_networks(model, networks, tuple(NETWORKS))
+    small = [GgufTensor(name, torch.from_numpy(values), Type.F32) for name, values in _small_tensors(model).items()]
+    plans = {network: list(gguf_tensors(network, model.config(network), precision)) for network in chosen}
+    planned = [*small, *(tensor for plan in plans.values() for tensor in plan)]
+    for tensor in planned:
+        if len(tensor.name.encode()) > NAME_BYTES:
+            raise UserError(f"the name {tensor.name} is longer than the {NAME_BYTES} bytes that ggml reads: rename "
+                            "the voice")
+    with replacing(destination) as path:
+        writer = gguf.GGUFWriter(path, "gpt2" if DECODER in chosen else "tortoise")
+        try:
+            _add_metadata(writer, model, chosen, precision)
+            for tensor in planned:
+                writer.add_tensor_info(tensor.name, tensor.stored_shape, tensor.dtype,
+                                       math.prod(tensor.stored_shape) * tensor.dtype.itemsize, tensor.type)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_ti_data_to_file()
+            for tensor in small:
+                writer.write_tensor_data(tensor.encoded(model.name))
+            for network in chosen:
+                progress(network)
+                for tensor in gguf_tensors(network, model.config(network), precision, model.tensors(network)):
+                    writer.write_tensor_data(tensor.encoded(f"{model.name}: {network}"))
+        finally:
+            writer.close()
+    return planned
+
+
+def _small_tensors(model: Model) -> dict[str, np.ndarray]:
+    """The tensors outside the networks. Raises UserError when a voice is damaged or was made with another model."""
+    found = {"mel_norms": model.mel_norms}
+    for listed in list_voices([model.voices] if model.voices else []).values():
+        voice = open_voice(listed.name, listed.files)
+        if isinstance(voice, Voice):
+            voice.check_widths(model.widths)
+            found |= {f"voice.{listed.name}.{DECODER}": voice.ar[0],
+                      f"voice.{listed.name}.diffusion": voice.diffusion[0]}
+    return found
+
+
+def gguf_tensors(network: str, config: Any, precision: str,
+                 tensors: dict[str, torch.Tensor] | None = None) -> Iterator[GgufTensor]:
+    """Yield the tensors of a network in the order of its state dict.
+
+    Args:
+        tensors: The state dict. By default, tensors of the meta device stand for it.
+    """
+    modules = skeleton(NETWORKS[network], config)
+    transposed = {f"{name}.weight" for name, module in modules.named_modules() if isinstance(module, Conv1D)}
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, getattr(config, "layers", 0))
+    for key, shape in layout(NETWORKS[network], config).shapes.items():
+        values = tensors[key] if tensors else torch.empty(shape, device="meta")
+        while values.ndim > 1 and values.shape[-1] == 1:        # it would be ggml's row
+            values = values[..., 0]
+        values = values.T if key in transposed else values.reshape(values.shape or (1,))
+        name = _name(network, key, names)
+        yield GgufTensor(name, values, _stored_type(network, name, tuple(values.shape), precision))
+
+
+def _name(network: str, key: str, names: gguf.TensorNameMap) -> str:
+    for ours, theirs in GPT2_KEYS if network == DECODER else ():
+        if key.startswith(ours):
+            return names.get_name(theirs + key.removeprefix(ours), (".weight", ".bias"))
+    name = f"{network}.{key}"
+    for long, short in SHORTER:
+        name = name.replace(long, short)
+    return name
+
+
+def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str) -> Type:
+    """The type of a tensor: F32 for norms, biases, positions, and networks whose fp16 is not accurate (UnivNet). Q8_0,
+    if requested, for matrices of the compressed networks with rows of whole blocks. F16 for all others."""
+    spec = NETWORKS[network]
+    if precision == "fp32" or not spec.fp16_package or math.prod(shape) == max(shape) or name == POSITIONS:
+        return Type.F32
+    whole = len(shape) == 2 and shape[-1] % gguf.GGML_QUANT_SIZES[Type.Q8_0][0] == 0
+    return Type.Q8_0 if precision == "q8_0" and spec.compressed and whole else Type.F16
+
+
+def _add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str], precision: str) -> None:
+    """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the tokenizer of the text, and the rest as
+    ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights."""
+    origin = provenance_of(model)
+    writer.add_name(model.name)
+    writer.add_file_type(PRECISIONS[precision])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    for add, text in ((writer.add_license, origin["licence"]), (writer.add_description, origin["description"])):
+        if text:
+            add(text)
+    if DECODER in networks:
+        _add_decoder(writer, model.config(DECODER))
+    writer.add_string(gguf.Keys.Tokenizer.HF_JSON, model.tokenizer)
+    own = {"created_by": f"tortoise-ane {version()}", "default_voice": model.default_voice, "networks": list(networks),
+           "source": json.dumps(origin["source"]), "settings": json.dumps(dict(model.settings))}
+    for network in networks:
+        config = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
+        own |= {f"{network}.{key}": value for key, value in config.items()}
+    for key, value in own.items():
+        nested = isinstance(value, tuple) and value and isinstance(value[0], tuple)     # which GGUF has no type for
+        value = json.dumps(value) if nested else list(value) if isinstance(value, tuple) else value
+        if value != []:
+            writer.add_key_value(f"tortoise.{key}", value, gguf.GGUFValueType.get_type(value))
+
+
+def _add_decoder(writer: gguf.GGUFWriter, config: Any) -> None:
+    """Add what llama.cpp needs to know of a GPT-2. It has no tokenizer for codes, hence "none" and their number."""
+    writer.add_block_count(config.layers)
+    writer.add_embedding_length(config.model_dim)
+    writer.add_feed_forward_length(4 * config.model_dim)
+    writer.add_head_count(config.heads)
+    writer.add_context_length(config.code_positions)        # the rows of POSITIONS
+    writer.add_vocab_size(config.number_mel_codes)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_tokenizer_model("none")
