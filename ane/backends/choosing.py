@@ -114,7 +114,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
 
     kind, device = resolve(spec, model)
     options.check(spec, kind)
-    if spec == "auto" and core_ml_runs() and not core_ml_is_chosen():
+    if spec == "auto" and getattr(model, "packages", None) and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
                     macos_version())
     if kind == "torch":

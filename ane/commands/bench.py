@@ -1,7 +1,6 @@
 """`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -107,29 +106,30 @@ def bench(args: argparse.Namespace) -> int:
 
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     """Open the model for each backend. Raises UserError for an unknown backend."""
-    from ane.backends import PACKAGED
+    from ane.backends import PACKAGED, core_ml_is_chosen
+    from ane.bundles.opening import is_embedded
     from ane.models.tortoise.settings import default_preset
 
     model = open_model(args.bundle, args.checkpoints)
     if args.preset:
         check_option(model, "preset")
-    subject = with_packages(model, "auto", console)
-    core_ml = sys.platform == "darwin" and getattr(subject, "packages", None)
-    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(subject, "onnx_packages", None)), "torch"]
-    models = dict(model_for(spec, model, subject, console) for spec in args.backend or usual)
+    packaged = getattr(model, "packages", None) or is_embedded(getattr(model, "path", None))
+    core_ml = core_ml_is_chosen() and packaged
+    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(model, "onnx_packages", None)), "torch"]
+    models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
         raise UserError(f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by "
                         "function")
     args.runs = args.runs or RUNS
-    return BenchRun(args, console, subject, models,
-                    args.preset or (default_preset(subject.settings) if model.presets else None))
+    return BenchRun(args, console, model, models,
+                    args.preset or (default_preset(model.settings) if model.presets else None))
 
 
-def model_for(spec: str, model: Model, subject: Model, console: Console) -> tuple[str, Model]:
+def model_for(spec: str, model: Model, console: Console) -> tuple[str, Model]:
     """A backend with its device, and the model that it runs. Raises UserError for a model without its packages."""
     from ane.backends import PACKAGED, resolve
 
-    engine, device = resolve(spec, subject)
+    engine, device = resolve(spec, model)
     if engine in PACKAGED:
         from ane.backends.packaged.selection import select_packages
 
@@ -141,11 +141,12 @@ def model_for(spec: str, model: Model, subject: Model, console: Console) -> tupl
         from ane.backends.packaged.selection import refuse_cpu_precision, select_onnx_packages
 
         chosen = choose_onnx_device(device)
-        refuse_cpu_precision(select_onnx_packages(subject, "auto", chosen), chosen)
-        return f"onnx:{chosen.name}", subject
+        refuse_cpu_precision(select_onnx_packages(model, "auto", chosen), chosen)
+        return f"onnx:{chosen.name}", model
     from ane.backends.torch.device import choose_device
+    from ane.bundles.opening import is_embedded
 
-    return f"torch:{choose_device(device)}", subject
+    return f"torch:{choose_device(device, small=is_embedded(getattr(model, 'path', None)))}", model
 
 
 def measure_functions(run: BenchRun) -> None:
@@ -211,7 +212,7 @@ def speak_sentence(run: BenchRun) -> None:
     with run.console.status("") as status:
         for tuning in dict.fromkeys([*default, *tried]) if tried else ():
             status.update(f"speaking the sentence: {tuning}")
-            run.sentences[tuning] = spoken_sentence(WorkerModel.of(run.subject, tuning),
+            run.sentences[tuning] = spoken_sentence(WorkerModel.of(run.models[tuning.backend], tuning),
                                                     TimedRequest(run.args.text, run.preset))
 
 
@@ -224,8 +225,8 @@ def report(run: BenchRun) -> None:
     machine, chosen = describe_machine(), run.fastest
     if run.args.output:
         settings = {"text": run.args.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
-        bundle = {"name": run.subject.name, "identity": run.subject.identity,
-                  "packages": [package.path for package in getattr(run.subject, "packages", None) or ()]}
+        packages = [package.path for model in run.models.values() for package in getattr(model, "packages", None) or ()]
+        bundle = {"name": run.subject.name, "identity": run.subject.identity, "packages": [*dict.fromkeys(packages)]}
         write_json(run.args.output, document("ane bench", settings, run.rows, run.notes, machine=machine,
                                              bundle=bundle, chosen=chosen and asdict(chosen)))
     if run.args.output == "-":

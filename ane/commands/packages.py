@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ane.backends import PACKAGED, core_ml_is_chosen, resolve
+from ane.backends import PACKAGED, resolve
 from ane.bundles import Model
 from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER, status_display
@@ -19,17 +19,15 @@ from ane.system.errors import UserError
 def with_packages(model: Model, backend: str, console: Console) -> Model:
     """The model itself; or, for the embedded bundle on a backend that runs packages, its cached copy that has them.
 
-    The copy is converted when it is first needed, which takes a minute or two. With the backend "auto" a cache that
-    cannot be written is logged, and the model itself is returned, which torch can run. Every other model is converted
-    by `ane convert`.
+    The copy is converted when it is first needed, which takes a minute or two. With the backend "auto" nothing is
+    converted, because models of this size speak at once on the CPU. Every other model is converted by `ane convert`.
 
     Raises:
         UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
             is not installed.
     """
     embedded = is_embedded(getattr(model, "path", None))
-    needed = resolve(backend, model)[0] in PACKAGED or (backend == "auto" and core_ml_is_chosen())
-    if not embedded or not needed:
+    if not embedded or resolve(backend, model)[0] not in PACKAGED:
         return model
     if backend == "coreml":
         from ane.backends.coreml.tools import CoreMLTools
@@ -39,13 +37,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         from ane.backends.coreai.runtime import require_core_ai
 
         require_core_ai()
-    try:
-        return cached_packages(model, console)
-    except UserError as error:
-        if backend != "auto":
-            raise
-        LOGGER.warning("running on torch without Core ML packages: %s", error)
-        return model
+    return cached_packages(model, console)
 
 
 def cached_packages(model: Model, console: Console) -> Model:

@@ -9,18 +9,23 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
+from rich.console import Console
 
 from ane.audio import playback
+from ane.backends import load_backend
 from ane.backends.coreml import trial
 from ane.backends.coreml.compiled import COMPILED, LOADED, TRIED, CompiledCache
 from ane.backends.coreml.runtime import CoreMLRuntime
 from ane.backends.mil import Package
 from ane.backends.packaged.selection import fits_in_memory
+from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
 from ane.bundles.packages import PackageRecord
-from ane.cli import main
-from ane.commands import cache
+from ane.cli import main, parser
+from ane.commands import bench, cache
+from ane.commands import packages as packages_of_voices
 from ane.commands.placement import NEURAL_ENGINE
 from ane.system.files import read_json, write_json
 from converters.proof.differences import BATCH
@@ -28,6 +33,7 @@ from tests.audio.recording_device import RecordingDevice
 from tests.backends.coreml import native
 from tests.backends.coreml.mac_fixtures import M2, mac, packages, unguarded_mac  # noqa: F401
 from tests.backends.coreml.native import Order
+from tests.random_model import write_random_bundle
 from tests.small_bundle import write_small_bundle
 
 SPEECH = ("--preset=fastest", "--seed", "0", "--lanes", "2", "--max-codes", "20")
@@ -74,6 +80,41 @@ def test_first_loads_are_announced_after_a_verification_and_a_load_on_other_unit
     printed = capsys.readouterr().err
     assert "1 function for the first time" in printed
     assert "Loading hifigan_14" in printed
+
+
+@pytest.mark.parametrize("version", ["14.7", "15.5", "26.4", "27.0"])
+@pytest.mark.parametrize("flags", [("Hello",), ("Hello", "--bundle", "demo", "--preset=fastest", "--max-codes", "8")])
+def test_the_embedded_voices_speak_at_once_on_the_cpu(mac, tmp_path, monkeypatch, capsys, version, flags):
+    """Without a conversion, Core ML or MPS, which do not make models of this size faster."""
+    native.write_system(mac.folder, version)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: pytest.fail("it converts"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["say", *flags, "--json", "-o", "a.wav"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["backend"].startswith("torch:cpu")
+    assert not re.search("Core ML|MPS|Loading|onver", printed.err)
+    assert mac.log == []
+    assert soundfile.read("a.wav")[0].any()
+
+
+def test_the_embedded_voices_use_core_ml_and_mps_where_they_are_named(mac, small, monkeypatch):
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: Bundle(small))
+    model = open_model()
+    assert packages_of_voices.with_packages(model, "coreml", Console()).packages
+    assert packages_of_voices.with_packages(model, "auto", Console()) is model
+    assert load_backend("torch:mps", model).device == torch.device("mps")
+    assert load_backend("torch", model).device == torch.device("cpu")
+    write_random_bundle(small.parent / "large")
+    assert load_backend("auto", open_model(small.parent / "large")).device == torch.device("mps")
+
+
+def test_bench_also_measures_an_embedded_voice_on_core_ml(mac, small, monkeypatch):
+    monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: Bundle(small))
+    run = bench.prepare(parser().parse_args(["bench"]), Console(stderr=True))
+    assert {spec: bool(getattr(model, "packages", None)) for spec, model in run.models.items()} == {
+        "coreml": True, "torch:cpu": False}
 
 
 def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):

@@ -13,9 +13,7 @@ import pytest
 import soundfile
 import torch
 
-from ane.bundles import open_model
 from ane.cli import main
-from ane.commands import packages
 from tests.commands.conftest import RATE
 
 LONG = "n" * 300
@@ -107,9 +105,6 @@ def test_a_home_that_is_not_a_folder_does_not_stop_torch(complain, tmp_path, mon
     monkeypatch.setenv("ANE_HOME", "/dev/null")
     assert main(["say", "hello", "--bundle=demo", "--preset=fastest", "--max-codes", "20", "-o",
                  str(tmp_path / "a.wav")]) == 0
-    monkeypatch.setattr(packages, "core_ml_is_chosen", lambda: True)         # as on a Mac, where auto wants packages
-    model = open_model("demo")
-    assert packages.with_packages(model, "auto", None) is model
 
 
 @pytest.mark.parametrize("flag", ["--network", "--unit", "--units", "--force-build", "--candidate"])

@@ -76,7 +76,9 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
     def say(asks: str, minutes: float, *flags: str) -> MacQuestion:
         return ane(asks, minutes, "say", TEXT, *ours, "--preset", "fastest", "--seed", "0", *flags)
 
-    yield ane("Does the default voice speak, and how fast?", 1.5, "say", TEXT, "--json", "-o", "default.wav")
+    yield ane("Does the default voice speak, and how fast?", 0.1, "say", TEXT, "--json", "-o", "default.wav", limit=20)
+    yield ane("Does the default voice speak with Core ML?", 1.5, "say", TEXT, "--backend", "coreml", "--json", "-o",
+              "default-coreml.wav")
     yield ane("Does each function of the default voice compute what its network does?", 0.9, "verify", "--bundle",
               DEFAULT_BUNDLE, "--against", "coreml", "--json", REPORT)
     yield ane("How long do first loads take, and which functions are refused?", 6, "cache", "prewarm", *ours)

@@ -28,6 +28,7 @@ from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, pre
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, governed
 from ane.bundles import Model
+from ane.bundles.opening import is_embedded
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
 
@@ -122,7 +123,7 @@ class TorchBackend(Backend):
             torch.set_num_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
-        self.device = choose_device(device)
+        self.device = choose_device(device, small=is_embedded(getattr(model, "path", None)))
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")

@@ -69,10 +69,13 @@ def cuda_problem() -> CudaProblem | None:
     return CudaProblem(f"CUDA does not start: {text.strip().partition(chr(10))[0]}", True)
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of that name; "auto" is CUDA, else MPS, else the CPU.
+def choose_device(name: str, small: bool = False) -> torch.device:
+    """Return the device of that name. "auto" is CUDA, or MPS if there is no CUDA, or else the CPU.
 
     It logs a line when "auto" cannot use an NVIDIA GPU that the machine seems to have.
+
+    Args:
+        small: Whether the model is so small that MPS does not make it faster. "auto" is never MPS then.
 
     Raises:
         UserError: this machine lacks the device, or torch cannot use it.
@@ -81,7 +84,7 @@ def choose_device(name: str) -> torch.device:
     mps = torch.backends.mps.is_available()
     problem = cuda_problem() if kind in ("auto", "cuda") else None
     if name == "auto":
-        chosen = "cuda" if problem is None else "mps" if mps else "cpu"
+        chosen = "cuda" if problem is None else "mps" if mps and not small else "cpu"
         if problem is not None and problem.unexpected:
             LOGGER.info("using %s instead of CUDA: %s", chosen, problem.message)
         return torch.device(chosen)
