@@ -2,25 +2,30 @@
 
 import logging
 import os
+import platform
 import sys
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
+from ane.bundles.opening import is_embedded
 from ane.system.checked import checked
 from ane.system.errors import UserError
-from ane.system.machine import macos_at_least, macos_version
+from ane.system.machine import macos_at_least, macos_version, memory_bytes
 
 if TYPE_CHECKING:
     from ane.backends.base import Backend
+    from ane.backends.mlx.backend import MlxBackend
     from ane.backends.packaged.functions import Runtime
     from ane.bundles import Model
 
-NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "coreml", "coreai",
+NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "mlx", "coreml", "coreai",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
+MLX_KEEPS_FROM = 12e9       # bytes of memory; decoder and denoiser take 1.2 GB in fp16 at the official size
 LOGGER = logging.getLogger(__name__)
 
 
@@ -32,6 +37,12 @@ def core_ml_runs() -> bool:
 def core_ml_is_chosen() -> bool:
     """Whether "auto" may be Core ML: where it runs, unless it is reported to end processes on any compute units."""
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
+
+
+def mlx_is_chosen(model: "Model") -> bool:
+    """Whether "auto" may be MLX: where it is installed on Apple silicon, for a Tortoise that is not embedded."""
+    installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
+    return installed and model.family.stages.denoiser is not None and not is_embedded(getattr(model, "path", None))
 
 
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
@@ -98,9 +109,11 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     Args:
         spec: one of ``NAMES``, or "torch:cuda:N". "torch" uses CUDA, else MPS, else the CPU; "onnx" runs
             ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT only when it is
-            named; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
-            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is ``resolve``'s choice, and networks
-            that Core ML then refuses run on other compute units, else on torch.
+            named; "mlx" runs the decoder and the denoiser of Tortoise
+            on MLX; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
+            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is ``resolve``'s choice, or MLX in place
+            of torch where ``mlx_is_chosen`` and its decoder passes a comparison with torch. Networks that Core ML
+            refuses run on other compute units, else on torch.
         precision, threads, keep, others: the fields of ``EngineOptions``.
 
     Raises:
@@ -117,8 +130,17 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     if spec == "auto" and getattr(model, "packages", None) and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
                     macos_version())
+    if spec == "auto" and kind == "torch" and precision == "auto" and mlx_is_chosen(model):
+        try:
+            mlx = load_mlx(model, options)
+            mlx.prove()
+            return mlx
+        except UserError as error:
+            LOGGER.info("%s. Running on torch instead.", error)
     if kind == "torch":
         return TorchBackend(model, device, precision, threads, keep)
+    if kind == "mlx":
+        return load_mlx(model, options)
     try:
         fallback = TorchBackend(model, "cpu", "auto", threads, keep)        # of networks that have no packages
         load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=spec == "auto")
@@ -128,6 +150,20 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             raise
         LOGGER.info("%s. Running on torch instead.", error)
         return TorchBackend(model, "auto", "auto", threads, keep)
+
+
+def load_mlx(model: "Model", options: EngineOptions) -> "MlxBackend":
+    """The backend on MLX. Raises UserError where MLX is not installed or runs none of the model's networks."""
+    from ane.backends.torch.backend import TorchBackend
+
+    try:
+        from ane.backends.mlx.backend import MlxBackend
+    except ImportError as error:
+        raise UserError(f"the backend mlx needs the library MLX ({error}): install tortoise-ane[mlx], on Apple "
+                        "silicon or Linux", "backend") from error
+    fallback = TorchBackend(model, "cpu", "auto", options.threads, options.keep)
+    keep = (memory_bytes() or 0) >= MLX_KEEPS_FROM if options.keep is None else options.keep
+    return MlxBackend(model, fallback, options.precision, keep)
 
 
 def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions) -> "Backend":

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 
 from ane.backends.decoding import Decoder
+from ane.backends.mlx.backend import MlxBackend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.decoder import PackagedDecoder
@@ -39,7 +40,8 @@ from tests.backends.packaged.packages import FP32, NEEDS_CORE_AI, InPlaceRuntime
 # engine → SNR in dB; a state is in fp16. The CPU's kernels are compiled when the package is installed
 KERNELS = {} if library() is None else {"kernels": 95, "kernels with caches in fp16": 60}
 THRESHOLDS = {**KERNELS, "static steps": 95, "static steps, replayed by a fake of CUDA graphs": 95, "packages": 95,
-              "packages with a state": 65, "onnx": 95}
+              "packages with a state": 65, "onnx": 95, "mlx fp32": 95, "mlx fp16": 48, "mlx 8bit": 24}
+RECORDING = {*KERNELS, "mlx fp32", "mlx fp16", "mlx 8bit"}      # engines whose decoders record scores of attention
 EVERY_ENGINE = pytest.mark.parametrize("engine", THRESHOLDS)
 # beside them; Core ML's runtime reads arrays where they are
 AND_EVERY_RUNTIME = ["torch", *THRESHOLDS, "packages on Core ML", "packages on Core ML with a state", *(
@@ -90,6 +92,9 @@ def make(backend, decoder_bundle, request, fake_graphs) -> Callable[..., Decoder
         if engine.startswith("static"):
             run = fake_graphs() if "replayed" in engine else run_eagerly
             return StaticDecoder(network, lanes, CAPACITY, CPU, torch.float32, PREFIXES, LONGEST, run, smallest=4)
+        if engine.startswith("mlx"):
+            return MlxBackend(decoder_bundle, backend, engine.removeprefix("mlx "), keep=True).decoder(
+                lanes, CAPACITY, PREFIXES, LONGEST)
         if engine.startswith("packages"):
             runtime = engine.removeprefix("packages on ").removesuffix(" with a state")
             found = request.getfixturevalue("package_functions")(runtime)
@@ -158,9 +163,9 @@ def test_lanes_positions_and_prefixes_beyond_the_limits_are_refused(make, engine
 
 @EVERY_ENGINE
 def test_a_decoder_copies_lanes_or_says_that_it_cannot(make, engine):
-    """Recording takes a copy of the scores in each step, so that only torch's decoders on the CPU do it."""
+    """Recording copies scores in each step, so only decoders on the CPU or in unified memory do it."""
     decoder, plain = make(engine), make("torch")
-    assert decoder.record([(0, 0)]) == (engine in KERNELS)
+    assert decoder.record([(0, 0)]) == (engine in RECORDING)
     assert plain.record([(0, 0)])
     if not decoder.copies_lanes:
         with pytest.raises(NotImplementedError):

@@ -1,0 +1,143 @@
+"""Runs a model's decoder and denoiser on MLX, and its other networks on torch's CPU."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ane.backends.base import Backend
+from ane.backends.decoding import Decoder
+from ane.backends.denoising import Denoiser, each_alone
+from ane.backends.mlx.decoder import MlxDecoder
+from ane.backends.mlx.diffusion import MlxDenoiser, MlxDiffusion
+from ane.backends.mlx.gpt import MlxGPT
+from ane.backends.mlx.layers import MlxPrecision, Parameters, mlx_precision
+from ane.backends.mlx.owner import device_name, on_owner
+from ane.backends.mlx.proof import ProvenDecoders
+from ane.system.errors import UserError
+
+if TYPE_CHECKING:
+    from ane.bundles import Model
+
+LOGGER = logging.getLogger(__name__)
+PRECISIONS = ("fp16", "fp32", "8bit", "4bit")       # the first is the default
+
+
+def gpt(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxGPT:
+    return MlxGPT(tensors, config.decoder_shape, precision)
+
+
+def diffusion(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxDiffusion:
+    return MlxDiffusion(tensors, config, precision.dtype)
+
+
+# class of the PyTorch network → what lays it out for MLX
+LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"UnifiedVoice": gpt, "DiffusionTts": diffusion}
+
+
+class MlxBackend(Backend):
+    """Networks that have a layout run on MLX, and the others on ``fallback``.
+
+    The first time that a decoder runs on a machine, it is compared with ``fallback``; see ``ProvenDecoders``.
+
+    Args:
+        fallback: Backend that runs the networks without a layout, and that computes the reference of the comparison.
+        precision: Precision of the networks on MLX, one of ``PRECISIONS``. "auto" means fp16. Quantised weights
+            (8bit, 4bit) are the decoder's; the denoiser then computes in fp16 on a GPU and in fp32 on the CPU.
+        keep: Whether released networks stay in memory.
+
+    Raises:
+        UserError: unknown precision, or a model without a network that MLX runs.
+    """
+
+    returns_attention = True
+
+    def __init__(self, model: "Model", fallback: Backend, precision: str = "auto", keep: bool = False):
+        if precision not in ("auto", *PRECISIONS):
+            raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on MLX, got {precision!r}", "precision")
+        self.model, self.fallback, self.keep, self.stages = model, fallback, keep, model.family.stages
+        self.layouts = {name: LAYOUTS[network.module.__name__] for name, network in model.family.networks.items()
+                        if name in model.networks and network.module.__name__ in LAYOUTS}
+        if not self.layouts:
+            raise UserError(f"backend mlx runs no network of {model.family.title} models, and {model.name} is one: use "
+                            "auto or torch", "backend")
+        self.precision = mlx_precision(PRECISIONS[0] if precision == "auto" else precision)
+        others = " (other networks on torch)" if model.networks - set(self.layouts) else ""
+        self.name = f"mlx:{device_name()} {self.precision.name}{others}"
+        self._networks: dict[str, Any] = {}
+        self._proofs = ProvenDecoders(model.identity, self.precision)
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        return self.fallback.run(stage, **inputs)
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        return self.fallback.embeddings()
+
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
+        name = self.stages.decoder.network
+        if name not in self.layouts:
+            return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
+        self.prove()
+        return MlxDecoder(self.network(name), lanes, capacity, prefixes, max_prefix_length)
+
+    def prove(self) -> None:
+        """Compare the decoder with the fallback's, unless that was done on this machine.
+
+        Raises:
+            UserError: MLX computes something else.
+        """
+        if (name := self.stages.decoder.network) in self.layouts:
+            self._proofs.prove(self.network(name), self.fallback)
+
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
+        name = self.stages.denoiser.network
+        if name not in self.layouts:
+            return self.fallback.denoiser(latents, conditioning, frames)
+        network = self.network(name)
+        return each_alone(lambda rows, length: MlxDenoiser(network, rows, conditioning, length), latents, frames)
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        return self.fallback.align(columns, memory, heads)
+
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        return self.fallback.prefix_attention(columns, prefix, heads)
+
+    def load(self, *networks: str) -> None:
+        for name in networks:
+            if name in self.layouts:
+                self.network(name)
+        self.fallback.load(*(name for name in networks if name not in self.layouts))
+
+    def release(self, *networks: str) -> None:
+        self.fallback.release(*networks)
+        for name in () if self.keep else networks or tuple(self._networks):
+            self._networks.pop(name, None)
+
+    def network(self, name: str) -> Any:
+        """Return a network on MLX, which is loaded when it is first asked for."""
+        network = self._networks.get(name)
+        if network is None:
+            network = self._networks[name] = self._laid_out(name)
+        return network
+
+    @on_owner
+    def _laid_out(self, name: str) -> Any:
+        return self.layouts[name](NumpyTensors(self.model.tensors(name)), self.model.config(name), self.precision)
+
+
+class NumpyTensors(Mapping[str, np.ndarray]):
+    """A state dict of torch as float32 arrays, each converted when it is read, so that the peak is one tensor."""
+
+    def __init__(self, tensors: Mapping[str, Any]):
+        self._tensors = tensors
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return self._tensors[key].float().numpy()
+
+    def __iter__(self):     # type: ignore[no-untyped-def]
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
