@@ -16,7 +16,6 @@ from ane.books.store import LEASE, ClaimedChunk, JobStore
 from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
-from ane.text.passages import PLAIN
 
 BREATH = 0.05           # seconds of silence kept before and after the speech of a chunk: its breath
 POLL = 0.25             # seconds between two looks whether another process has finished its chunk
@@ -98,7 +97,7 @@ def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int 
     trimmer = trimming.Trimmer(edge, edge)
     audio = np.concatenate((trimmer.feed(np.clip(speech.audio, -1, 1).astype(np.float32)), trimmer.finish()))
     return replace(speech, audio=audio, words=delivered_words(
-        speech.words, PLAIN, trimmer.removed / speaker.sample_rate, len(audio) / speaker.sample_rate, 0.0))
+        speech.words, trimmer.removed / speaker.sample_rate, len(audio) / speaker.sample_rate, 0.0))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.books.plan import digest_of
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.words import SpokenWord, matched_words
 from ane.system.errors import UserError
 from ane.text import Lexicon
@@ -63,20 +63,19 @@ class BookSpeaker:
         self.synthesizer, self.lexicon = synthesizer, lexicon
         self.cast = cast and replace(cast, attributed=False, narrator="")       # documents are marked as a whole
         model, self.sample_rate, self.seeded = synthesizer.model, synthesizer.sample_rate, synthesizer.model.is_random
-        speed = getattr(settings, "speed", speed)
-        voice = cast.narrator if cast and cast.narrator and voice is None else voice
-        self._request = synthesizer.with_voice(synthesizer.request(
-            "", voice, settings=settings, speed=speed, cast=self.cast, seed=seed if self.seeded else None), Run())
         self.lengths: tuple[int, int] | None = getattr(settings, "split", LENGTHS)
         changes = {"split": (self.lengths[1], self.lengths[1])} if self.lengths and hasattr(settings, "split") else {}
-        self.model, self.voice = model.identity, voice_digest(self._request.voice)
-        # a speed of 1 that is no setting is left out, so that the keys of existing jobs stay valid
-        self.settings: Mapping[str, Any] = {**({} if speed == 1 else {"speed": speed}), **settings_of(settings)}
         self.aligned = "autoregressive" in model.networks and speed <= MAX_CHECKED_SPEED and bool(
             model.config("autoregressive").alignment_heads)
-        self._arguments: dict[str, Any] = {
-            "voice": self._request.voice, "settings": replace(settings, **changes), "speed": speed, "lexicon": lexicon,
-            "ssml": False, "cast": self.cast, "word_times": word_times or (checked and self.aligned)}
+        request = synthesizer.completed(SpeechRequest(
+            "", cast.narrator if cast and cast.narrator and voice is None else voice, cast=self.cast,
+            seed=seed if self.seeded else None, settings=replace(settings, **changes), speed=speed, lexicon=lexicon,
+            ssml=False, word_times=word_times or (checked and self.aligned)))
+        self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
+        self.model, self.voice = model.identity, voice_digest(self._request.voice)
+        # of models whose sound is stretched, a speed of 1 is left out, so that the keys of existing jobs stay valid
+        self.settings: Mapping[str, Any] = {**({} if speed == 1 and synthesizer.stretches else {"speed": speed}),
+                                            **settings_of(settings)}
         self._named: dict[str, str] = {}
 
     def respell(self, text: str) -> str:
@@ -84,14 +83,15 @@ class BookSpeaker:
         name = voice_of(text)
         if name and name not in self._named:
             self._named[name] = voice_digest(self.synthesizer.named_voice(name, replace(self._request, text=text),
-                                                                          Run()))
+                                                                          SpeechContext()))
         respelled = self.lexicon(text) if self.lexicon else text
         return f"{respelled} {self._named[name]}" if name else respelled
 
     def speak(self, text: str, seed: int) -> SpokenChunk:
         """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note."""
         plain, removed = without_faulty_commands(text)
-        speech = self.synthesizer.speak(plain, seed=seed if self.seeded else None, **self._arguments)
+        request = replace(self._request, text=plain, seed=seed if self.seeded else None)
+        speech = self.synthesizer.speech_of(request, SpeechContext(batched=True))
         notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
         words = speech.words
         if words and (removed or self.lexicon):

@@ -67,8 +67,8 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
     for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
                   else split_into_chunks(passages, model, settings)):
         normalised, own = explain_english(chunk.text, cased)
-        delivery, tokens = chunk.delivery, chunk.ids.tolist() if cased else chunk.tokens[:-1]
+        tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
         chunks.append({"text": chunk.text, "normalised": normalised, "tokens": tokens,
-                       "speed": delivery.speed, "gain": delivery.gain, "silence_before": delivery.before,
-                       "silence_after": delivery.after, "steps": [asdict(step) for step in own]})
+                       "speed": chunk.speed, "gain": chunk.gain, "silence_before": chunk.before,
+                       "silence_after": chunk.after, "steps": [asdict(step) for step in own]})
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

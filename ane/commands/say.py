@@ -11,8 +11,9 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
 from ane.bundles.opening import DEMO
@@ -25,9 +26,10 @@ from ane.commands.speech_options import (
     add_settings_arguments,
     load_synthesizer,
     read_settings,
-    speak_arguments,
+    request_fields,
 )
 from ane.commands.voices import list_command
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
@@ -114,19 +116,19 @@ def say(args: argparse.Namespace) -> int:
         return print_explanation(args, model, settings, text or "", lexicon)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
-    request = {**speak_arguments(args), "settings": settings, "timeline": timeline, "lexicon": lexicon}
+    request = SpeechRequest(text or "", settings=settings, lexicon=lexicon, ssml=args.ssml or None,
+                            **request_fields(args))
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
         if voice is not None and "random" not in str(named):       # a random voice depends on the seed
-            request["voice"] = voice
-        text = "" if args.follow else read_text(args)
-    if not args.follow:
-        request["ssml"] = args.ssml or None
+            request = request.changed(voice=voice)
+        request = request if args.follow else replace(request, text=read_text(args))
     speak = speak_lines if args.lines else speak_pieces if args.follow or args.stream else speak_whole
     waves: list[tuple[np.ndarray, int]] = []
     with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
-        for speech, outputs in speak(args, synthesizer, text, request, progress):
+        context = SpeechContext(progress.update, timeline, batched=not (args.follow or args.stream))
+        for speech, outputs in speak(args, synthesizer, request, context):
             print_report(args, synthesizer, speech, outputs, console)
             if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
@@ -194,16 +196,16 @@ def check_outputs(args: argparse.Namespace) -> None:
 SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 
 
-def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
-                progress: ProgressDisplay) -> SpeechOutputs:
+def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
+                context: SpeechContext) -> SpeechOutputs:
     """Speak the text, and write it chunk by chunk, or when it is complete."""
     from ane.audio import write
 
     piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
     if piecewise:
-        yield from speak_pieces(args, synthesizer, text, request, progress)
+        yield from speak_pieces(args, synthesizer, request, context)
         return
-    speech = synthesizer.speak(text, **request, progress=progress.update)
+    speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
         write(path, audio, speech.sample_rate)
@@ -212,10 +214,10 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
     yield speech, outputs
 
 
-def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
-                 progress: ProgressDisplay) -> SpeechOutputs:
-    speak = synthesizer.feed if args.follow else synthesizer.stream if args.stream else synthesizer.speak_in_chunks
-    stream = speak(arriving_text() if args.follow else text, **request, progress=progress.update)
+def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
+                 context: SpeechContext) -> SpeechOutputs:
+    stream = (synthesizer.feed_of(arriving_text(), request, context) if args.follow
+              else synthesizer.stream_of(request, context))
     send_pieces(args, stream)
     yield stream, output_paths(args.output, 1)
 
@@ -251,18 +253,18 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
         raise failure
 
 
-def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", text: str, request: dict[str, Any],
-                progress: ProgressDisplay) -> SpeechOutputs:
+def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
+                context: SpeechContext) -> SpeechOutputs:
     """Speak each line on its own, and write each as soon as it is complete."""
     from ane.audio import write
 
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in request.text.splitlines() if line.strip()]
     if not lines:
         raise UserError("nothing to say: there is no line with text")
-    check_lines(text, request)
+    check_lines(request)
     outputs = output_paths(args.output, len(lines))
     times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
-    with closing(synthesizer.speak_all(lines, **request, progress=progress.update)) as spoken:
+    with closing(synthesizer.speeches_of(lines, request, context)) as spoken:
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
             write(path, line.audio, line.sample_rate)
             if times_file is not None:
@@ -270,12 +272,12 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", text: str, req
             yield line, [path]
 
 
-def check_lines(text: str, request: dict[str, Any]) -> None:
+def check_lines(request: SpeechRequest) -> None:
     """Raise UserError for lines with nothing to say or faulty markup, before any is spoken. Empty lines are skipped."""
     faulty: dict[int, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(request.text.splitlines(), 1):
         try:
-            passages = read_passages(line, request["lexicon"], request.get("ssml"))
+            passages = read_passages(line, request.lexicon, request.ssml)
             if line.strip() and not any(any(map(str.isalnum, passage.text)) for passage in passages):
                 raise nothing_to_say_error(line)
         except UserError as error:

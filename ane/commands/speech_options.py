@@ -3,7 +3,6 @@ reading settings from them, and loading a synthesizer.
 """
 
 import argparse
-from dataclasses import fields, replace
 from typing import Any
 
 from rich.console import Console
@@ -85,9 +84,7 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     if model.family.settings is None:
         model.family.synthesizer(model, None)       # raises: it does not speak
     settings = model.family.settings.of(options.get("preset"), model.settings)
-    settings = settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
-    own = {field.name for field in fields(settings)}        # of some models the seed and the speed are settings too
-    return replace(settings, **{name: options[name] for name in ("seed", "speed") if name in options and name in own})
+    return settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
 
 
 def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespace) -> UserError:
@@ -97,8 +94,8 @@ def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespac
     return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
 
 
-def speak_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `ane say` given that are arguments of ``speak``, apart from its settings."""
+def request_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags of `ane say` given that are fields of a request, apart from its settings."""
     given = {name: value for name in ("voice", "seed", "speed", "cast", "quote_voice")
              if (value := getattr(args, name)) is not None}
     return given if args.times_file is None else {**given, "word_times": True}

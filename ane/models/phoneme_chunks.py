@@ -1,12 +1,12 @@
 """Text to chunks of phonemes, by their ids, which are Kokoro's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ane.speech.request import Chunk
-from ane.text.passages import Passage, split_to_fit
+from ane.speech.chunks import Chunk, split_to_fit
+from ane.text.passages import Passage
 from ane.text.phonemes import PhonemeWord, phonemise
 
 PAD = 0                 # before and after the phonemes of a chunk: silence
@@ -39,20 +39,23 @@ def symbol_ids(words: Sequence[PhonemeWord],
     return np.array([*ids, PAD], np.int64), spans
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PhonemeChunk(Chunk):
     """A piece of text spoken in one pass."""
 
     ids: np.ndarray                             # (T,) int64
     spans: Sequence[tuple[str, int, int]]       # each word with its first id and the one after its last
 
+    @property
+    def length(self) -> int:
+        return len(self.ids)
 
-def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None,
-                        most: int, known: Mapping[str, int] = IDS, british: bool = False) -> list[PhonemeChunk]:
+
+def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None, most: int,
+                        pause: Callable[[str], float] = lambda text: 0.0) -> list[PhonemeChunk]:
     """The chunks of passages, of at most ``most`` ids. Others: ``split_to_fit``, ``symbol_ids``, ``phonemise``."""
-    def encode(piece: str) -> tuple[int, tuple[np.ndarray, list[tuple[str, int, int]]]] | None:
-        ids, spans = symbol_ids(phonemise(piece, british), known)
-        return (len(ids), (ids, spans)) if spans else None
+    def make(piece: str, passage: Passage) -> PhonemeChunk | None:
+        ids, spans = symbol_ids(phonemise(piece))
+        return PhonemeChunk(piece, ids, spans) if spans else None
 
-    return [PhonemeChunk(piece, *found, delivery=delivery)
-            for piece, found, delivery in split_to_fit(passages, encode, lengths, most, "phonemes")]
+    return split_to_fit(passages, make, lengths, most, "phonemes", pause)

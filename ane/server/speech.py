@@ -17,28 +17,21 @@ from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import Run, Spending
+from ane.speech.request import SpeechContext, SpeechRequest, Spending
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
+from ane.system.checked import checked
 from ane.text import Lexicon
 from ane.text.cast import Cast
 from ane.text.user_lexicon import LexiconEntry
 from ane.voices import voice_names
 
 
-@dataclass(frozen=True)
-class ServedRequest:
+@checked
+class ServedRequest(SpeechRequest):
     """A request whose names are known to be of this server; a text of "" arrives later."""
 
-    model: str
-    voice: str
-    text: str = ""
-    speed: float = 1.0
-    seed: int | None = None
-    preset: str | None = None
-    lexicon: Lexicon | None = None
-    word_times: bool = False
-    cast: Cast | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,8 +64,9 @@ class Catalogue:
     def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
         """What a client asks for. Raises UserError for a name of nothing here, or a faulty lexicon."""
         name = self.model(fields.model)
-        return ServedRequest(name, self.voice(name, fields.voice_name), text, fields.speed, fields.seed, fields.preset,
-                             read_client_lexicon(fields), fields.word_times, self.cast(name, fields.cast))
+        return ServedRequest(text, self.voice(name, fields.voice_name), fields.preset, fields.seed, None, fields.speed,
+                             read_client_lexicon(fields), word_times=fields.word_times,
+                             cast=self.cast(name, fields.cast), model=name)
 
     def model(self, name: str) -> str:
         """The model that a client's name means. Raises RefusedError for a name of none."""
@@ -154,15 +148,16 @@ def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) ->
             job.serial = served.serial
             yield None
             speaker = served.speaker
-            run = Run(job.check, lanes=served.lanes, priority=lambda: job.priority,
-                      spending=Spending(models.settings.limits),
-                      named_voice=lambda name: served.voice(catalogue.voice(served.name, name)))
+            context = SpeechContext(
+                job.check, lanes=served.lanes, priority=lambda: job.priority,
+                spending=Spending(models.settings.limits),
+                named_voice=lambda name: served.voice(catalogue.voice(served.name, name)))
+            wanted = in_its_voice(served, request)
             if request.text:
                 job.text_at = time.monotonic()
-                stream = speaker.stream_of(speaker.request(request.text, **arguments(served, request)), run)
+                stream = speaker.stream_of(wanted, context)
             else:
-                wanted = speaker.request("", ssml=False, **arguments(served, request))
-                stream = speaker.feed_of(job.texts(), wanted, run)
+                stream = speaker.feed_of(job.texts(), wanted, context)
             yield from sent(job, stream)
 
     return work
@@ -192,15 +187,11 @@ def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
         job.put(SpokenFacts(stream.seconds, made, stream.notes))
 
 
-def arguments(served: ServedModel, request: ServedRequest) -> dict[str, Any]:
-    """The arguments of the family's ``stream``, apart from the text. Raises UserError for what it cannot do."""
-    family = served.model.family
+def in_its_voice(served: ServedModel, request: ServedRequest) -> ServedRequest:
+    """The request with its voice as the model takes it. Raises UserError for what the model cannot do."""
     if request.preset is not None and not served.model.presets:
-        raise RefusedError(f"preset has no effect on {family.title} models: leave it out", 400, "preset")
+        raise RefusedError(f"preset has no effect on {served.model.family.title} models: leave it out", 400, "preset")
     if request.seed is not None and not served.model.is_random:
         raise RefusedError(f"seed has no effect on {request.model}, which draws no random numbers: leave it out", 400,
                            "seed")
-    return {"preset": request.preset, "speed": None if request.speed == 1 else request.speed,
-            "seed": request.seed,
-            "voice": served.voice(request.voice) if served.model.takes_voices else None,
-            "lexicon": request.lexicon, "word_times": request.word_times, "cast": request.cast}
+    return request.changed(voice=served.voice(request.voice) if served.model.takes_voices else None)

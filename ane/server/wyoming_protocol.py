@@ -174,7 +174,7 @@ class WyomingClient:
         if name and "/" in str(name):
             first, _, name = str(name).partition("/")
             model = catalogue.model(first)
-        return ServedRequest(model, catalogue.voice(model, name and str(name)), text)
+        return ServedRequest(text, catalogue.voice(model, name and str(name)), model=model)
 
     def info(self) -> Info:
         voices = [TtsVoice(name=f"{model}/{voice}", attribution=ATTRIBUTION, installed=True, description=voice,

@@ -1,15 +1,16 @@
-"""A request for speech, what accompanies its work, and the sound that a model makes for it, piece by piece."""
+"""A request for speech, the context of its work, and the sound that a model makes for it, piece by piece."""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from ane.speech.chunks import Chunk
 from ane.speech.lanes import Lanes
 from ane.speech.words import SpokenWord
 from ane.system.checked import checked
@@ -17,7 +18,7 @@ from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages
 from ane.text.cast import Cast
-from ane.text.passages import PLAIN, Delivery, Passage
+from ane.text.passages import Passage
 
 FREE = 4096             # characters that a lexicon may add to any text
 
@@ -59,12 +60,14 @@ ARPABET = re.compile(r"\{\s*(?=[^{}]{0,200}[AEIOU][A-Z][012])[A-Z]{1,2}[012]?(?:
 
 
 def checked_voice(voice: Any) -> Any:
-    """A voice as requests take it: the text of a path. Raises UserError for what no model takes."""
-    from ane.voices import Voice  # imports torch, which flags do not need
-
+    """Return a voice as requests take it, a path as its text. Raises UserError for what no model takes."""
+    if voice is None or isinstance(voice, str):
+        return voice
     if isinstance(voice, Path):
         return os.path.abspath(voice)       # with a separator: it is no name
-    if voice is not None and not isinstance(voice, str | Voice):
+    from ane.voices import Voice  # imports torch, which flags do not need
+
+    if not isinstance(voice, Voice):
         raise UserError(f"voice must be a name, a path or what prepare returns, got {voice!r}", "voice")
     return voice
 
@@ -75,22 +78,53 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
 
 @checked
 class SpeechRequest:
-    """What is to be spoken, and how: the command line, the server, books and programs all make this object."""
+    """A text and how to speak it. The fields are declared here alone: ``Speaker.speak`` takes them, and the command
+    line, the server and books fill them in.
+
+    Attributes:
+        text: The text. It may have pauses, [pause:1.5s], or be SSML.
+        voice: A name, a path (also a ``Path``), a mix as on the command line, or what ``Speaker.prepare`` returns. With
+            None, the model speaks with its default voice.
+        preset: A name of the model's presets, combined with the model's own settings. It and ``settings`` exclude each
+            other.
+        seed: A number, at least 0, that repeats the same random choices. With None, the model takes its own seed, or a
+            random one, and the result states it.
+        settings: An object of the speaker's class ``settings``. With None, those of the preset.
+        speed: 2 is twice as fast as 1.
+        lexicon: Respells words, or letters of other scripts (``ane.text.read_lexicon``).
+        ssml: Whether the text is SSML. With None, it is if it begins with "<speak".
+        word_times: Whether to state when each word is heard, also where that takes longer.
+        cast: Who speaks quotations, and what [voice:NAME] in the text means: a ``Cast``, its fields, or a TOML file.
+        quote_voice: The voice of quotations whose speaker is not known, or not in the cast.
+    """
 
     text: str
-    voice: Any = None                   # a name, a path, a mix, or a prepared voice; None: the model's default
-    seed: int | None = Field(default=None, ge=0)            # None: a random one, which the result states
-    settings: Any = None                # of the model's kind; None: its defaults
-    speed: float | None = None          # None: 1, or that of the settings
-    lexicon: Lexicon | None = None      # respells words
-    ssml: bool | None = None            # False: only pauses like [pause:1.5s]; None: if the text begins with "<speak"
-    word_times: bool = False            # state when each word is heard, where that takes longer; others always do
-    cast: Cast | None = None            # who speaks quotations and what the text marks
+    voice: Annotated[Any, BeforeValidator(checked_voice)] = None
+    preset: str | None = None
+    seed: int | None = Field(default=None, ge=0)
+    settings: Any = None
+    speed: float = 1.0
+    lexicon: Lexicon | None = None
+    ssml: bool | None = None
+    word_times: bool = False
+    cast: Cast | Path | str | Mapping[str, Any] | None = None
+    quote_voice: str | None = None
+
+    @property
+    def roles(self) -> Cast | None:
+        """The cast of a request that ``Speaker.completed`` returned."""
+        assert self.cast is None or isinstance(self.cast, Cast)
+        return self.cast
+
+    def changed(self, **fields: Any) -> Self:
+        """Return the request with these fields, and itself if it has them already."""
+        new = {name: value for name, value in fields.items() if getattr(self, name) is not value}
+        return replace(self, **new) if new else self
 
 
 @dataclass
-class Run:
-    """What accompanies one request, and what its answer does not depend on."""
+class SpeechContext:
+    """What goes along with one request: progress, timing, limits, shared lanes. None of it changes the sound."""
 
     progress: Progress = report_nothing
     timeline: Timeline = field(default_factory=Timeline)
@@ -98,7 +132,7 @@ class Run:
     priority: Callable[[], Any] = lambda: 0     # key for sorting requests that share lanes; the least is most urgent
     # whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one after the
     # other, each as soon as it can be
-    whole: bool = False
+    batched: bool = False
     spending: Spending = field(default_factory=Spending)
     # the voice that a name in a text means; None: the model's own of that name
     named_voice: Callable[[str], Any] | None = None
@@ -107,10 +141,10 @@ class Run:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
         phonemes in braces without ``arpabet``."""
         text = request.text
-        if request.cast and request.cast.attributed and request.cast.voices:
+        if (cast := request.roles) and cast.attributed and cast.voices:
             if request.ssml or (request.ssml is None and is_ssml(text)):
                 raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
-            text = request.cast.marked_text(text)
+            text = cast.marked_text(text)
         passages = read_passages(text, request.lexicon, request.ssml, speed)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
@@ -118,25 +152,6 @@ class Run:
                             "or a respelling")
         self.spending.add(request.text, passages)
         return passages
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """A piece of text that is spoken in one pass; families add what their networks take."""
-
-    text: str
-    # its speed and volume, and the silence around it, apart from what the networks do themselves
-    delivery: Delivery = field(default=PLAIN, kw_only=True)
-    final: bool = field(default=True, kw_only=True)         # whether it is the last of its text
-
-    def at_its_speed(self) -> Self:
-        """The chunk when the network spoke it at its speed, so that its sound need not be stretched."""
-        return replace(self, delivery=replace(self.delivery, speed=1.0))
-
-    def with_pause(self, seconds: float) -> Self:
-        """The chunk with a pause after it, unless it is the last of its text."""
-        after = self.delivery.after + (0.0 if self.final else seconds)
-        return replace(self, delivery=replace(self.delivery, after=after))
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import soundfile
 
 from ane.audio import write
 from ane.audio.time_stretch import TimeStretcher
+from ane.speech.chunks import Chunk
 from ane.speech.lanes import Lanes
-from ane.speech.request import Chunk, Piece, Run
+from ane.speech.request import Piece, SpeechContext
 from ane.speech.words import SpokenWord, delivered_words
 from ane.system.timeline import Timeline, closing_source
-from ane.text.passages import PLAIN, Delivery
 
 
 class SoundFacts:
@@ -143,15 +143,16 @@ class Stream(SoundStream):
     """
 
     def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[Chunk], stated: Mapping[str, Any],
-                 sample_rate: int, run: Run, notes: Sequence[str] = ()):
+                 sample_rate: int, context: SpeechContext, notes: Sequence[str] = (), began: float | None = None):
         """``pieces``: up to the last of the text, as they are to be heard. ``stated``: facts known before, with 0 for
-        what is counted; ``notes`` are known before, too."""
-        self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, run.timeline
+        what is counted; ``notes`` are known before, too. ``began``: second of the timeline at which its work did, when
+        the text was not first."""
+        self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
-        self._work, self._whole, self._spoken, self._ended = pieces, run.whole, list[str](), 0
+        self._work, self._whole, self._spoken, self._ended = pieces, context.batched, list[str](), 0
         self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
-        self.began = run.timeline.text_ready
+        self._began = context.timeline.text_ready if began is None else began
         self._tracked = self._tracking()
         self._sound = stepped(self.items(), self.timeline)
 
@@ -172,7 +173,7 @@ class Stream(SoundStream):
             try:
                 item = next(self._work, None)
             finally:
-                self.elapsed = self.timeline.now() - self.began
+                self.elapsed = self.timeline.now() - self._began
             if item is None:
                 break
             if isinstance(item, Piece):
@@ -224,19 +225,18 @@ class ChunkDelivery:
         before, after: samples of silence that are still to come before and after the sound.
     """
 
-    def __init__(self, delivery: Delivery, sample_rate: int):
-        self.delivery = delivery
-        self.stretcher = TimeStretcher(delivery.speed, sample_rate)
-        self.before, self.after = round(delivery.before * sample_rate), round(delivery.after * sample_rate)
+    def __init__(self, chunk: Chunk, sample_rate: int, stretches: bool):
+        self.gain, self.speed = chunk.gain, chunk.speed if stretches else 1.0
+        self.stretcher = TimeStretcher(self.speed, sample_rate)
+        self.before, self.after = round(chunk.before * sample_rate), round(chunk.after * sample_rate)
 
     def feed(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
         """Take (n,) float32 and return what is certain without the silence, all with ``last``."""
-        if replace(self.delivery, voice="") == PLAIN:
-            return samples
-        sound = self.stretcher.feed(samples)
-        if last:
-            sound = np.concatenate((sound, self.stretcher.finish()))
-        return np.clip(sound * np.float32(self.delivery.gain), -1, 1) if self.delivery.gain != 1 else sound
+        if self.speed != 1:
+            samples = self.stretcher.feed(samples)
+            if last:
+                samples = np.concatenate((samples, self.stretcher.finish()))
+        return np.clip(samples * np.float32(self.gain), -1, 1) if self.gain != 1 else samples
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
         """All of a chunk's sound at once, with its silence."""
@@ -244,10 +244,12 @@ class ChunkDelivery:
         return np.concatenate((np.zeros(self.before, np.float32), sound, np.zeros(self.after, np.float32)))
 
 
-def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int) -> Generator[Piece | Lanes, None, None]:
+def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int,
+              stretches: bool = True) -> Generator[Piece | Lanes, None, None]:
     """Yield the pieces as they are to be heard, the words of each text in seconds from its beginning; and the lanes.
 
     The silence before a chunk comes when its sound does. Silence of more than ``BLOCK_SECONDS`` comes in blocks.
+    ``stretches``: whether the speed of chunks is not yet that of their sound.
     """
     begins = samples = 0            # of the chunk, and so far, in its text
     current: ChunkDelivery | None = None
@@ -256,25 +258,26 @@ def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int) -> Generator[Pi
             if isinstance(piece, Lanes):
                 yield piece
                 continue
-            delivery = piece.chunk.delivery
-            current = current or ChunkDelivery(delivery, sample_rate)
+            chunk = piece.chunk
+            current = current or ChunkDelivery(chunk, sample_rate, stretches)
             sound = current.feed(piece.samples, piece.last)
             before = silent_blocks(current.before if len(sound) or piece.last else 0, sample_rate)
             after = silent_blocks(current.after if piece.last else 0, sample_rate)
             current.before -= sum(map(len, before))
             if before or after:
                 sound = np.concatenate((*before[-1:], sound, *after[:1]))
-            yield from (Piece(block, piece.chunk) for block in before[:-1])
+            yield from (Piece(block, chunk) for block in before[:-1])
             samples += sum(map(len, (*before[:-1], sound, *after[1:])))
             length = (samples - begins) / sample_rate if piece.last else inf
             yield replace(
                 piece, samples=sound, last=piece.last and not after[1:],
-                words=delivered_words(piece.words, delivery, 0.0, length, begins / sample_rate),
-                alternatives=[ChunkDelivery(delivery, sample_rate).whole(each) for each in piece.alternatives])
-            yield from (Piece(block, piece.chunk, block is after[-1]) for block in after[1:])
+                words=delivered_words(piece.words, 0.0, length, begins / sample_rate, current.speed, chunk.before,
+                                      chunk.named),
+                alternatives=[ChunkDelivery(chunk, sample_rate, stretches).whole(each) for each in piece.alternatives])
+            yield from (Piece(block, chunk, block is after[-1]) for block in after[1:])
             if piece.last:
                 current, begins = None, samples
-                if piece.chunk.final:
+                if chunk.final:
                     begins = samples = 0
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ane.text.passages import Delivery
-
 Span = tuple[float, float]
 WORDS = re.compile(r"\{[^{}]+\}\S*|\S+")        # phonemes in braces are a word
 
@@ -88,18 +86,20 @@ def bare(word: str) -> str:
     return re.sub(r"^\W+|\W+$", "", word.lower())
 
 
-def delivered_words(words: Sequence[SpokenWord], delivery: Delivery, removed: float, seconds: float,
-                    offset: float) -> list[SpokenWord]:
-    """Words of a chunk in the time of the whole speech.
+def delivered_words(words: Sequence[SpokenWord], removed: float, seconds: float, offset: float, speed: float = 1.0,
+                    before: float = 0.0, voice: str = "") -> list[SpokenWord]:
+    """Return the words of a chunk in the time of the whole speech.
 
     Args:
-        words: in the time of the chunk's sound as the network made it.
-        removed: seconds of silence that were removed before it. seconds: of the chunk as it was delivered; inf: not
-            known yet.
-        offset: seconds at which it begins.
+        words: Words in the time of the chunk's sound as the network made it.
+        removed: Seconds of silence that were removed before that sound.
+        seconds: Length of the chunk as it is heard; inf while that is not known.
+        offset: Second at which the chunk begins.
+        speed: Factor by which the sound was stretched.
+        before: Seconds of silence that were added before the sound.
+        voice: Name of the voice, where the text gives one.
     """
     def moved(time: float) -> float:
-        return offset + min(max(0.0, (time - removed) / delivery.speed + delivery.before), seconds)
+        return offset + min(max(0.0, (time - removed) / speed + before), seconds)
 
-    return [replace(word, start=moved(word.start), end=moved(word.end), voice=delivery.voice or word.voice)
-            for word in words]
+    return [replace(word, start=moved(word.start), end=moved(word.end), voice=voice or word.voice) for word in words]

@@ -2,13 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass
 
 from ane.system.errors import UserError
-from ane.text.splitter import split
-from ane.text.tokenizer import nothing_to_say_error, shorten
 
 MAX_PAUSE = 60.0        # seconds
 SPEEDS = (0.5, 2.0)     # of a passage, relative to the rest of the speech
@@ -21,8 +17,6 @@ COMMAND = re.compile(
     r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
-
-Encoded = TypeVar("Encoded")
 
 
 @dataclass(frozen=True)
@@ -42,20 +36,6 @@ class Passage:
     speed: float = 1.0
     gain: float = 1.0
     voice: str = ""
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """How a chunk is spoken: speed, gain and voice as in ``Passage``, and seconds of silence before and after it."""
-
-    speed: float = 1.0
-    gain: float = 1.0
-    before: float = 0.0
-    after: float = 0.0
-    voice: str = ""
-
-
-PLAIN = Delivery()
 
 
 def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Passage]:
@@ -146,76 +126,3 @@ def duration_seconds(duration: str, where: str, example: str) -> float:
     if seconds > MAX_PAUSE:
         raise UserError(f"{where} is longer than {MAX_PAUSE:g} s, the longest pause: shorten it")
     return seconds
-
-
-def split_to_fit(text: str | Sequence[Passage], encode: Callable[[str], tuple[int, Encoded] | None],
-                 lengths: tuple[int, int] | None, most: int, unit: str) -> list[tuple[str, Encoded, Delivery]]:
-    """A text without markup, or the passages of one, in pieces that networks take in one pass, without empty ones.
-
-    Args:
-        encode: returns how long what the networks take of a text is, and this; None if nothing in it can be spoken.
-        lengths: desired and maximum characters of a piece; None: each passage is one.
-        most: the most that a pass takes. unit: what of, for messages.
-
-    Raises:
-        UserError: nothing to say, or a piece that is too long and cannot be split or must not be.
-    """
-    def fitting(piece: str, maximum: int) -> list[tuple[str, Encoded]]:
-        if (found := encode(piece)) is None:
-            return []
-        if found[0] <= most:
-            return [(piece, found[1])]
-        parts = [] if lengths is None else split(piece, *halves(min(maximum, len(piece))))
-        if len(parts) < 2:
-            raise UserError(f"{shorten(piece)!r} is {found[0]} {unit} long, and one pass takes at most {most}: "
-                            + ("allow it to be split" if lengths is None else "insert spaces, or shorten it"))
-        return [fit for part in parts for fit in fitting(part, len(part))]
-
-    def pieces(passage: str) -> list[tuple[str, Encoded]]:
-        parts = [passage] if lengths is None else split(passage, *lengths)
-        return [fit for part in parts for fit in fitting(part, lengths[1] if lengths else len(part))]
-
-    passages = [Passage(text)] if isinstance(text, str) else text
-    return [(*piece, delivery) for piece, delivery in with_deliveries(passages, pieces)]
-
-
-def halves(characters: int) -> tuple[int, int]:
-    """Desired and maximum characters of the halves of a piece."""
-    half = max(1, (characters + 1) // 2)
-    return max(1, half * 3 // 4), half
-
-
-def with_deliveries(passages: Sequence[Passage], split: Callable[[str], Sequence[Encoded]],
-                    ) -> list[tuple[Encoded, Delivery]]:
-    """The pieces of all passages, each with its delivery.
-
-    The silence of a passage without any is added to that around it.
-
-    Args:
-        split: the pieces of a text; none if nothing in it can be spoken.
-
-    Raises:
-        UserError: nothing in any passage can be spoken.
-    """
-    result: list[tuple[Encoded, Delivery]] = []
-    before = 0.0
-    for passage in passages:
-        pieces = split(passage.text)
-        if pieces:
-            delivery = Delivery(passage.speed, passage.gain, before, passage.silence, passage.voice)
-            result += zip(pieces, spread(delivery, len(pieces)), strict=True)
-            before = 0.0
-        elif result:
-            piece, delivery = result[-1]
-            result[-1] = piece, replace(delivery, after=delivery.after + passage.silence)
-        else:
-            before += passage.silence
-    if not result:
-        raise nothing_to_say_error("".join(passage.text for passage in passages))
-    return result
-
-
-def spread(delivery: Delivery, parts: int) -> list[Delivery]:
-    """The delivery of each part of a chunk: silence stays at both ends."""
-    return [replace(delivery, before=delivery.before if index == 0 else 0.0,
-                    after=delivery.after if index == parts - 1 else 0.0) for index in range(parts)]

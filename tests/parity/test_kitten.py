@@ -9,7 +9,7 @@ import pytest
 from ane.models.kitten.published_text import preprocess, split_published
 from ane.models.kitten.synthesizer import PUBLISHED_CUT, VOCABULARY, KittenSynthesizer
 from ane.models.styletts.settings import KittenSettings
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from tests.models.kitten.kitten_model import kitten_speaker
 from tests.parity.conftest import golden_facts
 
@@ -54,14 +54,15 @@ def test_published_chunks(facts: dict[str, Any]) -> None:
 def test_inputs_of_the_graph(facts: dict[str, Any], replayed: KittenSynthesizer) -> None:
     for run in facts["runs"]:
         chunks = replayed.chunks(replayed.request(
-            run["text"], run["voice"], settings=KittenSettings(run["speed"], published=True)), Run())
+            run["text"], run["voice"], speed=run["speed"], settings=PUBLISHED), SpeechContext())
         assert [chunk.text for chunk in chunks] == run["chunks"]
         assert [chunk.input_ids.tolist()[0] for chunk in chunks] == run["input_ids"]
         assert [chunk.style_row for chunk in chunks] == run["style_row"]
-        assert [chunk.speed.tolist()[0] for chunk in chunks] == run["effective_speed"]
+        assert [chunk.graph_speed.tolist()[0] for chunk in chunks] == run["effective_speed"]
         for chunk in chunks:
-            assert (chunk.input_ids.dtype, chunk.style.dtype, chunk.speed.dtype) == ("int64", "float32", "float32")
-            assert (chunk.input_ids.ndim, chunk.style.shape, chunk.speed.shape) == (2, (1, 256), (1,))
+            assert (chunk.input_ids.dtype, chunk.style.dtype) == ("int64", "float32")
+            assert chunk.graph_speed.dtype == "float32"
+            assert (chunk.input_ids.ndim, chunk.style.shape, chunk.graph_speed.shape) == (2, (1, 256), (1,))
 
 
 def test_audio_whole_and_as_a_stream(facts: dict[str, Any], replayed: KittenSynthesizer, directory: Path) -> None:

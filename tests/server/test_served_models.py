@@ -22,10 +22,10 @@ from ane.server.jobs import Job, Waits, Work
 from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import Limits, ServerSettings
-from ane.server.speech import Catalogue, ServedRequest, arguments
+from ane.server.speech import Catalogue, ServedRequest, in_its_voice
 from ane.server.speech_service import Service
 from ane.speech.lanes import Lanes
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from tests.fastspeech_files import write_fastspeech
 from tests.random_model import RandomModel
 from tests.server.test_engine import received, running
@@ -111,7 +111,7 @@ async def test_sound_beside_others_is_that_alone(calls):
 
     async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
         preset = "fastest" if model == "demo" else None
-        utterance = service.speak(ServedRequest(model, "default", text, preset=preset, seed=seed))
+        utterance = service.speak(ServedRequest(text, "default", preset, seed, model=model))
         try:
             return np.concatenate([piece.audio async for piece in utterance])
         finally:
@@ -156,10 +156,10 @@ def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
     served = ServedModel("fast", ane.load(tmp_path / "fastspeech.pt", "torch"), 0)
     assert not model.is_random
     with pytest.raises(RefusedError, match="seed has no effect on fast"):
-        arguments(served, ServedRequest("fast", "default", TEXT, seed=1))
+        in_its_voice(served, ServedRequest(TEXT, "default", seed=1, model="fast"))
     with pytest.raises(RefusedError, match="preset has no effect on FastSpeech"):
-        arguments(served, ServedRequest("fast", "default", TEXT, preset="fastest"))
-    assert arguments(served, ServedRequest("fast", "default", TEXT))["seed"] is None
+        in_its_voice(served, ServedRequest(TEXT, "default", "fastest", model="fast"))
+    assert in_its_voice(served, ServedRequest(TEXT, "default", model="fast")).seed is None
 
 
 TEXTS = ["One.", "The wind blew over the hill.", "It rained in the valley. Then it stopped, and we went home.", "Two?",
@@ -179,7 +179,7 @@ class Sharing:
     def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
         def work(job: Job) -> Iterator[Waits]:
             request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
-            run = Run(job.check, lanes=self.lanes, priority=lambda: job.priority)
+            run = SpeechContext(job.check, lanes=self.lanes, priority=lambda: job.priority)
             with closing(self.synthesizer.stream_of(request, run)) as stream:
                 for item in stream.items():
                     yield item if isinstance(item, Lanes) else job.put(item)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import ane
 from ane.models.tortoise.settings import Settings
-from ane.speech.request import Budget, Chunk, Piece, Run, Spending
+from ane.speech.chunks import Chunk
+from ane.speech.request import Budget, Piece, SpeechContext, Spending
 from ane.speech.stream import BLOCK_SECONDS, Speech, delivered
 from ane.speech.words import SpokenWord, delivered_words, matched_words, shared_time
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
-from ane.text.passages import PLAIN, Delivery
 
 RATE = 24000
 SOUND = (0.5 * np.sin(np.arange(RATE) / 40)).astype(np.float32)
@@ -63,43 +63,42 @@ def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     assert speaker.voices == voices
 
 
-def pieces_of(delivery: Delivery, count: int = 1, sound: np.ndarray = SOUND, **facts) -> Iterator[Piece]:
-    chunk = Chunk("a", delivery=delivery)
+def pieces_of(chunk: Chunk, count: int = 1, sound: np.ndarray = SOUND, **facts) -> Iterator[Piece]:
     for index, samples in enumerate(np.array_split(sound, count)):
         yield Piece(samples, chunk, index == count - 1, **(facts if index == 0 else {}))
 
 
-def sound_of(delivery: Delivery, count: int = 1, sound: np.ndarray = SOUND) -> list[np.ndarray]:
-    return [piece.samples for piece in delivered(pieces_of(delivery, count, sound), RATE)]
+def sound_of(chunk: Chunk, count: int = 1, sound: np.ndarray = SOUND) -> list[np.ndarray]:
+    return [piece.samples for piece in delivered(pieces_of(chunk, count, sound), RATE)]
 
 
 def test_silence_lies_around_the_sound_and_the_first_piece_is_not_silence_alone():
-    assert sound_of(PLAIN)[0].base is SOUND, "plain sound is not touched"
-    pieces = sound_of(Delivery(before=0.5, after=0.25), 4)
+    assert sound_of(Chunk("a"))[0].base is SOUND, "plain sound is not touched"
+    pieces = sound_of(Chunk("a", before=0.5, after=0.25), 4)
     np.testing.assert_array_equal(np.concatenate(pieces),
                                   np.concatenate((np.zeros(12000), SOUND, np.zeros(6000))).astype(np.float32))
     assert pieces[0].any()
-    assert len(sound_of(Delivery(before=0.1, after=0.1), sound=SOUND[:0])[0]) == 4800, "around no sound"
+    assert len(sound_of(Chunk("a", before=0.1, after=0.1), sound=SOUND[:0])[0]) == 4800, "around no sound"
 
 
 def test_gain_is_a_factor_and_clips():
-    np.testing.assert_allclose(sound_of(Delivery(gain=0.5))[0], SOUND / 2, atol=1e-7)
-    assert np.abs(sound_of(Delivery(gain=4), sound=SOUND * 0.9)[0]).max() == 1
+    np.testing.assert_allclose(sound_of(Chunk("a", gain=0.5))[0], SOUND / 2, atol=1e-7)
+    assert np.abs(sound_of(Chunk("a", gain=4), sound=SOUND * 0.9)[0]).max() == 1
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 100])
 def test_speed_changes_the_length_alike_in_pieces_and_whole(pieces):
-    delivery = Delivery(speed=1.25, before=0.1, gain=0.7)
-    [whole] = sound_of(delivery)
+    chunk = Chunk("a", speed=1.25, before=0.1, gain=0.7)
+    [whole] = sound_of(chunk)
     assert len(whole) == RATE * 0.8 + 2400
-    np.testing.assert_array_equal(np.concatenate(sound_of(delivery, pieces)), whole)
+    np.testing.assert_array_equal(np.concatenate(sound_of(chunk, pieces)), whole)
 
 
 def test_words_and_alternatives_are_delivered_as_the_sound_is():
     """The second text begins at 0 again."""
     facts = {"words": [SpokenWord("a", 0.25, 0.5)], "alternatives": [SOUND / 2]}
-    delivery = Delivery(speed=2.0, before=1.0)
-    for piece in list(delivered([*pieces_of(delivery, **facts), *pieces_of(delivery, **facts)], RATE)):
+    chunk = Chunk("a", speed=2.0, before=1.0)
+    for piece in list(delivered([*pieces_of(chunk, **facts), *pieces_of(chunk, **facts)], RATE)):
         assert piece.words == [SpokenWord("a", 1.125, 1.25)]
         assert [len(other) for other in piece.alternatives] == [len(piece.samples)] == [36000]
 
@@ -109,7 +108,7 @@ def test_closing_closes_the_source():
 
     def source() -> Iterator[Piece]:
         try:
-            yield from pieces_of(Delivery(after=1), 2)
+            yield from pieces_of(Chunk("a", after=1), 2)
         finally:
             closed.append(True)
 
@@ -154,8 +153,8 @@ def test_every_written_word_has_a_time_in_order(text, read):
 
 
 def test_times_follow_trimming_speed_and_the_pause_before_a_chunk():
-    [word] = delivered_words(list(shared_time(["word"], (1.0, 2.0))), Delivery(speed=2.0, before=0.5), removed=0.4,
-                             seconds=1.2, offset=10.0)
+    [word] = delivered_words(list(shared_time(["word"], (1.0, 2.0))), removed=0.4, seconds=1.2,
+                             offset=10.0, speed=2.0, before=0.5)
     assert (word.start, word.end) == (pytest.approx(10.8), pytest.approx(11.2))
 
 
@@ -196,7 +195,7 @@ def test_a_request_of_every_form_has_the_budget(speaker):
 
 
 def test_words_that_are_awaited_do_not_count_pauses_twice(speaker):
-    run = Run(spending=Spending(Budget(silence=5)))
+    run = SpeechContext(spending=Spending(Budget(silence=5)))
     texts = ["[pause:2s]. ", "\n[pause:2s]. ", "\nA boat is here. "]
     sound = np.concatenate(list(speaker.feed_of(texts, speaker.request("", ssml=False), run)))
     assert 4 * RATE < len(sound) < 7 * RATE

@@ -2,9 +2,10 @@
 
 import pytest
 
+from ane.speech.chunks import Chunk, split_to_fit
 from ane.system.errors import UserError
 from ane.text import normalise_english, read_passages
-from ane.text.passages import Delivery, Passage, with_deliveries
+from ane.text.passages import Passage
 from ane.text.tokenizer import NothingToSayError
 from ane.text.user_lexicon import Lexicon, LexiconEntry
 from tests.tables import rows
@@ -38,10 +39,21 @@ def test_the_lexicon_is_applied_between_pauses():
 
 def test_every_silence_belongs_to_a_chunk():
     passages = [Passage("", 1), Passage("a b", 2, speed=1.5), Passage("--", 3), Passage("c", 0), Passage("", 4)]
-    chunks = with_deliveries(passages, lambda text: [word for word in text.split() if word.isalpha()])
-    assert chunks == [("a", Delivery(1.5, before=1)), ("b", Delivery(1.5, after=5)), ("c", Delivery(after=4))]
+    chunks = split_to_fit(passages, a_word, (1, 1), 9, "letters")
+    assert [(chunk.text, chunk.speed, chunk.before, chunk.after, chunk.final) for chunk in chunks] == [
+        ("a", 1.5, 1, 0, False), ("b", 1.5, 0, 5, False), ("c", 1.0, 0, 4, True)]
+    paused = split_to_fit(passages, a_word, (1, 1), 9, "letters", lambda text: 0.5)
+    assert [chunk.after for chunk in paused] == [0.5, 5.5, 4], "the model's own pause lies between chunks alone"
     with pytest.raises(NothingToSayError):
-        with_deliveries([Passage("", 1)], str.split)
+        split_to_fit([Passage("", 1)], a_word, (1, 1), 9, "letters")
+
+
+class Word(Chunk):
+    length = 1
+
+
+def a_word(piece: str, passage: Passage) -> Word | None:
+    return Word(piece) if piece.isalpha() else None
 
 
 def passages(inside: str) -> list[Passage]:

@@ -16,7 +16,6 @@ class FastSpeechSettings(SpeechSettings):
     """Settings of a request.
 
     Attributes:
-        speed: 1 as trained; 2 is twice as fast.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
         pause: seconds of silence between two chunks.
         batch: chunks that are spoken in one pass, at most.
@@ -24,7 +23,6 @@ class FastSpeechSettings(SpeechSettings):
             class, "half_up" as its TensorRT graph.
     """
 
-    speed: float = Field(default=1.0, ge=0.25, le=4)
     split: tuple[int, int] | None = split_setting(150, 250)
     pause: float = Field(default=0.15, ge=0, le=10)
     batch: int = Field(default=8, ge=1)

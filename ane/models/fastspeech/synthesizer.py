@@ -19,7 +19,7 @@ from ane.models.fastspeech.text import (
     unknown_phonemes,
 )
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
-from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.request import Piece, SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.system.errors import UserError
@@ -45,7 +45,7 @@ class EncodedChunk:
 class FastSpeechSynthesizer(Speaker):
     """A FastSpeech model on a backend: English, and ARPAbet phonemes in braces. The same text gives the same sound."""
 
-    settings, sample_rate = FastSpeechSettings, SAMPLE_RATE
+    settings, sample_rate, speeds = FastSpeechSettings, SAMPLE_RATE, (0.25, 4.0)
 
     def __init__(self, model: Model, backend: Backend):
         super().__init__(model, backend)
@@ -54,42 +54,43 @@ class FastSpeechSynthesizer(Speaker):
         self.most_symbols = min(positions, backend.longest("text", "symbols") or positions)
         self.most_frames = min(positions, backend.longest("mel", "frames") or positions)
 
-    def facts(self, request: SpeechRequest) -> dict[str, Any]:
-        return {"speed": request.settings.speed, "frames": 0}
+    def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
+        return {"speed": request.speed, "frames": 0}
 
     def normaliser(self, settings: FastSpeechSettings) -> Callable[[str], str]:
         return normalise_upstream
 
-    def chunks(self, request: SpeechRequest, run: Run) -> list[SymbolChunk]:
-        return split_into_symbols(run.passages(request, arpabet=True), request.settings.split, self.most_symbols)
+    def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[SymbolChunk]:
+        return split_into_symbols(context.passages(request, arpabet=True), request.settings.split, self.most_symbols,
+                                  request.settings.pause)
 
-    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
         so that it comes soon."""
-        settings = request.settings if run.whole else replace(request.settings, batch=1)
-        done, first = 0, () if run.whole else FIRST_LENGTHS
+        settings = request.settings if context.batched else replace(request.settings, batch=1)
+        done, first = 0, () if context.batched else FIRST_LENGTHS
         try:
-            for group in [chunks] if run.whole else [[chunk] for chunk in chunks]:
-                parts = self.encode(group, settings, run)
-                for part, mel in zip(parts, self.mels(parts, settings, run), strict=True):
-                    done, total = done + 1, len(parts) if run.whole else max(done + 1, len(chunks))
-                    for piece in self.sound(part, mel, settings.pause, run, first):
+            for group in [chunks] if context.batched else [[chunk] for chunk in chunks]:
+                parts = self.encode(group, settings, request.speed, context)
+                for part, mel in zip(parts, self.mels(parts, settings, context), strict=True):
+                    done, total = done + 1, len(parts) if context.batched else max(done + 1, len(chunks))
+                    for piece in self.sound(part, mel, context, first):
                         if piece.last:
-                            run.progress("vocode", done, total, "")
+                            context.progress("vocode", done, total, "")
                         yield piece
                     first = ()
         finally:
             self.backend.release()
 
-    def sound(self, part: EncodedChunk, mel: np.ndarray, pause: float, run: Run,
+    def sound(self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext,
               first: Sequence[int]) -> Iterator[Piece]:
-        """The pieces of a chunk, the facts of it in the first, and the pause after it in the last."""
-        chunk = part.chunk.at_its_speed().with_pause(pause)
+        """The pieces of a chunk, the facts of it in the first."""
+        chunk = part.chunk
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
         facts: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
                                  "counts": {"frames": part.frames}, "notes": self.notes(part),
                                  "details": {"mels": mel, "durations": part.repeats}}
-        for samples in run.timeline.record_each("vocode", self.vocoded(mel, first)):
+        for samples in context.timeline.record_each("vocode", self.vocoded(mel, first)):
             yield Piece(samples, chunk, **facts)
             facts = {}
         yield Piece(np.zeros(0, np.float32), chunk, last=True, **facts)
@@ -106,52 +107,56 @@ class FastSpeechSynthesizer(Speaker):
         else:
             yield from vocoded_in_calls(mel, self.model.config("vocoder").margin, self.mel_sound, first)
 
-    def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, run: Run) -> list[EncodedChunk]:
+    def encode(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings, speed: float,
+               context: SpeechContext) -> list[EncodedChunk]:
         """Run the text side on chunks. A chunk that takes too many frames is split and encoded again. Raises UserError:
         a single word takes more frames than one pass can have."""
         waiting, done = list(chunks), list[EncodedChunk]()
         while waiting:
             batch, waiting = waiting[:settings.batch], waiting[settings.batch:]
-            with run.timeline.record("text"):
-                found = self.encode_batch(batch, settings)
+            with context.timeline.record("text"):
+                found = self.encode_batch(batch, settings, speed)
             for place, part in enumerate(found):
                 if part.frames > self.most_frames:        # those after it are encoded again, so order is kept
-                    waiting = [*self.shorter(part, settings), *batch[place + 1:], *waiting]
+                    waiting = [*self.shorter(part, settings, speed), *batch[place + 1:], *waiting]
                     break
                 done.append(part)
-            run.progress("text", len(done), len(done) + len(waiting), "")
+            context.progress("text", len(done), len(done) + len(waiting), "")
         return done
 
-    def shorter(self, part: EncodedChunk, settings: FastSpeechSettings) -> list[SymbolChunk]:
+    def shorter(self, part: EncodedChunk, settings: FastSpeechSettings, speed: float) -> list[SymbolChunk]:
         """The parts of a chunk that takes too many frames. Raises UserError when it cannot be split or must not be."""
-        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols)
+        pieces = [part.chunk] if settings.split is None else halve(part.chunk, self.most_symbols,
+                                                                         settings.pause)
         if len(pieces) < 2:
             advice = "allow it to be split, or raise speed" if settings.split is None else "raise speed, or shorten it"
-            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {settings.speed:g}, "
+            raise UserError(f"{shorten(part.chunk.text)!r} takes {part.frames} mel frames at speed {speed:g}, "
                             f"and one pass takes at most {self.most_frames}: {advice}")
         return pieces
 
-    def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings) -> list[EncodedChunk]:
+    def encode_batch(self, chunks: Sequence[SymbolChunk], settings: FastSpeechSettings,
+                     speed: float) -> list[EncodedChunk]:
         """Run the text side once, on chunks padded to the longest of them."""
         lengths = np.array([len(chunk.ids) for chunk in chunks])
         ids = np.zeros((len(chunks), lengths.max()), np.int64)
         for row, chunk in zip(ids, chunks, strict=True):
             row[:len(chunk.ids)] = chunk.ids
         encoded = self.backend.run("text", ids=ids, mask=length_mask(lengths, ids.shape[1]))
-        speeds = np.array([[chunk.delivery.speed] for chunk in chunks], np.float32)
-        frames = repeats(durations(encoded[..., -1]) / speeds, 1 / settings.speed, settings.rounding)
+        speeds = np.array([[chunk.speed] for chunk in chunks], np.float32)
+        frames = repeats(durations(encoded[..., -1]) / speeds, 1 / speed, settings.rounding)
         return [EncodedChunk(chunk, encoded[row, :length, :-1], frames[row, :length])
                 for row, (chunk, length) in enumerate(zip(chunks, lengths, strict=True))]
 
-    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings, run: Run) -> Iterator[np.ndarray]:
+    def mels(self, parts: Sequence[EncodedChunk], settings: FastSpeechSettings,
+             context: SpeechContext) -> Iterator[np.ndarray]:
         """The mel of each chunk, (M, L) float32, in order; the mel side runs on several chunks at a time."""
         bands = self.model.config("fastspeech").n_mels
         for start in range(0, len(parts), settings.batch):
             batch = parts[start:start + settings.batch]
-            with run.timeline.record("mel"):
+            with context.timeline.record("mel"):
                 silent = all(part.frames == 0 for part in batch)
                 mels = np.zeros((len(batch), bands, 0), np.float32) if silent else self.decode_batch(batch)
-            run.progress("mel", start + len(batch), len(parts), "")
+            context.progress("mel", start + len(batch), len(parts), "")
             for part, mel in zip(batch, mels, strict=True):
                 yield mel[:, :part.frames]
 

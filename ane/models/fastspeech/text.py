@@ -5,14 +5,14 @@ English letters and punctuation, or ARPAbet phonemes in braces: "{HH AH0 L OW1} 
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from ane.models.alignment import joined_pieces
-from ane.speech.request import Chunk
+from ane.speech.chunks import Chunk, halves, split_to_fit
 from ane.text import normalise_upstream
-from ane.text.passages import Passage, halves, split_to_fit, spread
+from ane.text.passages import Passage
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")
@@ -48,31 +48,36 @@ def _letter_ids(text: str) -> list[int]:
     return [IDS[character] for character in normalise_upstream(text) if character in IDS]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class SymbolChunk(Chunk):
     """A piece of text spoken in one pass."""
 
     ids: np.ndarray         # (T,) int64, at least one
 
+    @property
+    def length(self) -> int:
+        return len(self.ids)
 
-def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None,
-                       most: int) -> list[SymbolChunk]:
+
+def split_into_symbols(text: str | Sequence[Passage], lengths: tuple[int, int] | None, most: int,
+                       pause: float = 0.0) -> list[SymbolChunk]:
     """The chunks of a text, or of its passages, of at most ``most`` symbols. Arguments, errors: ``split_to_fit``."""
-    def encode(piece: str) -> tuple[int, np.ndarray] | None:
+    def make(piece: str, passage: Passage) -> SymbolChunk | None:
         ids = text_to_ids(piece)
-        return (len(ids), np.array(ids, np.int64)) if is_speakable(ids) else None
+        return SymbolChunk(piece, np.array(ids, np.int64)) if is_speakable(ids) else None
 
-    return [SymbolChunk(piece, ids, delivery=delivery)
-            for piece, ids, delivery in split_to_fit(text, encode, lengths, most, "symbols")]
+    return split_to_fit(text, make, lengths, most, "symbols", lambda text: pause)
 
 
-def halve(chunk: SymbolChunk, most: int) -> list[SymbolChunk]:
+def halve(chunk: SymbolChunk, most: int, pause: float = 0.0) -> list[SymbolChunk]:
     """The parts of a chunk, about half as long each; the chunk itself when it is a single word."""
-    found = split_into_symbols(chunk.text, halves(len(chunk.text)), most)
-    if len(found) < 2:
+    parts = split_into_symbols(chunk.text, halves(len(chunk.text)), most, pause)
+    if len(parts) < 2:
         return [chunk]
-    return [replace(part, delivery=delivery, final=chunk.final and part is found[-1])
-            for part, delivery in zip(found, spread(chunk.delivery, len(found)), strict=True)]
+    for part in parts:
+        part.named, part.voice, part.speed, part.gain = chunk.named, chunk.voice, chunk.speed, chunk.gain
+    parts[0].before, parts[-1].after, parts[-1].final = chunk.before, chunk.after, chunk.final
+    return parts
 
 
 def symbol_words(ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, int, int]]:

@@ -10,7 +10,7 @@ from ane.models.hibari.networks import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
 from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
-from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.request import Piece, SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
@@ -27,59 +27,59 @@ STEP = 32       # calls have multiples of it: libraries keep compiled code for e
 class HibariSynthesizer(Speaker):
     """A hibari model on a backend: English. The same text and seed give the same sound."""
 
-    settings, sample_rate = HibariSettings, SAMPLE_RATE
+    settings, sample_rate, speeds = HibariSettings, SAMPLE_RATE, (0.25, 4.0)
 
     @property
     def config(self) -> HibariConfig:
         return self.model.config("hibari")
 
-    def facts(self, request: SpeechRequest) -> dict[str, Any]:
-        return {"seed": request.settings.seed, "speed": request.settings.speed, "frames": 0}
+    def facts(self, request: SpeechRequest, voice: Any) -> dict[str, Any]:
+        return {"seed": request.seed or 0, "speed": request.speed, "frames": 0}
 
     def normaliser(self, settings: HibariSettings) -> Callable[[str], str]:
         return normalise_cased
 
-    def chunks(self, request: SpeechRequest, run: Run) -> list[PhonemeChunk]:
+    def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[PhonemeChunk]:
         most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
-        return split_into_phonemes(run.passages(request), request.settings.split, most)
+        return split_into_phonemes(context.passages(request), request.settings.split, most,
+                                   lambda text: request.settings.pause)
 
-    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
         """Chunk after chunk. The first piece of a stream is short, so that it comes soon."""
-        first = MOST_FRAMES if run.whole else FIRST_FRAMES
+        first = MOST_FRAMES if context.batched else FIRST_FRAMES
         try:
             for done, chunk in enumerate(chunks, 1):
-                for piece in self.sound(chunk, request.settings, run, first):
+                for piece in self.sound(chunk, request, context, first):
                     if piece.last:
-                        run.progress("vocode", done, len(chunks), "")
+                        context.progress("vocode", done, len(chunks), "")
                     yield piece
                 first = MOST_FRAMES
         finally:
             self.backend.release()
 
-    def sound(self, chunk: PhonemeChunk, settings: HibariSettings, run: Run, first: int) -> Iterator[Piece]:
-        """The pieces of a chunk, the facts of it in the first, and the pause after it in the last.
+    def sound(self, chunk: PhonemeChunk, request: SpeechRequest, context: SpeechContext, first: int) -> Iterator[Piece]:
+        """The pieces of a chunk, the facts of it in the first.
 
         A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
 
         Args:
             first: the most frames of the first piece.
         """
-        speed = settings.speed * chunk.delivery.speed
+        speed = request.speed * chunk.speed
         skip = max(speed, 1.0)          # frames for one that is spoken
-        with run.timeline.record("text"):
+        with context.timeline.record("text"):
             states, counts = self.text(chunk, min(speed, 1.0))
             counts[0] = min(counts[0], int(MOST_SILENCE * skip))
-        with run.timeline.record("prosody"):
+        with context.timeline.record("prosody"):
             f0, frames = self.prosody(states, counts)
         spoken = (np.arange(int(len(f0) / skip) or 1) * skip).astype(int)
-        chunk = chunk.at_its_speed().with_pause(settings.pause)
         times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / skip
         facts: dict[str, Any] = {
             "words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(spoken)},
             "details": {"durations": counts, "pitch": f0[spoken]}}
-        vocoder = HarmonicNoise(f0[spoken], settings.seed)
+        vocoder = HarmonicNoise(f0[spoken], request.seed or 0)
         sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken, first))
-        for samples in run.timeline.record_each("vocode", sounds):
+        for samples in context.timeline.record_each("vocode", sounds):
             yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), chunk, **facts)
             facts = {}
         yield Piece(np.zeros(0, np.float32), chunk, last=True)

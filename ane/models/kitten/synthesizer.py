@@ -17,11 +17,12 @@ from ane.models.kitten.published_text import preprocess, split_published
 from ane.models.styletts.bundle import VOCABULARY
 from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.speaker import MOST_IDS, SAMPLE_RATE, StyleChunk, StyleSpeaker
-from ane.speech.request import Run, SpeechRequest
+from ane.speech.chunks import split_to_fit
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
 from ane.text.english import normalise_cased
-from ane.text.passages import PLAIN, split_to_fit
+from ane.text.passages import Passage
 
 Phonemizer = Callable[[str], str]       # English text → IPA with stress marks, punctuation kept
 
@@ -92,7 +93,7 @@ class KittenSynthesizer(StyleSpeaker):
     """A KittenTTS model. The published graphs draw noise themselves, so only the length of speech is the same in every
     run; ``published`` texts of a few letters may have no samples."""
 
-    settings = KittenSettings
+    settings, speeds = KittenSettings, (0.1, 10.0)
 
     @cached_property
     def phonemizer(self) -> Phonemizer:
@@ -100,30 +101,38 @@ class KittenSynthesizer(StyleSpeaker):
         return load_espeak()
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
+        request = super().completed(request)
         unused = [name for name in ("ssml", "lexicon", "cast") if getattr(request, name)]
         if request.settings.published and unused:
             raise UserError(f"{unused[0]} has no effect with published settings: leave one out")
-        return super().completed(request)
+        return request
 
     def normaliser(self, settings: KittenSettings) -> Callable[[str], str]:
         return preprocess if settings.published else normalise_cased
 
-    def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
+    def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
         """The style of a chunk is the row with the number of its characters, as it is spoken."""
-        def encode(piece: str) -> tuple[int, tuple[np.ndarray, list[tuple[str, int, int]], int]] | None:
-            spoken = spoken_form(piece)
-            ids, spans = word_ids(phonemize(self.phonemizer, spoken), spoken)
-            return (len(ids), (ids, spans, len(spoken))) if any(map(str.isalnum, spoken)) else None
+        def make(piece: str, passage: Passage) -> StyleChunk | None:
+            return self.chunk_of(piece, spoken_form(piece), passage, request, context)
 
-        with run.timeline.record("phonemes"):
-            if request.settings.published:
-                texts = split_published(preprocess(request.text))
-                if not texts:
-                    raise nothing_to_say_error(request.text)
-                return [self.chunk(text, *word_ids(phonemize(self.phonemizer, text), text), len(text), PLAIN, request,
-                                   run) for text in texts]
-            return [self.chunk(text, *found, delivery, request, run) for text, found, delivery in
-                    split_to_fit(run.passages(request), encode, request.settings.split, MOST_IDS, "phonemes")]
+        with context.timeline.record("phonemes"):
+            if not request.settings.published:
+                return split_to_fit(context.passages(request), make, request.settings.split, MOST_IDS, "phonemes")
+            texts = split_published(preprocess(request.text))
+            if not texts:
+                raise nothing_to_say_error(request.text)
+            chunks = [self.chunk_of(text, text, Passage(text), request, context, empty=True) for text in texts]
+            for chunk in chunks[:-1]:
+                chunk.final = False
+            return chunks
+
+    def chunk_of(self, text: str, spoken: str, passage: Passage, request: SpeechRequest, context: SpeechContext,
+                 empty: bool = False) -> StyleChunk | None:
+        """The chunk of a text by what is ``spoken`` of it; None for one without a letter or digit, unless ``empty``."""
+        if not (empty or any(map(str.isalnum, spoken))):
+            return None
+        return self.chunk(text, *word_ids(phonemize(self.phonemizer, spoken), spoken), len(spoken), passage, request,
+                          context)
 
     def trimmed(self, wave: np.ndarray, settings: KittenSettings) -> tuple[np.ndarray, int]:
         return (cut_as_published if settings.published else trim_end)(wave), 0

@@ -1,16 +1,18 @@
 """Synthesis of 24 kHz speech with a Kokoro model: the sound that kokoro-onnx 0.6.1 makes of the same phonemes."""
 
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from ane.models.phoneme_chunks import split_into_phonemes
+from ane.models.phoneme_chunks import symbol_ids
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
-from ane.speech.request import Run, SpeechRequest
+from ane.speech.chunks import split_to_fit
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.text.english import normalise_cased
+from ane.text.passages import Passage
+from ane.text.phonemes import phonemise
 
 BRITISH = "bf_", "bm_"                      # how names of British voices begin
 PAUSES = (".!?…", 0.25), (",;:", 0.1)       # seconds after a chunk that ends in one of these marks
@@ -24,21 +26,22 @@ class KokoroSynthesizer(StyleSpeaker):
     Args: ``StyleSpeaker``, of a ``KokoroModel``.
     """
 
-    settings = KokoroSettings
+    settings, speeds = KokoroSettings, (0.5, 2.0)
     model: Any
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased
 
-    def chunks(self, request: SpeechRequest, run: Run) -> list[StyleChunk]:
+    def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[StyleChunk]:
         """The style of n phonemes is row n − 1."""
-        with run.timeline.record("phonemes"):
-            return [self.chunk(chunk.text, chunk.ids, chunk.spans, len(chunk.ids) - 3, chunk.delivery, request, run)
-                    for british, own in
-                    groupby(run.passages(request),
-                            lambda each: self.voice_of(each.voice, request, run).startswith(BRITISH))
-                    for chunk in split_into_phonemes(list(own), request.settings.split, MOST_IDS,
-                                                     self.model.vocabulary, british)]
+        def make(piece: str, passage: Passage) -> StyleChunk | None:
+            british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
+            ids, spans = symbol_ids(phonemise(piece, british), self.model.vocabulary)
+            return self.chunk(piece, ids, spans, len(ids) - 3, passage, request, context) if spans else None
+
+        with context.timeline.record("phonemes"):
+            return split_to_fit(context.passages(request), make, request.settings.split, MOST_IDS, "phonemes",
+                                self.pause)
 
     def pause(self, text: str) -> float:
         return next((seconds for marks, seconds in PAUSES if text.rstrip("\"'”’)] ").endswith(tuple(marks))), 0.0)

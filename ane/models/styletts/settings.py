@@ -1,6 +1,5 @@
 """The settings of a request, apart from its text and voice: of each of the two kinds."""
 
-from pydantic import Field
 
 from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import checked
@@ -8,7 +7,6 @@ from ane.system.checked import checked
 
 @checked
 class KittenSettings(SpeechSettings):
-    speed: float = Field(default=1.0, ge=0.1, le=10)        # multiplied by the voice's own factor
     # exactly the words, the chunks and the cut of KittenTTS 0.8.1: each sentence on its own, without its mark, 5000
     # samples less; False: texts are read as by other models, and silence at the end of a chunk is trimmed
     published: bool = setting(False, "for KittenTTS models: preprocess, split and cut exactly as KittenTTS 0.8.1",
@@ -18,5 +16,4 @@ class KittenSettings(SpeechSettings):
 
 @checked
 class KokoroSettings(SpeechSettings):
-    speed: float = Field(default=1.0, ge=0.5, le=2)
     split: tuple[int, int] | None = split_setting(100, 250)

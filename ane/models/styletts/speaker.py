@@ -1,22 +1,22 @@
 """Synthesis of 24 kHz speech with a graph of StyleTTS 2's kind, several chunks in parallel."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.styletts.bundle import StyleModel
-from ane.speech.lanes import Lanes
-from ane.speech.request import Chunk, Piece, Run, SpeechRequest
+from ane.speech.chunks import Chunk
+from ane.speech.request import Piece, SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.system.errors import UserError
 from ane.system.timeline import closing_source
 from ane.text import shorten
-from ane.text.passages import Delivery
+from ane.text.passages import Passage
 
 SAMPLE_RATE = 24000
 MOST_IDS = 510 + 2      # of one pass, with the pads
@@ -24,15 +24,19 @@ MOST_IDS = 510 + 2      # of one pass, with the pads
 Spans = Sequence[tuple[str, int, int]]      # each word with its first id and the one after its last
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StyleChunk(Chunk):
     """A chunk with the graph's inputs."""
 
     input_ids: np.ndarray       # (1, T) int64
     style_row: int
     style: np.ndarray           # (1, 256) float32, that row of the voice's table
-    speed: np.ndarray           # (1,) float32, which has the speed of its passage
+    graph_speed: np.ndarray     # (1,) float32: of the request, its passage and its voice
     spans: Spans = ()           # none if they are not known
+
+    @property
+    def length(self) -> int:
+        return self.input_ids.size
 
 
 class StyleSpeaker(Speaker):
@@ -53,37 +57,29 @@ class StyleSpeaker(Speaker):
         """Seconds of silence after a chunk that another one follows."""
         return 0.0
 
-    def completed(self, request: SpeechRequest) -> SpeechRequest:
-        """With the voice's own name."""
-        return self.with_voice(super().completed(request), Run())
+    def voice_of(self, request: SpeechRequest, context: SpeechContext) -> str:
+        """The voice's own name."""
+        return self.styles.resolve(request.voice)
 
-    def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
-        return replace(request, voice=self.styles.resolve(request.voice))
+    def voice_of_passage(self, passage: Passage, request: SpeechRequest, context: SpeechContext) -> str:
+        """The own name of the voice of a passage."""
+        return (self.named_voice(passage.voice, request, context) if passage.voice
+                else self.voice_of(request, context))
 
-    def voice_of(self, voice: str, request: SpeechRequest, run: Run) -> str:
-        """The voice's own name for that of a passage."""
-        return self.named_voice(voice, request, run) if voice else request.voice
+    def facts(self, request: SpeechRequest, voice: str) -> dict[str, Any]:
+        return {"voice": voice, "speed": request.speed, "tokens": 0}
 
-    def in_voices(self, chunks: Sequence[Chunk], request: SpeechRequest, voices: Mapping[str, Any],
-                  run: Run) -> Iterator[Piece | Lanes]:
-        """``render``: chunks have their voices, so that several of different voices are computed at once."""
-        return self.render(chunks, request, run)        # type: ignore[arg-type]
-
-    def facts(self, request: SpeechRequest) -> dict[str, Any]:
-        return {"voice": request.voice, "speed": request.settings.speed, "tokens": 0}
-
-    def chunk(self, text: str, ids: np.ndarray, spans: Spans, row: int, delivery: Delivery, request: SpeechRequest,
-              run: Run) -> StyleChunk:
+    def chunk(self, text: str, ids: np.ndarray, spans: Spans, row: int, passage: Passage, request: SpeechRequest,
+              context: SpeechContext) -> StyleChunk:
         """A chunk of ids (T,) int64, in its voice: the style is that of a row of the voice's table."""
-        voice = self.voice_of(delivery.voice, request, run)
+        voice = self.voice_of_passage(passage, request, context)
         return StyleChunk(text, ids[None], *self.styles.style(voice, row),
-                          self.styles.speed(voice, request.settings.speed * delivery.speed), spans,
-                          delivery=replace(delivery, speed=1.0))
+                          self.styles.speed(voice, request.speed * passage.speed), spans)
 
-    def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest, run: Run) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
         """Each chunk as soon as it and those before it are computed, several at once."""
-        outputs = run.timeline.record_each("synthesis", self.backend.run_each("speech", [
-            {"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.speed} for chunk in chunks]))
+        outputs = context.timeline.record_each("synthesis", self.backend.run_each("speech", [
+            {"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.graph_speed} for chunk in chunks]))
         with closing_source(outputs):
             for done, chunk in enumerate(chunks, 1):
                 try:
@@ -93,8 +89,8 @@ class StyleSpeaker(Speaker):
                 durations, whole = np.split(output, [chunk.input_ids.size])
                 wave, removed = self.trimmed(whole, request.settings)
                 words = chunk_words(chunk, durations, len(whole), removed, len(wave))
-                run.progress("synthesis", done, len(chunks), "")
-                yield Piece(wave, chunk.with_pause(self.pause(chunk.text)), True, words,
+                context.progress("synthesis", done, len(chunks), "")
+                yield Piece(wave, chunk, True, words,
                             {"tokens": chunk.input_ids.size})
 
 

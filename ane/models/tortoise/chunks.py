@@ -6,18 +6,22 @@ from dataclasses import dataclass
 from ane.bundles import Model
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
-from ane.speech.request import Chunk
+from ane.speech.chunks import Chunk, split_to_fit
 from ane.system.errors import UserError
 from ane.text import Tokenizer
-from ane.text.passages import Passage, split_to_fit
+from ane.text.passages import Passage
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TokenChunk(Chunk):
     """A piece of text spoken in one pass."""
 
-    index: int              # position in its text; its random numbers depend on it
     tokens: list[int]       # the result of ``text_tokens``
+    index: int = 0          # position in its text; its random numbers depend on it
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) - 1
 
 
 def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[TokenChunk]:
@@ -30,13 +34,14 @@ def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Set
     """
     tokenizer, config = Tokenizer(model.tokenizer, settings.normaliser), model.config("autoregressive")
 
-    def encode(piece: str) -> tuple[int, list[int]] | None:
+    def make(piece: str, passage: Passage) -> TokenChunk | None:
         ids = tokenizer.speakable_ids(piece)
-        return (len(ids), ids) if ids else None
+        return TokenChunk(piece, [*ids, config.stop_text_token]) if ids else None
 
-    found = split_to_fit(text, encode, settings.split, max_text_tokens(config), "tokens")
-    return [TokenChunk(part, index, text_tokens(ids, config), delivery=delivery)
-            for index, (part, ids, delivery) in enumerate(found)]
+    chunks = split_to_fit(text, make, settings.split, max_text_tokens(config), "tokens")
+    for index, chunk in enumerate(chunks):
+        chunk.index, chunk.tokens = index, text_tokens(chunk.tokens[:-1], config)
+    return chunks
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:

@@ -42,7 +42,7 @@ from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 from ane.speech.lanes import Lanes, QueuedPrompt
-from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.request import Piece, SpeechContext, SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
@@ -95,14 +95,14 @@ class Rendering:
     """The steps of one request, from chunks to their sound.
 
     Args:
-        request: with a ``Voice`` for its voice.
+        chunks: in one voice.
         timer: what times words; None: nothing does.
     """
 
-    def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run,
-                 timer: WordTimer | None = None):
-        self.model, self.backend, self.chunks, self.run, self.timer = model, backend, chunks, run, timer
-        self.voice, self.settings, self.timeline = request.voice, request.settings, run.timeline
+    def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest,
+                 context: SpeechContext, timer: WordTimer | None = None):
+        self.model, self.backend, self.chunks, self.context, self.timer = model, backend, chunks, context, timer
+        self.voice, self.settings, self.timeline = chunks[0].voice, request.settings, context.timeline
         self.randomness, self.config = Randomness(request.seed), model.config("autoregressive")
         self.diffused = self.settings.diffusion is not None
         self.vocoder = vocoder_of(model.networks, self.diffused)
@@ -116,7 +116,7 @@ class Rendering:
 
     def pieces(self) -> Iterator[Piece | Lanes]:
         """The sound of every chunk, in order, and between it the lanes that must take a step before more can come."""
-        if not self.run.whole:
+        if not self.context.batched:
             yield from self._streamed()
             return
         group = max(MIN_GROUP, 2 * self.settings.lanes // self.settings.candidates)
@@ -176,7 +176,7 @@ class Rendering:
     def _streamed(self) -> Iterator[Piece | Lanes]:
         """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
         started to sound: each active lane slows the others a little."""
-        lanes = self.run.lanes or self._own_lanes(self.chunks)
+        lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
         waiting, ahead = deque(self.chunks), 1
         try:
@@ -191,7 +191,7 @@ class Rendering:
         finally:
             for queued in self._queued:
                 queued.cancelled = True
-            if lanes is not self.run.lanes:
+            if lanes is not self.context.lanes:
                 lanes.close()
 
     def _streamed_chunk(self, chunk: TokenChunk, index: int, lanes: Lanes) -> Iterator[Piece | Lanes | None]:
@@ -246,7 +246,7 @@ class Rendering:
                     for candidate in range(self.settings.candidates)]
         prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, self.settings.sampling,
                         self.diffused)
-        self._queued.append(lanes.add(prompt, self.run.priority))
+        self._queued.append(lanes.add(prompt, self.context.priority))
 
     @cached_property
     def _tables(self) -> Embeddings:
@@ -317,7 +317,7 @@ class Rendering:
         return self.model.config("diffusion").prediction
 
     def _report(self, phase: str, done: int, note: str = "") -> None:
-        self.run.progress(phase, self._done[phase] + done, self._totals[phase], note)
+        self.context.progress(phase, self._done[phase] + done, self._totals[phase], note)
 
     def _add(self, phase: str, done: int) -> None:
         self._done[phase] += done

@@ -2,10 +2,11 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
+from itertools import groupby
 from typing import Any
 
-from ane.audio.time_stretch import check_speed
+from ane.audio.time_stretch import SPEEDS, check_speed
 from ane.backends.base import Backend
 from ane.bundles import Model
 from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
@@ -17,7 +18,7 @@ from ane.models.tortoise.vocoding import vocoder_of
 from ane.models.tortoise.voices import resolve_voice
 from ane.models.tortoise.word_times import WordTimer
 from ane.speech.lanes import Lanes
-from ane.speech.request import Piece, Run, SpeechRequest
+from ane.speech.request import Piece, SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.system import paths
 from ane.system.errors import UserError
@@ -28,7 +29,7 @@ from ane.voices import Voice
 class Synthesizer(Speaker):
     """A Tortoise model on a backend. ``speed`` is from 0.5 to 2: the sound is stretched, its pitch stays."""
 
-    settings, sample_rate = Settings, SAMPLE_RATE
+    settings, sample_rate, speeds, stretches = Settings, SAMPLE_RATE, SPEEDS, True
 
     def __init__(self, model: Model, backend: Backend):
         super().__init__(model, backend)
@@ -45,29 +46,28 @@ class Synthesizer(Speaker):
         return [*needed, "clvp"] if settings.ranked else needed
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
-        speed = 1.0 if request.speed is None else request.speed
-        check_speed(speed)
-        return replace(request, speed=speed, seed=secrets.randbits(32) if request.seed is None else request.seed)
+        request = super().completed(request)
+        return request.changed(seed=secrets.randbits(32) if request.seed is None else request.seed)
 
-    def facts(self, request: SpeechRequest) -> dict[str, Any]:
-        return {"seed": request.seed, "voice": request.voice.name, "codes": 0}
+    def facts(self, request: SpeechRequest, voice: Voice) -> dict[str, Any]:
+        return {"seed": request.seed, "voice": voice.name, "codes": 0}
 
     def normaliser(self, settings: Settings) -> Callable[[str], str]:
         return NORMALISERS[settings.normaliser]
 
-    def chunks(self, request: SpeechRequest, run: Run) -> list[TokenChunk]:
-        passages = run.passages(request, request.speed or 1.0)
+    def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[TokenChunk]:
+        passages = context.passages(request, request.speed)
         for passage in passages:
             check_speed(passage.speed)
         return split_into_chunks(passages, self.model, request.settings)
 
-    def with_voice(self, request: SpeechRequest, run: Run) -> SpeechRequest:
-        with run.timeline.record("voice"):
+    def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Voice:
+        with context.timeline.record("voice"):
             voice = self.voice(request.voice, Randomness(request.seed or 0), request.settings.clip_mode)
         if request.settings.diffusion is not None and not voice.has_diffusion:
             raise UserError(f"voice {voice.name} has the decoder's latent alone, and diffusion needs another: use "
                             "preset=fastest, or make the voice from its clips", "preset")
-        return replace(request, voice=voice)
+        return voice
 
     def voice(self, voice: str | Voice | None, randomness: Randomness, mode: str = "first") -> Voice:
         """The voice of that name, path or mix. Raises UserError when it is unknown, unsuitable or of another model."""
@@ -79,12 +79,17 @@ class Synthesizer(Speaker):
         return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice(), mode=mode)
 
-    def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest, run: Run) -> Iterator[Piece | Lanes]:
+    def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest,
+               context: SpeechContext) -> Iterator[Piece | Lanes]:
+        """One run of chunks in one voice after another, with the networks kept between them."""
+        runs = [list(own) for _, own in groupby(chunks, lambda chunk: chunk.named)]
         timer = self.word_timer(request.settings.normaliser) if request.word_times else None
-        try:
-            yield from Rendering(self.model, self.backend, chunks, request, run, timer).pieces()
-        finally:
-            self.backend.release()
+        with self.backend.keeping() if len(runs) > 1 else nullcontext():
+            for own in runs:
+                try:
+                    yield from Rendering(self.model, self.backend, own, request, context, timer).pieces()
+                finally:
+                    self.backend.release()
 
     def word_timer(self, normaliser: str) -> WordTimer:
         """What times the words of texts that this normaliser reads."""

@@ -59,10 +59,16 @@ def test_a_long_text_is_spoken_in_chunks_with_pauses_and_without_a_frame_lost(sy
 
 def test_a_chunk_with_too_many_frames_is_split_in_order(synthesizer):
     texts = ["A short one.", "one two three four five six seven eight nine ten", "The last."]
-    settings = FastSpeechSettings(speed=0.5, batch=2)
-    spoken = [speech.chunks for speech in synthesizer.speak_all(texts, settings=settings)]
+    settings = FastSpeechSettings(batch=2)
+    spoken = [speech.chunks for speech in synthesizer.speak_all(texts, speed=0.5, settings=settings)]
     assert len(spoken[1]) > 1
     assert [" ".join(chunks) for chunks in spoken] == texts
+
+
+@pytest.mark.parametrize("speed", [0.0, 5.0, float("nan")])
+def test_a_speed_out_of_range_is_refused(synthesizer, speed):
+    with pytest.raises(UserError, match=r"^speed must be from 0\.25 to 4, got"):
+        synthesizer.speak(TEXT, speed=speed)
 
 
 def test_what_cannot_be_split_is_refused(synthesizer):

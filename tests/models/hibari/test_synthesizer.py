@@ -11,7 +11,7 @@ from ane.models.hibari.settings import HibariSettings
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.phoneme_chunks import split_into_phonemes
 from ane.models.vocoders.harmonic_noise import BINS, HOP, SAMPLE_RATE, SPECTRA
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry
@@ -131,7 +131,7 @@ def test_a_long_text_is_split_and_a_text_without_words_refused(voice):
 def test_phonemes_in_braces_are_refused_by_name_and_other_braces_are_not(voice):
     with pytest.raises(UserError, match=r"^\{HH AH0 L OW1\}: this model takes no phonemes in braces"):
         voice.speak("{HH AH0 L OW1} there")
-    assert voice.chunks(voice.request("Pick {A} or {B C}."), Run())
+    assert voice.chunks(voice.request("Pick {A} or {B C}."), SpeechContext())
 
 
 def test_letters_of_other_scripts_are_named_before_they_are_spoken_and_only_once(voice, caplog):

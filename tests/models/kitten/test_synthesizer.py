@@ -14,7 +14,7 @@ from ane.backends.onnx.graph_file import GraphFunction
 from ane.models.kitten.synthesizer import KittenSynthesizer, spoken_form, trim_end, word_ids
 from ane.models.styletts.bundle import VOCABULARY
 from ane.models.styletts.settings import KittenSettings
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from ane.speech.stream import Speech
 from ane.system.errors import UserError
 from tests.models.kitten.kitten_model import HOP, kitten_speaker, write_kitten_model
@@ -83,7 +83,7 @@ def test_a_phonemizer_is_never_entered_by_two_threads(folder: Path) -> None:
 
     def work(synthesizer: KittenSynthesizer) -> None:
         for _ in range(5):
-            synthesizer.chunks(synthesizer.request(sentences(3), settings=PUBLISHED), Run())
+            synthesizer.chunks(synthesizer.request(sentences(3), settings=PUBLISHED), SpeechContext())
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, 2 * synthesizers))
@@ -121,7 +121,7 @@ def test_text_without_speech_is_one_clear_line(folder: Path, text: str, publishe
 def test_a_very_long_text_is_divided(folder: Path, text: str, published: bool) -> None:
     synthesizer = kitten_speaker(folder)
     request = synthesizer.request(text, settings=KittenSettings(published=published))
-    chunks = synthesizer.chunks(request, Run())
+    chunks = synthesizer.chunks(request, SpeechContext())
     assert len(chunks) > 300
     assert max(len(chunk.text) for chunk in chunks) <= 1000
 

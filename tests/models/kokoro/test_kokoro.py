@@ -19,7 +19,7 @@ from ane.models.kokoro.family import FAMILY, VOCABULARY, find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from ane.system.errors import UserError
 from ane.text.phonemes import phonemise
 from tests.models.kitten.kitten_model import HOP, VOICES, write_kitten_model, write_kokoro_model
@@ -69,7 +69,8 @@ def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path
     np.savez(tmp_path / "voices.npz", **tables, bm_fable=tables["af_heart"])
     model = find_model(folder / "model.onnx", tmp_path / "voices.npz")
     own = KokoroSynthesizer(model, GraphEngine(model))
-    ids = [own.chunks(own.request("Go home.", voice), Run())[0].input_ids for voice in ("af_heart", "bm_fable")]
+    ids = [own.chunks(own.request("Go home.", voice), SpeechContext())[0].input_ids
+           for voice in ("af_heart", "bm_fable")]
     assert [(VOCABULARY["O"] in one, VOCABULARY["Q"] in one) for one in ids] == [(True, False), (False, True)]
 
 
@@ -95,7 +96,7 @@ def test_a_chunk_of_too_many_phonemes_is_split(folder: Path) -> None:
     own = speaker(folder)
     text = "one million two hundred thousand and " * 30
     assert max(chunk.input_ids.size for chunk in own.chunks(own.request(
-        text, settings=KokoroSettings(split=(1000, 2000))), Run())) <= 512
+        text, settings=KokoroSettings(split=(1000, 2000))), SpeechContext())) <= 512
     with pytest.raises(UserError, match="one pass takes at most 512: allow it to be split"):
         own.speak(text, settings=KokoroSettings(split=None))
 

@@ -13,7 +13,7 @@ from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Sampling
-from ane.speech.request import Run
+from ane.speech.request import SpeechContext
 from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, SENTENCE, THREE_SENTENCES
 
 
@@ -86,12 +86,11 @@ def test_an_interruption_stops_within_a_step(synthesizer):
 
 def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer):
     """Other decoders know more tokens than CLVP, whose table has 256."""
-    request = synthesizer.with_voice(synthesizer.request("Hi.", seed=0, settings=replace(
-        HIFIGAN, candidates=2)), Run())
-    chunk = TokenChunk("Hi.", 0, [300, 0])
+    request, context = synthesizer.request("Hi.", seed=0, settings=replace(HIFIGAN, candidates=2)), SpeechContext()
+    chunk = TokenChunk("Hi.", [300, 0], voice=synthesizer.voice_of(request, context))
     codes = np.zeros(500, np.int64)
     rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
     candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
-    ranked = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, Run())._ranked(chunk, candidates)
+    ranked = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, context)._ranked(chunk, candidates)
     assert len(ranked.best) == 1
     assert [note.partition(":")[0] for note in ranked.facts["notes"]] == ["chunk {chunks} was not ranked"]
