@@ -1,15 +1,18 @@
 """Reading sound files, checking whether a clip is usable as reference audio, and changing the sample rate."""
 
+import io
+import logging
 import math
 import os
-import struct
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import soundfile
 import soxr
 
+from ane.audio.containers import ChannelMix, read_container
+from ane.audio.lengths import PatchedFile, missing_bytes, unwritten_lengths
+from ane.audio.media import INSTALL, has_pyav
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
 
@@ -21,7 +24,9 @@ MIN_RATE, MAX_RATE = 4_000, 768_000     # Hz; from half of a telephone's rate to
 MAX_SILENT_DBFS = -60.0         # peak of a clip without speech, at most
 MAX_PEAK = 2.0                  # louder floats are on another scale than [-1, 1] (upstream warns at 2)
 
+LOGGER = logging.getLogger("ane.audio")
 _BLOCK = 1 << 16                # samples per read, all channels together
+_RECOVERED_BLOCK = 1 << 12      # as long as a frame of FLAC: of a broken one nothing is read
 _DAMAGED = "it is cut off or damaged: copy or export it again"
 _MAGIC = (b"RIFF", b"RIFX", b"RF64", b"fLaC", b"OggS", b"FORM", b"caff")
 
@@ -33,10 +38,34 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
     return audio, rate
 
 
-def read_recording(path: Path | str) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe: as ``read_audio``, up to ``MAX_RECORDING_SECONDS`` or without samples."""
-    audio, rate = read_audio(path, MAX_RECORDING_SECONDS, allow_empty=True)
+def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
+    """Read a recording to transcribe: as ``read_audio``, or without samples, or what FFmpeg reads where PyAV is there.
+
+    The limit is ``MAX_RECORDING_SECONDS`` unless ``max_seconds`` are given. FFmpeg reads AAC, AVI, mp4, webm and other
+    containers that libsndfile refuses.
+    """
+    max_seconds = MAX_RECORDING_SECONDS if max_seconds is None else max_seconds
+    try:
+        audio, rate = read_audio(path, max_seconds, allow_empty=True)
+    except UserError as refused:
+        if not isinstance(refused.__cause__, soundfile.LibsndfileError):        # it can read the format
+            raise
+        if not has_pyav():
+            raise UserError(f"{refused}; PyAV reads more formats: {INSTALL}") from refused
+        audio, rate = _read_with_ffmpeg(Path(os.path.expanduser(path)), max_seconds, refused)
     _check_finite(audio, str(path))
+    return audio, rate
+
+
+def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tuple[np.ndarray, int]:
+    """Read a file that libsndfile ``refused``. Raises UserError: if FFmpeg refuses it too, that of libsndfile."""
+    try:
+        audio, rate, cancelled = read_container(path, max_seconds)
+    except (OSError, ValueError, IndexError) as error:      # FFmpeg's errors are OSError or ValueError
+        raise refused from error
+    _check_size(len(audio), rate, str(path), max_seconds)
+    if cancelled:
+        _warn_of_opposite_channels(path)
     return audio, rate
 
 
@@ -44,8 +73,9 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
                allow_empty: bool = False) -> tuple[np.ndarray, int]:
     """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
 
-    Integer samples are divided by their full scale. Channels are averaged; upstream takes the first channel alone
-    (utils/audio.py, load_audio).
+    Integer samples are divided by their full scale. Channels are averaged, unless they cancel each other: then the
+    first one is used. Upstream always takes the first one (utils/audio.py, load_audio). A WAV or FLAC whose header
+    never got its lengths, because it was streamed or its recorder was killed, is read up to its end.
 
     Returns:
         audio (S,) float32 mono, sample rate in Hz. Floating-point files may exceed [-1, 1].
@@ -60,14 +90,15 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
     if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
     try:
-        missing = missing_bytes(path)
+        patches = unwritten_lengths(path)
+        missing = 0 if patches else missing_bytes(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     if missing:
         raise UserError(f"{path}: ends {missing} bytes earlier than its header states; {_DAMAGED}")
     try:
-        with soundfile.SoundFile(path) as file:
-            return _read_mono(file, path, max_seconds, allow_empty), file.samplerate
+        with soundfile.SoundFile(io.BufferedReader(PatchedFile(path, patches)) if patches else path) as file:
+            return _read_mono(file, path, max_seconds, allow_empty, bool(patches)), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
     except TypeError as error:      # the suffix .raw means samples without a header
@@ -110,27 +141,53 @@ def _check_size(samples: int, rate: int, origin: str, max_seconds: float = MAX_C
                         f"{max_seconds / 60:.0f} minutes{best}")
 
 
-def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool) -> np.ndarray:
-    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off."""
+def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_empty: bool,
+               recovered: bool) -> np.ndarray:
+    """All frames of an open file as (S,) float32, channels averaged; UserError when it is too long or cut off.
+
+    ``recovered``: the header's lengths were never written, so that the file may end in the middle of a frame.
+    """
     _check_size(file.frames, file.samplerate, str(path), max_seconds)
-    block = max(1, _BLOCK // file.channels)
-    try:
-        audio, count = np.empty(file.frames, np.float32), 0
-    except MemoryError:
-        raise UserError(f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
-                        f"is shorter, {_DAMAGED}") from None
-    while count < len(audio) and len(samples := file.read(block, dtype="float32", always_2d=True)):
-        samples = samples[:len(audio) - count]          # a damaged mp3 can hold more than its header states
-        audio[count:count + len(samples)] = samples.mean(axis=1)
-        count += len(samples)
-    audio = audio[:count]
+    mix = ChannelMix()
+    audio = _samples(file, path, mix, recovered)
+    if mix.cancelled:
+        _warn_of_opposite_channels(path)
+        file.seek(0)
+        audio = _samples(file, path, ChannelMix(first_only=True), recovered)
     slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
-    if len(audio) + slack < file.frames:
+    if len(audio) + slack < file.frames and not recovered:
         raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "
                         f"{file.frames / file.samplerate:.2f} s that its header states; {_DAMAGED}")
     if not len(audio) and not allow_empty:
         raise UserError(f"{path}: holds no samples; it is empty or cut off")
     return audio
+
+
+def _samples(file: soundfile.SoundFile, path: Path, mix: ChannelMix, recovered: bool) -> np.ndarray:
+    """The frames of an open file from where it is, as (S,) float32."""
+    block = max(1, (_RECOVERED_BLOCK if recovered else _BLOCK) // file.channels)
+    try:
+        audio, count = np.empty(file.frames, np.float32), 0
+    except MemoryError:
+        raise UserError(f"{path}: its header states {file.frames} samples, more than fit in memory; cut it, or, if it "
+                        f"is shorter, {_DAMAGED}") from None
+    while count < len(audio):
+        try:
+            samples = file.read(block, dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError:
+            if not recovered:
+                raise
+            break
+        if not len(samples):
+            break
+        samples = samples[:len(audio) - count]          # a damaged mp3 can hold more than its header states
+        audio[count:count + len(samples)] = mix.mono(samples)
+        count += len(samples)
+    return audio[:count]
+
+
+def _warn_of_opposite_channels(path: Path) -> None:
+    LOGGER.warning("%s: its channels have opposite signs and cancel each other, so the first one alone is used", path)
 
 
 def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
@@ -142,56 +199,6 @@ def _open_error(path: Path, error: soundfile.LibsndfileError) -> str:
     if start in _MAGIC or start[:3] == b"ID3" or (start[0] == 0xFF and start[1:] and start[1] >= 0xE0):     # mp3
         return f"{error.error_string.rstrip('.')}; {_DAMAGED}"
     return "is not sound in a format libsndfile reads; convert it to wav, with ffmpeg for example"
-
-
-_UNKNOWN = 0x7FFFF000       # streaming writers (sox, ffmpeg) state sizes from here on when they do not know the size
-
-
-def missing_bytes(path: Path) -> int:
-    """Bytes that are missing at the end of a wav, aiff or ogg file; 0 for complete files and other formats."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(4)
-        if magic in (b"RIFF", b"RIFX", b"RF64", b"FORM"):
-            return _missing_in_chunks(file, size, ">" if magic in (b"RIFX", b"FORM") else "<")
-        if magic == b"OggS":
-            return _missing_in_pages(file, size)
-    return 0
-
-
-def _missing_in_chunks(file: BinaryIO, size: int, byte_order: str) -> int:
-    """Walk the chunks of a RIFF or FORM file up to the sound data. ``byte_order`` is struct's."""
-    position, data_size_64 = 12, None
-    while position + 8 <= size:
-        file.seek(position)
-        name, length = struct.unpack(byte_order + "4sI", file.read(8))
-        position += 8
-        if name == b"ds64" and length >= 16 and position + 16 <= size:
-            # RF64 (EBU Tech 3306): 64-bit sizes of the file, then of the data
-            data_size_64 = struct.unpack("<QQ", file.read(16))[1]
-        if name in (b"data", b"SSND"):
-            if length == 0xFFFFFFFF and data_size_64 is not None:
-                return max(0, position + data_size_64 - size)
-            return max(0, position + length - size) if length < _UNKNOWN else 0
-        position += length + length % 2
-    return 0
-
-
-def _missing_in_pages(file: BinaryIO, size: int) -> int:
-    """Walk the pages of an Ogg file (RFC 3533): a header of 27 bytes, a table of segment lengths, the segments."""
-    position = 0
-    while position < size:
-        file.seek(position)
-        header = file.read(27)
-        if header[:4] != b"OggS"[:len(header)]:
-            return 0                            # something else follows the last page: a tag, for example
-        if len(header) < 27:
-            return 27 - len(header)
-        table = file.read(header[26])
-        position += 27 + header[26] + sum(table)
-        if len(table) < header[26] or position > size:
-            return max(position - size, header[26] - len(table))
-    return 0
 
 
 def resample(audio: np.ndarray, source_rate: int, target_rate: int) -> np.ndarray:

@@ -36,14 +36,16 @@ def register(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Transcribe recorded speech with a Whisper model. Nothing is printed for silence.")
     parser.add_argument("files", nargs="+", type=arguments.path, metavar="FILE",
-                        help="sound file: wav, flac, mp3 or ogg, of any length up to a day")
+                        help="sound file, of any length up to a day: wav, flac, mp3, ogg; with PyAV also aac, m4a, "
+                             "mp4, avi or webm")
     parser.add_argument("--model", metavar="NAME|PATH",
                         help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
                              f"CTranslate2 (default: the bundle {DEFAULT_BUNDLE})")
     parser.add_argument("--format", choices=FORMATS,
                         help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
                              "suffix of -o, else txt)")
-    parser.add_argument("--language", metavar="CODE", help="such as en or de (default: that of the first 30 seconds)")
+    parser.add_argument("--language", metavar="NAME",
+                        help="such as en, German or pt-BR (default: that of the first 30 seconds)")
     parser.add_argument("--translate", action="store_true", help="translate to English")
     parser.add_argument("--prompt", metavar="TEXT", default="",
                         help="text before the recording begins, such as names to be spelt that way")

@@ -108,6 +108,67 @@ def test_a_streamed_wav_that_does_not_state_its_length_is_read(tmp_path):
     assert len(read_clip(tmp_path / "pipe.wav")[0]) == RATE
 
 
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize("magic", ["RIFF", "RIFX"])
+def test_a_wav_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, subtype, magic):
+    """Its header states the sizes with which it began."""
+    soundfile.write(tmp_path / "whole.wav", tone(), RATE, subtype, "BIG" if magic == "RIFX" else "LITTLE")
+    data = bytearray((tmp_path / "whole.wav").read_bytes())
+    at = data.index(b"data") + 4
+    data[4:8] = struct.pack(">I" if magic == "RIFX" else "<I", at - 4)
+    data[at:at + 4] = bytes(4)
+    for cut in (0, 3):
+        (tmp_path / "killed.wav").write_bytes(data[:len(data) - cut])
+        audio, rate = read_clip(tmp_path / "killed.wav")
+        assert (len(audio), rate) == (RATE - -(-cut // (2 if subtype == "PCM_16" else 4)), RATE)
+        np.testing.assert_array_equal(audio, read_clip(tmp_path / "whole.wav")[0][:len(audio)])
+
+
+def streamed_flac(samples: int) -> bytes:
+    """As the server sends it while it is made: the header states no length."""
+    encoders = pytest.importorskip("ane.server.encoders", reason="needs PyAV: pip install '.[server]'")
+    encoder = encoders.make_encoder("flac", RATE)
+    return encoder.feed(np.resize(tone(), samples)) + encoder.finish()
+
+
+@pytest.mark.parametrize("samples", [RATE, 4608, 4609, 20 * RATE, 200 * RATE])
+def test_a_flac_that_does_not_state_its_length_is_read_up_to_its_end(tmp_path, samples):
+    (tmp_path / "streamed.flac").write_bytes(data := streamed_flac(samples))
+    audio, rate = read_recording(tmp_path / "streamed.flac")
+    assert (len(audio), rate) == (samples, RATE)
+    np.testing.assert_allclose(audio, np.resize(tone(), samples), atol=1e-4)
+    (tmp_path / "cut.flac").write_bytes(data[:-20])
+    assert 0 <= samples - len(read_recording(tmp_path / "cut.flac")[0]) <= 2 * 4608        # two frames
+    (tmp_path / "none.flac").write_bytes(data[:100])
+    assert "cut off" in refusal(tmp_path / "none.flac")
+
+
+@pytest.mark.parametrize(("suffix", "form"), [(".aac", "adts"), (".avi", "avi"), (".mp4", "mp4"), (".webm", "webm")])
+@pytest.mark.parametrize("opposite", [False, True])
+def test_containers_are_read_by_ffmpeg(tmp_path, caplog, suffix, form, opposite):
+    av = pytest.importorskip("av", reason="needs PyAV: pip install '.[books]'")
+    channels = np.stack([tone(), -tone() if opposite else tone()])
+    with av.open(str(tmp_path / f"clip{suffix}"), "w", format=form) as container:
+        stream = container.add_stream("libopus" if form == "webm" else "aac", rate=48000, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(channels.astype(np.float32), "fltp", "stereo")
+        frame.sample_rate = RATE
+        container.mux([packet for part in av.AudioResampler(stream.format, "stereo", 48000, 960).resample(frame)
+                       for packet in stream.encode(part)])
+        container.mux(stream.encode(None))
+    audio, rate = read_recording(tmp_path / f"clip{suffix}")
+    assert (rate, len(audio)) == (48000, pytest.approx(48000, rel=0.1))
+    assert np.abs(audio).max() == pytest.approx(np.abs(tone()).max(), rel=0.1)
+    assert ("cancel each other" in caplog.text) == opposite
+
+
+@pytest.mark.parametrize("gain", [-1.0, -0.85])
+def test_channels_of_opposite_signs_are_noticed_and_the_first_is_taken(tmp_path, caplog, gain):
+    soundfile.write(tmp_path / "stereo.wav", np.stack([tone(), gain * tone()], axis=1), RATE, "FLOAT")
+    audio, _ = read_clip(tmp_path / "stereo.wav")
+    np.testing.assert_array_equal(audio, tone())
+    assert "stereo.wav: its channels have opposite signs" in caplog.text
+
+
 def test_chunks_before_and_after_the_sound_do_not_matter(tmp_path):
     write(tmp_path / "tagged.wav", tone(), RATE)
     content = (tmp_path / "tagged.wav").read_bytes()

@@ -195,7 +195,7 @@ def test_containers_that_libsndfile_does_not_read_are_decoded(decoded, tmp_path,
 
 def test_of_several_tracks_the_first_is_decoded(tmp_path):
     write_tracks(tmp_path / "clip", "matroska", "pcm_s16le", noise(1.0, 8000), noise(1.0, 16000))
-    audio, rate = upload_decoder.read_container(tmp_path / "clip", 9.0)
+    audio, rate = upload_decoder.read_upload(tmp_path / "clip", 9.0)
     assert (len(audio), rate) == (8000, 8000)
 
 

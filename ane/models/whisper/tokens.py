@@ -6,17 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import tokenizers
 
+from ane.models.whisper.languages import LANGUAGES
 from ane.system.errors import UserError
 
-# in the order of their tokens (openai/whisper tokenizer.py); Cantonese, the last one, came with large-v3
-LANGUAGES = (
-    "en", "zh", "de", "es", "ru", "ko", "fr", "ja", "pt", "tr", "pl", "ca", "nl", "ar", "sv", "it", "id", "hi",
-    "fi", "vi", "he", "uk", "el", "ms", "cs", "ro", "da", "hu", "ta", "no", "th", "ur", "hr", "bg", "lt", "la",
-    "mi", "ml", "cy", "sk", "te", "fa", "lv", "bn", "sr", "az", "sl", "kn", "et", "mk", "br", "eu", "is", "hy",
-    "ne", "mn", "bs", "kk", "sq", "sw", "gl", "mr", "pa", "si", "km", "sn", "yo", "so", "af", "oc", "ka", "be",
-    "tg", "sd", "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "tl",
-    "mg", "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue",
-)
 VOCABULARIES = (51864, 51865, 51866)        # English only; multilingual; large-v3, with one more language
 TIMESTAMPS = 1501                           # the last tokens: 0.00 s, 0.02 s, … 30.00 s
 SECONDS_PER_TIMESTAMP = 0.02
@@ -55,7 +47,7 @@ class SpecialTokens:
                             f"{', '.join(map(str, VOCABULARIES[:-1]))} or {VOCABULARIES[-1]}")
         multilingual = vocabulary >= 51865
         end = 50257 if multilingual else 50256
-        languages = LANGUAGES[:vocabulary - 51765 - multilingual]
+        languages = tuple(LANGUAGES)[:vocabulary - 51765 - multilingual]
         task = end + 2 + len(languages)
         return cls(end, end + 1, languages, translate=task, transcribe=task + 1, language_model=task + 2,
                    previous=task + 3, no_speech=task + 4, no_timestamps=task + 5, timestamps=task + 6,

@@ -30,6 +30,7 @@ class TranscriptSegment:
     no_speech_probability: float
     compression_ratio: float
     words: tuple[TranscriptWord, ...] | None = None     # None: they were not asked for
+    seek: int = 0               # frames of 10 ms from the beginning of the recording to its window
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ane.backends.base import Backend
 from ane.bundles.model import Model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
+from ane.models.whisper.languages import language_code
 from ane.models.whisper.tokens import (
     SpecialTokens,
     WhisperTokenizer,
@@ -39,7 +40,7 @@ class TranscriptionOptions:
     None turns a threshold off. See ``DecodingOptions``, too.
     """
 
-    language: str | None = None                     # its code; None: that of the first window
+    language: str | None = None         # its code, name or locale; becomes the code. None: that of the first window
     task: Literal["transcribe", "translate"] = "transcribe"
     # tried in this order, until a window's text passes the thresholds
     temperatures: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -53,6 +54,10 @@ class TranscriptionOptions:
     prompt: str = ""            # text before the first window, such as names to be spelt that way
     word_times: bool = False    # whether segments have words with their times; they and windows then end where words do
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.language is not None:
+            object.__setattr__(self, "language", language_code(self.language))
 
     def must_retry(self, decoded: DecodedWindow, text: str) -> bool:
         """Whether the window must be decoded again at the next temperature."""
@@ -211,7 +216,8 @@ class RecordingTranscription:
         offset, ratio = position * FRAME_SECONDS, compression_ratio(self.tokenizer.decode(decoded.tokens))
         return [TranscriptSegment(
             round(offset + part.start, 2), round(offset + part.end, 2), self.tokenizer.decode(part.tokens), part.tokens,
-            decoded.temperature, decoded.average_log_probability, decoded.no_speech_probability, ratio)
+            decoded.temperature, decoded.average_log_probability, decoded.no_speech_probability, ratio,
+            seek=position)
             for part in parts], advance
 
     def _time_words(self, segments: list[TranscriptSegment], decoded: DecodedWindow, states: np.ndarray, position: int,

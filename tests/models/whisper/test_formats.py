@@ -66,7 +66,7 @@ def test_json_has_every_field():
     assert content["language"] == "en"
     assert content["segments"][0] == {
         "start": 0.0, "end": 1.5, "text": " Hello.", "tokens": [1, 2], "temperature": 0.0,
-        "average_log_probability": -0.5, "no_speech_probability": 0.1, "compression_ratio": 1.2}
+        "average_log_probability": -0.5, "no_speech_probability": 0.1, "compression_ratio": 1.2, "seek": 0}
 
 
 @pytest.mark.parametrize(("seconds", "text"), [

@@ -8,8 +8,10 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ane.models.whisper.languages import language_code
 from ane.models.whisper.tokenizer_files import find_tokenizer, from_ranks
 from ane.models.whisper.tokens import SpecialTokens, TokenRules, WhisperTokenizer, suppressed_tokens
+from ane.models.whisper.transcription import TranscriptionOptions
 from ane.system.errors import UserError
 from tests.models.whisper.random_whisper import RANKS
 
@@ -156,3 +158,12 @@ def test_sampled_timestamps_never_decrease_and_segments_last(seed, text):
     times = [token for token in sampled if token >= FIRST]
     assert times == sorted(times)
     assert all(end > begin for begin, end in zip(times[::2], times[1::2], strict=False))
+
+
+@pytest.mark.parametrize(("text", "code"), [
+    ("de", "de"), ("DE", "de"), ("German", "de"), ("english", "en"), ("en-US", "en"), ("zh_CN", "zh"), ("pt-BR", "pt"),
+    ("Haitian  Creole", "ht"), ("castilian", "es"), ("haw", "haw"), ("Cantonese", "yue"), ("xx", "xx"), ("", ""),
+    ("Klingon", "Klingon"), ("de, en", "de, en")])
+def test_a_language_is_a_code_a_name_or_a_locale(text, code):
+    assert language_code(text) == code
+    assert TranscriptionOptions(text).language == code

@@ -1,0 +1,146 @@
+"""The lengths that the headers of sound files state: whether bytes are missing, and lengths that were never written."""
+
+import io
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+_TAIL = 1 << 18             # bytes at the end of a FLAC in which its last frame is looked for
+_UNKNOWN = 0x7FFFF000       # streaming writers (sox, ffmpeg) state sizes from here on when they do not know the size
+
+
+def missing_bytes(path: Path) -> int:
+    """Bytes that are missing at the end of a wav, aiff or ogg file; 0 for complete files and other formats."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        magic = file.read(4)
+        if magic in (b"RIFF", b"RIFX", b"RF64", b"FORM"):
+            position, length = _sound_chunk(file, size, _byte_order(magic))
+            return max(0, position + length - size)
+        if magic == b"OggS":
+            return _missing_in_pages(file, size)
+    return 0
+
+
+def _byte_order(magic: bytes) -> str:
+    """How ``struct`` names the byte order of a RIFF or FORM file."""
+    return ">" if magic in (b"RIFX", b"FORM") else "<"
+
+
+def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
+    """The position of a RIFF or FORM file's sound and its stated length; a length of 0 if it is not stated."""
+    position, data_size_64 = 12, None
+    while position + 8 <= size:
+        file.seek(position)
+        name, length = struct.unpack(byte_order + "4sI", file.read(8))
+        position += 8
+        if name == b"ds64" and length >= 16 and position + 16 <= size:
+            # RF64 (EBU Tech 3306): 64-bit sizes of the file, then of the data
+            data_size_64 = struct.unpack("<QQ", file.read(16))[1]
+        if name in (b"data", b"SSND"):
+            if length == 0xFFFFFFFF and data_size_64 is not None:
+                return position, data_size_64
+            return position, length if length < _UNKNOWN else 0
+        position += length + length % 2
+    return size, 0
+
+
+def _missing_in_pages(file: BinaryIO, size: int) -> int:
+    """Walk the pages of an Ogg file (RFC 3533): a header of 27 bytes, a table of segment lengths, the segments."""
+    position = 0
+    while position < size:
+        file.seek(position)
+        header = file.read(27)
+        if header[:4] != b"OggS"[:len(header)]:
+            return 0                            # something else follows the last page: a tag, for example
+        if len(header) < 27:
+            return 27 - len(header)
+        table = file.read(header[26])
+        position += 27 + header[26] + sum(table)
+        if len(table) < header[26] or position > size:
+            return max(position - size, header[26] - len(table))
+    return 0
+
+
+class PatchedFile(io.FileIO):
+    """A file, read as if it had other bytes at some positions."""
+
+    def __init__(self, path: Path, patches: Mapping[int, bytes]):
+        super().__init__(path)
+        self._patches = patches
+
+    def readinto(self, buffer: memoryview) -> int:
+        begin = self.tell()
+        count = super().readinto(buffer)
+        for position, data in self._patches.items():
+            for index, byte in enumerate(data):
+                if begin <= position + index < begin + count:
+                    buffer[position + index - begin] = byte
+        return count
+
+
+def unwritten_lengths(path: Path) -> dict[int, bytes]:
+    """The bytes that a header lacks whose lengths were never written, by position; none for other files.
+
+    A recorder that was killed leaves a WAV that states no samples. A FLAC that was streamed states none either.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(26)
+        if head[:4] in (b"RIFF", b"RIFX"):
+            order = _byte_order(head[:4])
+            position, length = _sound_chunk(file, size, order)
+            [stated] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
+            file.seek(max(0, position - 4))
+            if not length and stated + 8 <= position < size and not any(file.read(4)):
+                return {4: struct.pack(f"{order}I", min(size - 8, 0xFFFFFFFF)),
+                        position - 4: struct.pack(f"{order}I", min(size - position, 0xFFFFFFFF))}
+        # RFC 9639, 8.2: a STREAMINFO block comes first, and has the samples in 36 bits from byte 13 on
+        if head[:5] in (b"fLaC\x00", b"fLaC\x80") and len(head) == 26 and not (head[21] & 15 or any(head[22:26])):
+            file.seek(max(0, size - _TAIL))
+            samples = _flac_samples(file.read(), struct.unpack(">H", head[8:10])[0])
+            return {21: bytes([head[21] & 0xF0 | samples >> 32 & 15]) + struct.pack(">I", samples & 0xFFFFFFFF)}
+    return {}
+
+
+def _flac_samples(tail: bytes, block_size: int) -> int:
+    """Samples up to the end of the last frame in the ``tail`` of a FLAC, whose first frames have ``block_size``."""
+    start = len(tail)
+    while (start := tail.rfind(b"\xff", 0, start)) >= 0:
+        found = _flac_frame(tail[start:start + 16])
+        if found is not None:
+            number, samples, variable = found
+            return (number if variable else number * block_size) + samples
+    return 1                    # there is no frame; 0 would mean that the number is not known
+
+
+def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
+    """The number of a frame, its samples, and whether the number counts samples (RFC 9639, 9.1); None: it is no header.
+    """
+    if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
+        return None
+    size_code, rate_code, first = header[2] >> 4, header[2] & 15, header[4]
+    extra = 0 if first < 0x80 else 7 - (first ^ 0xFF).bit_length()         # bytes that follow the first, as in UTF-8
+    at = 5 + extra
+    ends = at + {6: 1, 7: 2}.get(size_code, 0) + {12: 1, 13: 2, 14: 2}.get(rate_code, 0)
+    if not size_code or rate_code == 15 or 0x80 <= first < 0xC0:
+        return None
+    if len(header) <= ends or _crc8(header[:ends]) != header[ends]:
+        return None
+    number = first if first < 0x80 else first & (0x3F >> extra)
+    for byte in header[5:at]:
+        number = number << 6 | byte & 0x3F
+    sizes = {1: 192, 6: header[at] + 1, 7: (header[at] << 8 | header[min(at + 1, len(header) - 1)]) + 1}
+    samples = sizes.get(size_code) or (576 << (size_code - 2) if size_code < 6 else 1 << size_code)
+    return number, samples, bool(header[1] & 1)
+
+
+def _crc8(data: bytes) -> int:
+    """The checksum of a frame's header, with the polynomial x^8 + x^2 + x + 1."""
+    value = 0
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = (value << 1 ^ 7 if value & 0x80 else value << 1) & 0xFF
+    return value
