@@ -1,6 +1,6 @@
 """Rules for words in capitals: acronyms that are spelled or pronounced as words, emphasis, and Roman numerals.
 
-A Roman numeral is read as a number after a word such as "Chapter" (1 to 399) and after the name of a ruler. Without
+A Roman numeral is read as a number after a word such as "Chapter" (1 to 3999) and after the name of a ruler. Without
 such a word it is read if it has two or more letters and is no common abbreviation: XII and XLIV, but not IV or CLI.
 "I" is a pronoun where a verb follows: "the part I like".
 """
@@ -10,22 +10,26 @@ import re
 from ane.text import number_words
 from ane.text.lexicon import (
     AFTER_PRONOUN_I,
+    AFTER_RULER,
+    BARE_TITLES,
     CASE_SENSITIVE,
-    NUMBERED,
+    ENDINGS,
+    INTERJECTIONS,
     NUMERAL_ABBREVIATIONS,
     NUMERAL_AFTER,
     NUMERAL_AFTER_CAPITALISED,
     PRONOUNCED,
     RULERS,
     SHORT_WORDS,
+    SMALL_NUMERAL_AFTER,
     SPELLED,
 )
-from ane.text.rule import TextRule, any_of, rule
+from ane.text.rule import TextRule, any_of, follows, rule
 
 
 def spell(word: str) -> str:
-    """FBI → "f b i"."""
-    return " ".join(word.lower())
+    """FBI → "F B I": capitals, so that the voices that keep them know the letters from the word "a"."""
+    return " ".join(word)
 
 
 def is_spelled(word: str) -> bool:
@@ -41,7 +45,7 @@ def expand_capitals(match: re.Match) -> str:
     """FBI's → "f b i's", NASA → "nasa"."""
     word, ending = match[1], match[2] or ""
     if is_spelled(word):
-        return spell(word) + ("'s" if ending else "")
+        return spell(word.lower()) + ("'s" if ending else "")
     return word.lower() + ending
 
 
@@ -50,59 +54,40 @@ def expand_line_in_capitals(match: re.Match) -> str:
     words = [word for word in re.findall(r"[A-Z']+", match[0]) if len(word) > 1]
     if not any(word in SHORT_WORDS or (len(word) > 3 and not is_spelled(word)) for word in words):
         return match[0]
-    return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED else word[0].lower(), match[0])
+    return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED or word[0] == "A"
+                  or is_initials(word[0]) else word[0].lower(), match[0])     # the article is an "a" already
+
+
+def is_initials(word: str) -> bool:
+    """Whether a word in a line of capitals has no vowel, and is no title or sound: HR and FT, but not MR and SHH."""
+    short = word.lower()
+    return (len(word) > 1 and not re.search("[AEIOUY']", word) and not re.search(r"(.)\1\1", word)
+            and short not in (*BARE_TITLES, *ENDINGS, *INTERJECTIONS))
 
 
 WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),
-    rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "w h o"),
-    rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}[A-Z][A-Z']*){2,}\b(?![a-z])", expand_line_in_capitals),
+    rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "W H O"),
+    rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])", expand_line_in_capitals),
 )
 RULES: tuple[TextRule, ...] = (*WORDS, rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b", expand_capitals))
 
 
-LETTERS = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
-END = r"(?<=[IVXLC])\b"
+END = r"(?<=[IVXLCDM])\b"
 ONES = "(?:IX|IV|V?I{0,3})"
-NUMERAL = rf"(?=[IVXLC]+\b)(?![LC]\b)(?:C{{0,3}})(?:X[CL]|L?X{{0,3}}){ONES}{END}"     # 1 to 399, but no lone L or C
-NUMERAL_I = rf"I\b(?!'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b)"
-AT_END_OF_CLAUSE = r"I\b(?=[.;:)]|\s*\Z|\s+of\b)"
+TENS = rf"(?:X[CL]|L?X{{0,3}}){ONES}"
+# 1 to 3999, but no lone L, C, D or M, and no initials such as CD and MD
+NUMERAL = (rf"(?=[IVXLCDM]+\b)(?![LCDM]\b|[DM][A-Z]\b|[A-Z][DM]\b)M{{0,3}}(?:CM|CD|D?C{{0,3}}){TENS}{END}")
+SMALL = r"(?:(?=[ivxl]+\b)(?!l\b)(?:x[cl]|l?x{0,3})(?:ix|iv|v?i{0,3})(?<=[ivxl])\b)"      # i to lxxxix
 # Alone and without context; IV, VI, XX and XXX are left out, since alone they also mean a drip, an editor and kisses.
-BARE = (rf"(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
-        rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}")
+# Above 89 it has four letters or more: "CD" and "MIX" are none.
+BARE = (rf"(?:(?!(?:IV|VI|XX|XXX)\b)(?=[IVXLC]{{2,}}\b)"
+        rf"(?:X{{0,3}}{ONES}|(?:XL|XC)(?=[IV]){ONES}|LX(?=[IVX])X{{0,2}}{ONES}){END}|(?=[IVXLCDM]{{4,}}\b){NUMERAL})")
 JOINED = r"\s?[-–]\s?|\s+(?:and|AND|to|TO|or|OR|through|THROUGH|&)\s+|,\s+"
 MORE = rf"(?:(?:{JOINED})(?!I\b){NUMERAL})*"        # Parts I–III, Acts II and IV
-
-
-def roman(numeral: str) -> int:
-    """XIV → 14."""
-    values = [LETTERS[letter] for letter in numeral] + [0]
-    return sum(-values[i] if values[i] < values[i + 1] else values[i] for i in range(len(numeral)))
-
-
-def cardinals(numerals: str) -> str:
-    """"I–III" → "one to three", "II and IV" → "two and four"."""
-    numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
-    return re.sub(rf"\b{NUMERAL}", lambda match: number_words.cardinal(roman(match[0])), numerals)
-
-
-def expand_after_heading(match: re.Match) -> str:
-    """Chapter IV → "Chapter four", ACT II → "ACT TWO": capitals stay, so that a line in capitals is recognised."""
-    heading, numbers = match["heading"], cardinals(match["numerals"])
-    return heading + (numbers.upper() if heading.isupper() else numbers)
-
-
-def expand_after_ruler(match: re.Match) -> str:
-    """Henry VIII → "Henry the eighth"."""
-    ordinal = f"the {number_words.ordinal(roman(match[2]))}"
-    return f"{match[1]} {ordinal.upper() if match[1].isupper() else ordinal}"
-
-
-def expand_bare(match: re.Match) -> str:
-    """XII → "twelve", XX century → "twentieth century"."""
-    return (number_words.ordinal if match["century"] is not None else number_words.cardinal)(roman(match["numeral"]))
+MORE_SMALL = rf"(?:(?:{JOINED})(?!i\b){SMALL})*"
 
 
 def forms(words: frozenset[str], *changes: str) -> str:
@@ -110,16 +95,97 @@ def forms(words: frozenset[str], *changes: str) -> str:
     return any_of(getattr(word, change)() for word in words for change in changes)
 
 
+# What comes before a numeral, and after it.
+HEADING = re.compile(rf"(?P<sure>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+"
+                     rf"|\b(?i:{any_of(NUMERAL_ABBREVIATIONS)})\.\s?)\Z|\b{forms(NUMERAL_AFTER, 'lower')}s?\s+\Z")
+SMALL_HEADING = re.compile(rf"\b(?i:{any_of(SMALL_NUMERAL_AFTER)}s?\s+|{any_of(NUMERAL_ABBREVIATIONS)}\.\s?)\Z")
+RULER = re.compile(rf"\b{forms(RULERS, 'capitalize', 'upper')}\s+\Z")
+CENTURY = re.compile(r"\s+(?i:century|centuries)\b")
+PRONOUN = re.compile(rf"'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b")
+AT_END_OF_CLAUSE = re.compile(r"[.;:)]|\s*\Z|\s+of\b")
+AT_END_OF_SMALL_CLAUSE = re.compile(r"[,.;:)]|\s*\Z|\s+(?:of|and|to|scene)\b")
+REIGN = re.compile(rf"\s+(?:{any_of(AFTER_RULER)})\b|[,.;:)]|'s\b")
+INITIAL = re.compile(r"[VX]\.\s+[A-Z]")
+FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
+
+
+def cardinals(numerals: str) -> str:
+    """"I–III" → "one to three", "II and IV" → "two and four"."""
+    numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
+    return re.sub(rf"\b(?:{NUMERAL}|{SMALL})",
+                  lambda match: number_words.cardinal(number_words.roman(match[0])), numerals)
+
+
+def expand_numerals(match: re.Match) -> str:
+    """Chapter IV → "Chapter four", Henry VIII → "Henry the eighth", XX century → "twentieth century", XII → "twelve".
+
+    Capitals stay (ACT TWO), so that a line in capitals is recognised. The I of "the part I like" is the pronoun.
+    """
+    numerals, text, end = match[0], match.string, match.end()
+    lone, heading = numerals == "I", follows(match, HEADING)
+    pronoun = lone and heading and (PRONOUN.match(text, end) if heading["sure"]
+                                    else not AT_END_OF_CLAUSE.match(text, end))
+    if heading and not pronoun:
+        if heading[0].rstrip().endswith("."):
+            return re.sub(r"[A-Z]+", lambda numeral: str(number_words.roman(numeral[0])), numerals)
+        words = cardinals(numerals)
+        return words.upper() if heading[0].isupper() else words
+    ruler = follows(match, RULER)
+    if ruler and (REIGN.match(text, end) if numerals[0] == "I" and lone else not INITIAL.match(text, match.start())):
+        first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()       # type: ignore[union-attr]
+        ordinal = f"the {number_words.ordinal(number_words.roman(first))}"
+        return (ordinal.upper() if ruler[0].isupper() else ordinal) + cardinals(rest)
+    if lone:
+        return numerals
+    if CENTURY.match(text, end):
+        return number_words.ordinal(number_words.roman(numerals)) if numerals.isalpha() else numerals
+    return re.sub(rf"\b{BARE}", lambda bare: number_or_year(number_words.roman(bare[0])), numerals)
+
+
+def expand_small_numerals(match: re.Match) -> str:
+    """Page iv → "page four", pp. xii-xiv → "pp. 12 to 14", which a later rule reads."""
+    numerals, heading = match[0], follows(match, SMALL_HEADING)
+    if not heading or (numerals == "i" and not AT_END_OF_SMALL_CLAUSE.match(match.string, match.end())):
+        return numerals
+    if heading[0].rstrip().endswith("."):
+        numerals = re.sub(r"\s?[-–]\s?", " to ", numerals)
+        return re.sub(rf"\b{SMALL}", lambda numeral: str(number_words.roman(numeral[0])), numerals)
+    return cardinals(numerals)
+
+
+def number_or_year(n: int) -> str:
+    return number_words.year(n) if 1100 <= n < 2100 else number_words.cardinal(n)
+
+
+def expand_heading(match: re.Match) -> str:
+    """IV on a line of its own, or before a title, → "four". I, V and X only where nothing else makes a line."""
+    mark, numeral, after = match["mark"], match["numeral"], match["after"]
+    text, marked = match.string, mark.lstrip(" \t*_")[:1] in ("#", "<")
+    if len(numeral) == 1:
+        whole = not text[:match.start()].strip() and not text[match.end():].strip() and not after
+        alone = after is not None and text[max(0, match.start() - 2):match.start()].strip(" ") in ("", "\n\n")
+        if not marked and not (numeral == "I" if whole else alone and LINE_ALONE.match(text, match.end())):
+            return match[0]
+    elif not marked and numeral in ("CC", "CI", "CL", "CV", "MIX", "XL") and not text[match.end():].strip():
+        return match[0]
+    ends = "." if not after and text.startswith("<b", match.end()) else after or ""
+    return f"{mark}{number_or_year(number_words.roman(numeral))}{ends}"
+
+
+LINE_ALONE = re.compile(r"[.:]?[ \t*_]*(?:</h\d>|<br ?/?>|\n[ \t]*\n)|[.:]?[^\n.!?]{1,80}\n[ \t]*\n")
+HEADINGS: tuple[TextRule, ...] = (
+    rule("IV. Title",
+         rf"(?m)^(?P<mark>[ \t]*(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?[ \t*_]*)(?P<numeral>{NUMERAL})"
+         r"(?:(?P<after>[.:]?)(?=[ \t*_]*(?:</?[hb][^>\n]{1,80}>|$)|[.:)] +[\"'(]?[A-Z])|(?<=[ #>*_]..)(?= +[A-Z]))",
+         expand_heading),
+    rule("WWII", r"\bWW(?:(I{1,3})\b|([123])\b)", lambda match: "World War "
+         + number_words.cardinal(len(match[1]) if match[1] else int(match[2]))),
+)
 NUMERALS: tuple[TextRule, ...] = (
-    rule("Chapter IV, PARTS I-III",
-         rf"(?P<heading>\b{forms(NUMERAL_AFTER | NUMERAL_AFTER_CAPITALISED, 'capitalize', 'upper')}[sS]?\s+)"
-         rf"(?P<numerals>(?:{NUMERAL_I}|(?!I\b){NUMERAL}){MORE})(?!')", expand_after_heading),
-    rule("chapter IV", rf"(?P<heading>\b{forms(NUMERAL_AFTER, 'lower')}s?\s+)"
-         rf"(?P<numerals>(?:{AT_END_OF_CLAUSE}|(?!I\b){NUMERAL}){MORE})(?!')", expand_after_heading),
-    rule("Vol. IV", rf"\b((?i:{any_of(NUMERAL_ABBREVIATIONS)}))\.\s?((?:{NUMERAL_I}|(?!I\b){NUMERAL}){MORE})(?!')",
-         lambda match: f"{NUMBERED[match[1].lower()]} {cardinals(match[2])}"),
-    rule("Henry VIII", rf"\b({forms(RULERS, 'capitalize', 'upper')})\s+(?!I\b|[VX]\.\s+[A-Z])({NUMERAL})",
-         expand_after_ruler),
-    rule("XX century", rf"\b(?P<numeral>{NUMERAL})(?P<century>(?=\s+(?i:century|centuries)\b))", expand_bare),
-    rule("XII", rf"\b(?P<numeral>{BARE})(?P<century>(?!))?", expand_bare),
+    rule("Chapter IV, Henry VIII, XII", rf"\b(?=[IVXLCDM])(?:I\b|{NUMERAL}){MORE}", expand_numerals),
+    rule("page iv, pp. xii-xiv", rf"(?<![\w'.-])(?=[ivxl]+\b){SMALL}{MORE_SMALL}", expand_small_numerals),
+    rule("(iii)", rf"(?<=\()(?![vx]\)){SMALL}(?=\))", lambda match: cardinals(match[0])),
+    rule("(v) after (iv)", r"(?<=\()[vx](?=\))",
+         lambda match: cardinals(match[0]) if follows(match, FOURTH_OR_NINTH, 2000) else match[0]),
+    rule("ii. in a list", rf"(?m)^[ \t]*(?![vx][.)]){SMALL}(?=[.)][ \t])", lambda match: cardinals(match[0])),
 )

@@ -3,17 +3,18 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import DAYS, MONTHS
-from ane.text.rule import TextRule, any_of, period_after, rule
+from ane.text.lexicon import BOOKS_OF_THE_BIBLE, DAYS, MONTHS
+from ane.text.rule import TextRule, any_of, follows, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
 # "may" and "march" in lower case are verbs
-MONTH = (rf"(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})|May|MAY|March|MARCH"
-         rf"|{any_of(SHORT_MONTHS)}\b\.?)(?![A-Za-z])")
+MONTH = (rf"(?=[JFMASONDjfmasond][aepucoAEPUCO])(?:(?i:{any_of(m for m in MONTHS if m not in ('may', 'march'))})"
+         rf"|May|MAY|March|MARCH|(?i:{any_of(SHORT_MONTHS.keys() - {'May'})})\b\.?)(?![A-Za-z])")
 SHORT_DAY = any_of(day.capitalize() for day in DAYS)
 DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 ORDINAL = r"(?:st|nd|rd|th)?"
 LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
+BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
 AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"           # am, PM, a.m.
 
@@ -36,7 +37,8 @@ def expand_month_day(match: re.Match) -> str:
 def expand_day_month(match: re.Match) -> str:
     last = f" to the {number_words.ordinal(int(match['last']))}" if match["last"] else ""
     year = f", {number_words.year(int(match['year']))}" if match["year"] else ""
-    return f"the {number_words.ordinal(int(match['day']))}{last} of {month_name(match['month'])}{year}"
+    end = period_after(match) if match[0].endswith(".") else ""
+    return f"the {number_words.ordinal(int(match['day']))}{last} of {month_name(match['month'])}{year}{end}"
 
 
 def expand_numeric_date(match: re.Match) -> str:
@@ -61,6 +63,12 @@ def expand_time(match: re.Match) -> str:
     return words + (expand_am_pm(match) if am_pm else " u t c" if match["utc"] else "")
 
 
+def expand_verse(match: re.Match) -> str:
+    """Hebrews 11:1 → "Hebrews 11 1"."""
+    book = follows(match, BOOK_BEFORE)
+    return f"{match[1]} {match[2]}" if book and book[1] in BOOKS_OF_THE_BIBLE else match[0]
+
+
 def expand_am_pm(match: re.Match) -> str:
     return f" {match['am_pm'].lower()} m" + (period_after(match) if match["period"] else "")
 
@@ -81,6 +89,14 @@ DATE_RULES = (
          expand_numeric_date),
     rule("2024-05", r"(?<![\w./-])((?:19|20)\d\d)-(0[1-9])(?![\d-])",
          lambda match: f"{MONTHS[int(match[2]) - 1]} {number_words.year(int(match[1]))}"),
+    rule("1-May-2024, May-1-2024", rf"\b(?:(?P<day>{DAY})-(?P<month>{MONTH})|(?P<other>{MONTH})-(?P<number>{DAY}))"
+         rf"(?:-(?P<year>{YEAR}))?(?![\w-])",
+         lambda match: month_day_words(MONTHS.index(month_name(match["month"] or match["other"])) + 1,
+                                       match["day"] or match["number"], match["year"])),
+    rule("may 1, 2024", rf"\b(?P<month>ma(?:y|rch))\s+(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?,?\s+(?P<year>{YEAR})",
+         expand_month_day),
+    rule("1 may 2024", rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}(?P<last>(?!))?\s+(?:of\s+)?"
+         rf"(?P<month>may|march),?\s+(?P<year>{YEAR})", expand_day_month),
     rule("May 1st, 2024", rf"\b(?P<month>{MONTH})\s+(?P<day>{DAY}){ORDINAL}{LAST_DAY}(?![\w:%]|[.,]\d)"
          rf"(?:,?\s+(?P<year>{YEAR}))?", expand_month_day),
     rule("1 May 2024", rf"(?<![\w.,:$£€-])(?:the\s+)?(?P<day>{DAY}){ORDINAL}{LAST_DAY}\s+(?:of\s+)?(?P<month>{MONTH})"
@@ -90,11 +106,20 @@ DATE_RULES = (
     rule("on 2/14", r"\b((?:on|by|until|till|since|due|before|after)\s)(?!1/[234]|[23]/[34])"
          rf"(1[0-2]|0?[1-9])/({DAY})(?![\d/])",
          lambda match: match[1] + month_day_words(match[2], match[3])),
-    rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec)\.", lambda match: SHORT_MONTHS[match[1]] + period_after(match)),
+    rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
+         lambda match: month_name(match[1]) + period_after(match)),
+    rule("Tues.", r"\b(Tues?|Thu(?:rs?)?|Wed|Fri)\.", lambda match: DAYS[match[1].lower()] + period_after(match)),
+    rule("2Q22, 1H24", r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
+         lambda match: f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
+         f"{number_words.year(2000 + int(match[4]))}"),
+    rule("FY24", r"\bFY\s?'?(?:20)?(\d\d)\b", lambda match: f"fiscal year {number_words.year(2000 + int(match[1]))}"),
 )
 TIME_RULES = (      # the rules for ranges come first and replace the dash only
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
-    rule("9am-5pm", r"(?<=[\d][AaPp][Mm])\s?[-–]\s?(?=\d)", " to "),
+    rule("9am-5pm", r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?(?=\d)",
+         " to "),
+    rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
+    rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
     rule("10:30-11:30", r"(?<=\d:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)", " to "),
     rule("10:30 pm", rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"
          rf"(?:{AM_PM}|(?P<utc>Z\b))?", expand_time),

@@ -1,15 +1,18 @@
 """The default normaliser: English text in words, in the characters that the tokenizer knows.
 
 ``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution; to change how something is
-read, change its rule. Web addresses, markup and layout are in ``markup_rules.py``, dates and times in
-``date_time_rules.py``, money, units and numbers in ``number_rules.py``, words in capitals and Roman numerals in
-``capital_rules.py``, and the word lists in ``lexicon.py``.
+read, change its rule. Web addresses, markup and layout are in ``markup_rules.py``, addresses and codes in
+``address_rules.py``, dates and times in ``date_time_rules.py``, formulas in ``math_rules.py``, money, units and numbers
+in ``number_rules.py``, words in capitals and Roman numerals in ``capital_rules.py``, the letter A in
+``letter_rules.py``, and the word lists in ``lexicon.py``.
 
 Where English leaves a choice:
 
 * Dates are American: 12/05/2024 is "december fifth", unless the month would be above 12 (25/12/2024) or the separator
   is a dot (24.12.2024). ISO dates (2024-05-01) are dates too. Four digits from 1100 to 2099 are read as a year.
 * 24-hour times stay 24-hour times: 14:00 is "fourteen hundred", 14:30 "fourteen thirty". 10:00 is "ten o'clock".
+* A minus sign (U+2212) is never a range: 5 − 3 is "five minus three", 5-3 and 5–3 are "five to three".
+* House numbers are read in pairs (1428 Elm St.: "fourteen twenty-eight"), codes after a word such as "PIN" by digits.
 * Decimals, telephone numbers, IP addresses and numbers with a leading zero are read digit by digit.
 * A word in capitals is spelled ("f b i") when it has up to three letters and is not in ``SHORT_WORDS``, has no vowel,
   or is in ``SPELLED``; otherwise it is a word (UNESCO), and so are those in ``PRONOUNCED``. Three or more words in
@@ -21,10 +24,29 @@ Where English leaves a choice:
 import html
 import re
 
-from ane.text import capital_rules, date_time_rules, markup_rules, number_rules, unicode_to_ascii
-from ane.text.lexicon import BARE_TITLES, ENDINGS, INTERJECTIONS, NUMBERED, PHRASES, TITLES, UNITS
+from ane.text import (
+    address_rules,
+    capital_rules,
+    date_time_rules,
+    letter_rules,
+    markup_rules,
+    math_rules,
+    number_rules,
+    unicode_to_ascii,
+)
+from ane.text.lexicon import (
+    BARE_TITLES,
+    CURRENCIES,
+    ENDINGS,
+    INTERJECTIONS,
+    LETTERED,
+    NUMBERED,
+    PHRASES,
+    TITLES,
+    UNITS,
+)
 from ane.text.number_rules import plural
-from ane.text.rule import TextRule, any_of, apply_rules, period_after, rule
+from ane.text.rule import TextRule, any_of, apply_rules, follows, period_after, rule
 
 
 def normalise_english(text: str) -> str:
@@ -47,32 +69,47 @@ def normalise_cased(text: str) -> str:
 
 
 def expand_title(match: re.Match) -> str:
-    return f"{TITLES[match[1].lower()]} "
+    """Gen. Lee → "general Lee". Only the commonest titles are some before a small letter: "Dr. who"."""
+    key = match[1].lower()
+    known = key in TITLES and (match.string[match.end():match.end() + 1].isupper() or key in ALWAYS_TITLES)
+    return f"{TITLES[key]} " if known else match[0]
 
 
-def expand_street(match: re.Match) -> str:
-    """5 Main St. → "5 Main street": after a name, St. and Dr. are street and drive, not saint and doctor."""
-    return match[1] + {"st": "street", "dr": "drive"}[match[2].lower()] + (period_after(match) if match[3] else "")
+def expand_numbered(match: re.Match) -> str:
+    """No. 5 → "number 5". A capital letter, or one after a word such as "class", is that letter: Class D. 4 went."""
+    word = match[1]
+    if len(word) == 1 and (follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(
+            match.string, match.end()))):
+        return match[0]
+    return f"{NUMBERED[word.lower()]} " if word.lower() in NUMBERED else match[0]
 
 
-NAME_BEFORE = r"(?:\b[A-Z][a-z]+|\d(?:st|nd|rd|th)|\b(?:first|second|third|[a-z]{2,12}th))"
+def expand_abbreviation(match: re.Match) -> str:
+    """E.g. → "for example", Inc. → "incorporated", and its period if it also ends the sentence."""
+    key = match[1].lower()
+    if key in ENDINGS and not match.string[match.end():match.end() + 1].isalnum():
+        return ENDINGS[key] + period_after(match)
+    return PHRASES.get(key, match[0])
+
+
+LETTER_BEFORE = re.compile(rf"\b(?i:{any_of(LETTERED)})\s+\Z")
+ALWAYS_TITLES = BARE_TITLES - {"st", "mt"}
+YEAR_AFTER = re.compile(r"1?\d{3}\b|20\d\d\b")
 ABBREVIATION_RULES = (
     rule("with and without", r"\b[wW]/(o\b|(?=\s|[a-z]))", lambda match: "without" if match[1] else "with "),
-    rule("Main St.", rf"({NAME_BEFORE}\s+)(St)\b(\.?)(?!\s+[A-Z][a-z])", expand_street),
-    rule("12 Main Dr.", r"(\d\s+(?:[A-Z][a-z]+\s+){1,3})(Dr)\b(\.?)(?!\s+[A-Z][a-z])", expand_street),
-    rule("Elm Dr.", r"(\b[A-Z][a-z]+\s+)(Dr)(\.)(?=[,;])", expand_street),
-    rule("Dr. who", rf"\b((?i:{any_of(BARE_TITLES - {'st', 'mt'})}))\.(?=\s*[A-Za-z&])\s*", expand_title),
-    rule("Gen. Lee", rf"\b((?i:{any_of(TITLES)}))\.\s*(?=[A-Z])", expand_title),
+    rule("Dr. who", r"\b([A-Za-z]{2,6})\.\s*(?=[A-Za-z&])", expand_title),
     rule("Dr Brown", rf"\b({any_of(title.capitalize() for title in BARE_TITLES)})\s+(?=[A-Z])", expand_title),
-    rule("No. 5", rf"\b((?i:{any_of(NUMBERED)}))\.\s?(?=\d)", lambda match: f"{NUMBERED[match[1].lower()]} "),
+    rule("No. 5", r"\b([A-Za-z]{2,4}|[bcdp]|(?<=\()P)\.\s?(?=\d)", expand_numbered),
     rule("#5", r"#\s?(?=\d)", "number "),
     rule("Roe v. Wade", r"(?<=[a-z])\s+v\.?\s+(?=[A-Z])", " versus "),
     rule("vs", r"\b[vV]s\b\.?", "versus"),
-    rule("e.g.", rf"\b((?i:{any_of(PHRASES)}))\.", lambda match: PHRASES[match[1].lower()]),
-    rule("etc.", rf"\b((?i:{any_of(ENDINGS)}))\.(?!\w)",
-         lambda match: ENDINGS[match[1].lower()] + period_after(match)),
+    rule("Smith & Co", r"\b(and|AND|&) (C[oO])\b(?![.-])",
+         lambda match: f"{match[1]} {'COMPANY' if match[2].isupper() else 'company'}"),
+    rule("ca 1850", r"\bca (?=[1-9]\d{2,3}\b)", "circa "),
+    rule("e.g., etc.", r"\b([A-Za-z]{2,6}|[eia]\.[a-z](?:\.a)?|[EIA]\.[A-Za-z](?:\.[Aa])?)\.", expand_abbreviation),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
+    rule("A.D", r"\b[A-Z](?:\.[A-Z])+\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
     rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",      # to single letters, which are no word
          lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),
@@ -82,9 +119,9 @@ ABBREVIATION_RULES = (
 
 SIGN_WORDS = {
     "%": "percent", "@": "at", "+": "plus", "±": "plus or minus", "×": "times", "÷": "divided by", "≈": "is about",
-    "≠": "is not equal to", "√": "the square root of", "∞": "infinity", "§": "section", "©": "copyright",
-    "°": "degrees", "¢": "cents", "£": "pounds", "€": "euros", "¥": "yen", "₹": "rupees", "₩": "won", "₽": "rubles",
-    "$": "dollars", "µ": "micro",
+    "≠": "is not equal to", "√": "the square root of", "∞": "infinity", "§": "section", "¶": "paragraph",
+    "©": "copyright", "°": "degrees", "µ": "micro", "‰": "per mille",
+    **{sign: names[1] for sign, names in CURRENCIES.items() if len(sign) == 1},
 }
 
 
@@ -97,6 +134,7 @@ def expand_ampersand(match: re.Match) -> str:
 SIGN_RULES = (
     rule("AT&T, M&Ms", r"\b([A-Z]{1,3})&([A-Z]{1,3})(s?)\b", expand_ampersand),
     rule("&", r"&+", " and "),
+    rule("§§ 3", r"§§ ?|¶¶ ?", lambda match: f"{SIGN_WORDS[match[0][0]]}s "),
     rule("->", r" ?(?:[-=]{1,5}>|→) ?", " to "),
     rule("squared", r"²", " squared"),
     rule("cubed", r"³", " cubed"),
@@ -112,7 +150,7 @@ SIGN_RULES = (
     rule("F-16", r"(?<=[A-Za-z])-(?=\d)", " "),
     rule("3D, MP3", r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])", " "),
     rule("2019/20", r"(?<=\d{4})/(?=\d{2}\b)", " "),
-    rule("3/4567", r"(?<=\d)\s?/\s?(?=\d)", " slash "),
+    rule("3/4567", r"(?<=\d)\s?/\s?(?=\d)", " over "),
     rule("he/she", r" ?/ ?", " "),
 )
 
@@ -132,7 +170,7 @@ def cleanup_rules(letters: str) -> tuple[TextRule, ...]:
     """Rules for text whose words consist of ``letters``."""
     return (
         rule("unknown characters", rf"[^{letters}!'(),\-.:;?\s]+", " "),
-        rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)[b-df-hj-np-tv-xz]{2,5}(?![\w'])", expand_consonants),
+        rule("mr, html", r"(?<![\w'])(?!\w*(\w)\1\1)([b-df-hj-np-tv-xz]{2,5})(?![\w'])(?!-\2)", expand_consonants),
         rule("stray hyphen", rf"(?<![{letters}])-+|-+(?![{letters}])", " "),
         rule("stray apostrophe", rf"(?<![{letters},.!?])'+(?![{letters}])", " "),
         rule("empty brackets", r"\(\s*\)", " "),
@@ -161,6 +199,7 @@ CASED_RULES = (
     rule("quotation marks", r'"', ""),
     *cleanup_rules("A-Za-z"),
     rule("ninety-nine", r"(?<=ty)-(?=(?:one|two|three|four|five|six|seven|eight|nine)\b)", " "),
+    rule("F B I", r"(?<![\w'-])[A-Z](?: [A-Z])+(?![\w'-])", lambda match: match[0].replace(" ", ".")),
     # letters that were spelled are joined again, with periods: they are read as one word
     rule("p m, h t m l", r"(?<![-'])\b(?:[b-hj-zB-HJ-Z]|[aA](?= [mMtT]\b))(?: [A-Za-z])+\b(?!['-])",
          lambda match: match[0].upper().replace(" ", ".")),
@@ -168,7 +207,8 @@ CASED_RULES = (
 
 EXPANSIONS: tuple[TextRule, ...] = (
     rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
-    *unicode_to_ascii.RULES, *markup_rules.RULES, *date_time_rules.RULES, *number_rules.RULES,
-    *capital_rules.NUMERALS, *ABBREVIATION_RULES, *SIGN_RULES)
+    *unicode_to_ascii.RULES, *capital_rules.HEADINGS, *markup_rules.RULES, *address_rules.RULES, *date_time_rules.RULES,
+    *math_rules.RULES, *number_rules.RULES,
+    *capital_rules.NUMERALS, *ABBREVIATION_RULES, *letter_rules.RULES, *SIGN_RULES)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)

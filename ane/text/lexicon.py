@@ -17,14 +17,15 @@ TITLES = {
     "col": "colonel", "maj": "major", "lt": "lieutenant", "sgt": "sergeant", "capt": "captain", "cpl": "corporal",
     "pvt": "private", "cmdr": "commander", "adm": "admiral", "gov": "governor", "sen": "senator",
     "rep": "representative", "pres": "president", "supt": "superintendent", "insp": "inspector", "mt": "mount",
-    "ft": "fort",
+    "ft": "fort", "mme": "madame", "mlle": "mademoiselle",
 }
-BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt")     # also without a period
+BARE_TITLES = words("mr mrs ms mx dr prof st mt lt sgt capt mme mlle")     # also without a period
 # Before a number, where they never end a sentence. Elsewhere they may be words ("No.").
 NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
     "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
+    "ste": "suite", "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone",
 }
 # In any position; they never end a sentence.
 PHRASES = {
@@ -40,6 +41,36 @@ ENDINGS = {
 }
 DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday",
         "thur": "thursday", "thurs": "thursday", "fri": "friday", "sat": "saturday", "sun": "sunday"}
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+STREETS = {
+    "st": "street", "ave": "avenue", "av": "avenue", "blvd": "boulevard", "rd": "road", "ln": "lane", "dr": "drive",
+    "hwy": "highway", "expy": "expressway", "expwy": "expressway", "pkwy": "parkway", "ct": "court", "pl": "place",
+    "sq": "square", "ter": "terrace", "cir": "circle", "trl": "trail", "fwy": "freeway", "tpke": "turnpike",
+    "plz": "plaza", "aly": "alley",
+}
+WITHIN_ADDRESS = {"apt": "apartment", "ste": "suite", "rm": "room", "hwy": "highway", "rte": "route", "fl": "floor",
+                  "bldg": "building"}      # before a number
+SURE_STREETS = words("ave blvd rd ln hwy expy expwy pkwy fwy tpke")     # after a name, also without a house number
+DIRECTIONS = {"N": "North", "S": "South", "E": "East", "W": "West", "NE": "Northeast", "NW": "Northwest",
+              "SE": "Southeast", "SW": "Southwest"}
+STATES = {
+    "AL": "Alabama", "AK": "Alaska", "AZ": "Arizona", "AR": "Arkansas", "CA": "California", "CO": "Colorado",
+    "CT": "Connecticut", "DE": "Delaware", "FL": "Florida", "GA": "Georgia", "HI": "Hawaii", "ID": "Idaho",
+    "IL": "Illinois", "IN": "Indiana", "IA": "Iowa", "KS": "Kansas", "KY": "Kentucky", "LA": "Louisiana",
+    "ME": "Maine", "MD": "Maryland", "MA": "Massachusetts", "MI": "Michigan", "MN": "Minnesota", "MS": "Mississippi",
+    "MO": "Missouri", "MT": "Montana", "NE": "Nebraska", "NV": "Nevada", "NH": "New Hampshire", "NJ": "New Jersey",
+    "NM": "New Mexico", "NY": "New York", "NC": "North Carolina", "ND": "North Dakota", "OH": "Ohio",
+    "OK": "Oklahoma", "OR": "Oregon", "PA": "Pennsylvania", "RI": "Rhode Island", "SC": "South Carolina",
+    "SD": "South Dakota", "TN": "Tennessee", "TX": "Texas", "UT": "Utah", "VT": "Vermont", "VA": "Virginia",
+    "WA": "Washington", "WV": "West Virginia", "WI": "Wisconsin", "WY": "Wyoming",
+}
+# A number after one of these is read digit by digit.
+CODE_WORDS = ("zip", "zip code", "postcode", "postal code", "pin", "pin code", "passcode", "ending in", "ends in",
+              "account", "account number", "acct", "routing number", "serial number", "tracking number", "card number",
+              "otp", "imei", "ssn", "reference number", "confirmation code", "policy number",
+              "model number", "customer number", "passport number", "phone number", "extension", "password")
 
 # A capitalised word of this list after an abbreviation begins a sentence: "in the U.S. They", but "the U.S. Army".
 SENTENCE_STARTERS = words("""
@@ -58,12 +89,30 @@ CURRENCIES = {      # sign or code: singular, plural, singular and plural of the
     "€": ("euro", "euros", "cent", "cents"), "¥": ("yen", "yen", "sen", "sen"),
     "₹": ("rupee", "rupees", "paisa", "paise"), "₩": ("won", "won", "jeon", "jeon"),
     "₽": ("ruble", "rubles", "kopeck", "kopecks"), "¢": ("cent", "cents", "", ""),
+    "₪": ("new shekel", "new shekels", "agora", "agorot"), "₺": ("lira", "lira", "kurush", "kurush"),
+    "฿": ("baht", "baht", "satang", "satang"), "₦": ("naira", "naira", "kobo", "kobo"),
+    "₱": ("peso", "pesos", "centavo", "centavos"), "₿": ("bitcoin", "bitcoin", "", ""), "₫": ("dong", "dong", "", ""),
+    "₴": ("hryvnia", "hryvnias", "kopeck", "kopecks"), "₸": ("tenge", "tenge", "", ""),
+    "₡": ("colon", "colons", "", ""), "₵": ("cedi", "cedis", "pesewa", "pesewas"), "₭": ("kip", "kip", "", ""),
+    "₮": ("tugrik", "tugriks", "", ""), "₲": ("guarani", "guaranis", "", ""), "₾": ("lari", "lari", "tetri", "tetri"),
+    "₼": ("manat", "manat", "", ""), "៛": ("riel", "riels", "", ""), "৳": ("taka", "taka", "", ""),
+    "BRL": ("real", "reais", "centavo", "centavos"),
+    "NZD": ("new zealand dollar", "new zealand dollars", "cent", "cents"),
+    "HKD": ("hong kong dollar", "hong kong dollars", "cent", "cents"),
+    "SGD": ("singapore dollar", "singapore dollars", "cent", "cents"), "Rs": ("rupee", "rupees", "paisa", "paise"),
+    "INR": ("rupee", "rupees", "paisa", "paise"), "kr": ("krona", "kronor", "", ""),
+    "zl": ("zloty", "zloty", "grosz", "groszy"), "CNY": ("yuan", "yuan", "fen", "fen"),
+    "RMB": ("yuan", "yuan", "fen", "fen"), "AUD": ("australian dollar", "australian dollars", "cent", "cents"),
+    "CAD": ("canadian dollar", "canadian dollars", "cent", "cents"), "KRW": ("won", "won", "jeon", "jeon"),
+    "SEK": ("swedish krona", "swedish kronor", "", ""), "NOK": ("norwegian krone", "norwegian kroner", "", ""),
+    "DKK": ("danish krone", "danish kroner", "", ""), "PLN": ("zloty", "zloty", "grosz", "groszy"),
+    "BTC": ("bitcoin", "bitcoin", "", ""),
     "USD": ("u s dollar", "u s dollars", "cent", "cents"), "GBP": ("pound", "pounds", "penny", "pence"),
     "EUR": ("euro", "euros", "cent", "cents"), "JPY": ("yen", "yen", "sen", "sen"),
     "CHF": ("swiss franc", "swiss francs", "rappen", "rappen"),
 }
-DOLLARS = {"US": "u s", "A": "australian", "AU": "australian", "C": "canadian", "CA": "canadian", "NZ": "new zealand",
-           "HK": "hong kong", "S": "singapore"}
+DOLLARS = {         # what a country puts before its dollar sign: the code of the currency
+    "US": "USD", "A": "AUD", "AU": "AUD", "C": "CAD", "CA": "CAD", "NZ": "NZD", "HK": "HKD", "S": "SGD", "R": "BRL"}
 MAGNITUDES = {
     "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million", "mln": "million",
     "b": "billion", "B": "billion", "bn": "billion", "bln": "billion", "t": "trillion", "T": "trillion",
@@ -95,16 +144,37 @@ UNITS = {           # abbreviation: singular
     "mph": "mile per hour", "kph": "kilometer per hour", "kmh": "kilometer per hour", "mpg": "mile per gallon",
     "fps": "frame per second", "rpm": "revolution per minute", "dpi": "dot per inch", "bpm": "beat per minute",
     "psi": "p s i", "px": "pixel", "pts": "point",
+    "mbps": "megabit per second", "gbps": "gigabit per second", "cc": "c c", "ppm": "part per million",
+    "ppb": "part per billion",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree", "%": "percent", "‰": "per mille",
 }
+# After a number these are units in any case: "60 MPH", "5 Km".
+UNITS |= {form: UNITS[unit] for unit in words("""
+    km cm mm kg mg ml mph kph rpm mpg fps bpm dpi psi lb lbs oz ft yd yds hr hrs min mins sec secs kHz MHz GHz Hz kW kWh
+    kbps mbps gbps dB kcal cc ppm gal tsp tbsp px""") for form in (unit.upper(), unit.lower(), unit.capitalize())
+    if form not in UNITS}
 # Units only after a space where the number has a single digit: "5 s" and "30s" are seconds, an "iPhone 5s" is not.
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
-                     "p s i": "p s i"}
+                     "p s i": "p s i", "c c": "c c"}
 PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
     "day": "day", "week": "week", "month": "month", "year": "year", "hour": "hour", "minute": "minute",
-    "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour"}
+    "second": "second", "person": "person", "night": "night", "mo": "month", "yr": "year", "hr": "hour", "d": "day",
+    "head": "head", "piece": "piece", "unit": "unit", "user": "user", "share": "share", "barrel": "barrel",
+    "gallon": "gallon", "mile": "mile", "acre": "acre", "page": "page", "word": "word", "capita": "capita", "H": "hour",
+    "S": "second", "query": "query", "request": "request", "seat": "seat", "kilometer": "kilometer"}
+
+# --- formulas --------------------------------------------------------------------------------------------------------
+
+ELEMENTS = words("""
+    H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
+    Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
+TEX = {         # a command of TeX: how it is read; others by their name
+    "cdot": "times", "times": "times", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
+    "approx": "≈", "pm": "±", "to": "→", "infty": "infinity", "sum": "the sum of", "int": "the integral of",
+    "left": "", "right": "", "mathrm": "", "text": "", "quad": "", "ldots": "and so on", "dots": "and so on",
+}
 
 # --- words in capitals -----------------------------------------------------------------------------------------------
 
@@ -114,7 +184,7 @@ PRONOUNCED = words("RAM ROM SIM PIN LAN WAN GIF ZIP DOS")
 SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
-    IMHO IVF LGBT LGBTQ USSR USDA USPS UPS HIV EEG ECG""")
+    IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG""")
 # Words of up to three letters that may be in capitals for emphasis. Not "IT" and "US": in capitals they are initials.
 SHORT_WORDS = words("""
     A I AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH OK ON OR OX SO TO UP WE ACE ACT ADD AGE AGO AID
@@ -128,26 +198,32 @@ SHORT_WORDS = words("""
 CASE_SENSITIVE = {      # the exact spelling: how it is read
     "PhD": "p h d", "PhDs": "p h d's", "BSc": "b s c", "MSc": "m s c", "JPEG": "jay peg", "JPG": "jay peg",
     "MPEG": "em peg", "MoMA": "moma", "IPv": "i p v", "NAACP": "n double a c p", "iOS": "i o s", "macOS": "mac o s",
-    "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as", "aka": "also known as", "Ctrl": "control",
-    "ctrl": "control",
+    "NOx": "n o x", "SOx": "s o x", "tl;dr": "t l d r", "TL;DR": "t l d r", "AKA": "also known as",
+    "aka": "also known as", "Ctrl": "control", "ctrl": "control", "Mme": "madame", "Mlle": "mademoiselle",
 }
 
 # --- Roman numerals --------------------------------------------------------------------------------------------------
 
 # A Roman numeral after one of these is a number, and so is one after their plurals.
-NUMERAL_AFTER = words("chapter volume book act scene article appendix canto psalm")
+NUMERAL_AFTER = words("chapter volume book act scene article appendix canto psalm page plate")
 # After these only if they are capitalised: "Part II", but "the part I like" and "type X".
 NUMERAL_AFTER_CAPITALISED = words("""
     part vol section type phase class war title bowl episode season level stage grade schedule lot unit group mark
     rocky fantasy""")
+# A small one also after these: "part iii".
+SMALL_NUMERAL_AFTER = NUMERAL_AFTER | words("part vol section figure fig table")
 # After these with a period; each is a key of ``NUMBERED``.
-NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op")
+NUMERAL_ABBREVIATIONS = words("vol ch pt sec art fig figs no nos op p pp bk")
 # "I" before one of these is the pronoun: "THE PART I LIKE".
 AFTER_PRONOUN_I = words("""
     am was have had will would shall should can could may might must do did don't didn't won't can't never always
     also just only really think thought know knew want wanted like liked love loved hate hated need needed see saw
     say said go went get got make made take took feel felt hope wish believe remember mean meant read wrote write
     heard hear found tell told play played use used""")
+# "I" between the name of a ruler and one of these is "the first": "Charles I was king".
+AFTER_RULER = words("""
+    was is had has of and reigned ruled became succeeded died married ascended took wore gave made granted himself
+    herself""")
 # After the name of a ruler it is an ordinal.
 RULERS = words("""
     Albert Alexander Benedict Carl Catherine Charles Christian Clement Edward Elizabeth Ferdinand Francis
@@ -156,10 +232,28 @@ RULERS = words("""
 
 # Words without a vowel that are sounds, not initials.
 INTERJECTIONS = words("hm hmm mm mhm sh shh psst pst pfft tsk brr grr nth zz")
+# After one of these a capital letter is a label, not an article or an abbreviation: "Plan A failed", "Class D. 4 went".
+LETTERED = words("""
+    plan vitamin hepatitis group class grade type section option team level point exhibit schedule appendix figure fig
+    part block building answer door size model route line table annex column row seat gate zone wing unit lane variant
+    choice question step phase ward tier company platform terminal bay drive letter string note influenza category
+    version room train bus series division league pool stage side key""")
+# Before a capital A they make it a letter: "the A train".
+DETERMINERS = words("the an a this that every each my your his her our their no another letter")
+# After a capital A at the beginning of a sentence: it is the letter. "A is for apple", "A and B".
+AFTER_LETTER = words("is was are and or equals means stands comes to")
+BOOKS_OF_THE_BIBLE = words("""
+    Genesis Exodus Leviticus Numbers Deuteronomy Joshua Judges Ruth Samuel Kings Chronicles Ezra Nehemiah Esther Job
+    Psalm Psalms Proverbs Ecclesiastes Isaiah Jeremiah Lamentations Ezekiel Daniel Hosea Joel Amos Obadiah Jonah Micah
+    Nahum Habakkuk Zephaniah Haggai Zechariah Malachi Matthew Mark Luke John Acts Romans Corinthians Galatians Ephesians
+    Philippians Colossians Thessalonians Timothy Titus Philemon Hebrews James Peter Jude Revelation Gen Exod Lev Num
+    Deut Josh Judg Sam Chron Neh Ps Prov Eccl Isa Jer Lam Ezek Dan Hos Mic Matt Mk Lk Jn Rom Cor Gal Eph Phil Col Thess
+    Tim Heb Jas Pet Rev Sura Surah Quran""")
 
 # --- web addresses and markup ----------------------------------------------------------------------------------------
 
-DOMAINS = words("com org net edu gov io co uk us de fr eu ca au ai dev app info biz tv")
+DOMAINS = words("""
+    com org net edu gov io co uk us de fr eu ca au ai dev app info biz tv nl ch se pl cz dk jp cn nz br ru fi""")
 FILE_TYPES = words("""
     txt py js pdf exe jpg jpeg png gif mp3 mp4 wav flac csv html css json xml yaml yml md doc docx xls xlsx ppt
     pptx zip tar gz dll cpp sh ini log sql""")

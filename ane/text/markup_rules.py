@@ -2,8 +2,9 @@
 
 import re
 
+from ane.text import number_words
 from ane.text.lexicon import DOMAINS, FILE_TYPES, HTML_ATTRIBUTES, HTML_ELEMENTS
-from ane.text.rule import TextRule, any_of, rule
+from ane.text.rule import TextRule, any_of, follows, rule
 
 ADDRESS_SIGNS = {".": " dot ", "/": " slash ", "-": " dash ", "_": " underscore ", "@": " at ", "+": " plus ",
                  ":": " colon ", "~": " tilde ", "%": " percent ", "&": " and ", "=": " equals "}
@@ -19,7 +20,9 @@ PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,4
 
 
 def expand_address(address: str) -> str:
-    """a.b/c → "a dot b slash c"."""
+    """a.b/c1 → "a dot b slash c one"; digits are read one by one, a country without a vowel by its letters."""
+    address = re.sub(r"\.([b-df-hj-np-tv-xz]{2})(?![\w.-])", lambda country: f".{' '.join(country[1])}", address)
+    address = re.sub(r"\d+", lambda number: f" {number_words.digits(number[0])} ", address)
     return re.sub(r"[./_@+:~%&=-]", lambda sign: ADDRESS_SIGNS[sign[0]], address)
 
 
@@ -48,7 +51,20 @@ WEB_RULES = (
          lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])),
 )
 
+SURE_ESCAPE = re.compile(r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])")
+IN_A_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\\S*\Z")
+
+
+def expand_escape(match: re.Match) -> str:
+    r"""The break that a program wrote as \n. In C:\new, or where no place near is sure to be one, it is none."""
+    text, start = match.string, match.start()
+    if follows(match, IN_A_PATH, 60) or not SURE_ESCAPE.search(text, max(0, start - 500), match.end() + 500):
+        return match[0]
+    return "\n\n" if match[0].endswith("n") else ", "
+
+
 LAYOUT_RULES = (
+    rule("\\n of a program", r"\\(?:r\\)?[nt]", expand_escape),
     rule("spaces", r"[ \t]{2,}", " "),
     rule("citation [12]", r"(?<=[\w.,;:!?)\"'])(?:\[\d{1,3}\])+", ""),
     rule("divider", r"(?m)^[ \t]*([-=_*~#+])(?:[ \t]*\1){2,}[ \t]*$", ""),

@@ -5,6 +5,7 @@ import re
 from ane.text import number_words
 from ane.text.lexicon import (
     CURRENCIES,
+    DIRECTIONS,
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
@@ -13,18 +14,21 @@ from ane.text.lexicon import (
     UNITS,
     UNSPACED_UNITS,
 )
-from ane.text.rule import NUMBER, TextRule, any_of, rule
+from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
 
-SIGN = "[$£€¥₹₩₽]"
+SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 €: decimal comma
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
-MAGNITUDE = (rf"(?:(?:\s?(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
-             r"|(?P<letter>[kKmMbBtT]))\b)?")
-PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[ms])[23])?(?![A-Za-z0-9]))?"
+MAGNITUDE = (rf"(?:\s?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
+             r"|(?P<letter>[kKmMbBtT]))\b(?!['-]))?")
+COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
+PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
-ARTICLE = r"(?P<article>\b[Aa]n?\s+)?"      # "a $5 note" is a "five dollar note"
-YEAR_CUE = r"(?:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
-NOT_PLURAL = r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|versus|across|besides|towards)"
+ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")      # "a $5 note" is a "five dollar note"
+YEAR_CUE = re.compile(r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
+                      r"\s+\Z")
+NOT_PLURAL = (r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|minus|versus|equals|across|besides"
+              r"|towards)")
 
 
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
@@ -33,6 +37,12 @@ def expand_digit_groups(match: re.Match) -> str:
     """+44 20 7946 → "plus four four, two zero, seven nine four six"."""
     plus = "plus " if match[0].startswith("+") else ""
     return plus + number_words.digit_groups(match[0])
+
+
+def expand_lettered_number(match: re.Match) -> str:
+    """1-800-GO-2-HAUL → "one, eight zero zero, GO two HAUL"."""
+    numbers, words = match[1].strip("-").split("-"), re.sub("-", " ", match[2])
+    return ", ".join([*map(number_words.digits, numbers), re.sub(r"\d+", lambda n: number_words.digits(n[0]), words)])
 
 
 def expand_version(match: re.Match) -> str:
@@ -51,23 +61,20 @@ def expand_money(match: re.Match) -> str:
     """£1.50 → "one pound and fifty pence", €3 million → "three million euros", $2/h → "two dollars per hour"."""
     groups = match.groupdict()
     one, many, hundredth, hundredths = CURRENCIES[groups["sign"]]
-    if groups.get("country"):
-        one, many = f"{DOLLARS[groups['country']]} {one}", f"{DOLLARS[groups['country']]} {many}"
     amount = groups["amount"]
     if re.fullmatch(COMMA_DECIMAL, amount):
         amount = amount.replace(".", "").replace(",", ".")
     whole, _, decimals = amount.replace(",", "").partition(".")
     magnitude = MAGNITUDES.get(groups.get("magnitude") or groups.get("letter") or "")
-    article = groups.get("article") or ""
-    if article or match.string.startswith("-", match.end()):
+    if follows(match, ARTICLE) or match.string.startswith("-", match.end()):
         many = one
     if magnitude:
         words = f"{number_words.number(amount)} {magnitude} {many}"
-    elif len(decimals) == 2 and hundredth:
-        words = amount_with_cents(whole, decimals, (one, many, hundredth, hundredths))
+    elif hundredth and re.fullmatch(r"\d\d?|\d\d0+", decimals):       # "$20.5" and "$0.010" are cents as well
+        words = amount_with_cents(whole, decimals[:2].ljust(2, "0"), (one, many, hundredth, hundredths))
     else:
         words = f"{number_words.number(amount)} {one if whole == '1' and not decimals else many}"
-    return article + words + expand_per_unit(groups)
+    return words + expand_per_unit(groups)
 
 
 def expand_per_unit(groups: dict[str, str | None]) -> str:
@@ -77,6 +84,21 @@ def expand_per_unit(groups: dict[str, str | None]) -> str:
         return ""
     unit, power = PER_WORDS.get(per) or UNITS[per], groups["of"]
     return f" per {unit} squared" if power and unit == "second" else f" per {POWERS[power or '']}{unit}"
+
+
+def expand_shillings(match: re.Match) -> str:
+    """£3 7s. 6d. → "three pounds seven shillings and sixpence"."""
+    pounds, shillings, pence = match.groups()
+    words = f"{pounds} pound{'' if pounds == '1' else 's'} " if pounds else ""
+    words += f"{number_words.number(shillings)} shilling{'' if shillings == '1' else 's'}"
+    if pence:
+        words += " and " + ("one penny" if pence == "1" else f"{number_words.number(pence)}pence")
+    return words + (period_after(match) if match[0].endswith(".") else "")
+
+
+def expand_range_of_money(match: re.Match) -> str:
+    """$5-$10 → "5 to $10", but $5.50-$10 → "$5.50 to $10"."""
+    return f"{match[1] if match[3] and '.' in match[2] else ''}{match[2]} to {match[1]}"
 
 
 def amount_with_cents(whole: str, decimals: str, currency: tuple[str, str, str, str]) -> str:
@@ -107,9 +129,22 @@ def expand_quantity(match: re.Match) -> str:
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
         return match[0]
     unit = POWERS[match["power"] or ""] + UNITS[sign]
-    single = amount == "1" or gap == "-" or match["article"]
-    words = f"{match['article'] or ''}{number_words.number(amount)} {unit if single else plural(unit)}"
-    return words + expand_per_unit(match.groupdict())
+    single = amount == "1" or gap == "-" or follows(match, ARTICLE)
+    return f"{number_words.number(amount)} {unit if single else plural(unit)}" + expand_per_unit(match.groupdict())
+
+
+def expand_duration(match: re.Match) -> str:
+    """1m23s → "one minute twenty-three seconds". One part alone is left to the rule of units."""
+    parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}"
+             for amount, unit in zip(match.groups(), ("hour", "minute", "second"), strict=True) if amount]
+    return " ".join(parts) if len(parts) > 1 else match[0]
+
+
+def expand_position(match: re.Match) -> str:
+    """49° 17' N → "forty-nine degrees seventeen minutes north"."""
+    names = zip(match.groups()[:3], ("degree", "minute", "second"), strict=True)
+    parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in names if amount]
+    return " ".join([*parts, DIRECTIONS.get(match[4] or "", "").lower()]).strip()
 
 
 def expand_height(match: re.Match) -> str:
@@ -126,9 +161,9 @@ def expand_ordinal(match: re.Match) -> str:
 
 def expand_millions(match: re.Match) -> str:
     """5M → "five million". After a word such as "seat" the letter is part of a label, and nothing changes."""
-    if match[1]:
+    if follows(match, LABELLED):
         return match[0]
-    return f"{number_words.number(match[2])} {MAGNITUDES[match[3]]}"
+    return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
 
 
 def expand_fraction(match: re.Match) -> str:
@@ -142,61 +177,52 @@ def expand_fraction(match: re.Match) -> str:
     return words
 
 
-def expand_power(match: re.Match) -> str:
-    """x^2 → "x squared", 10^-6 → "10 to the power of minus six"."""
-    exponent, end = match[1].lstrip("-"), " " * match.string[match.end():match.end() + 1].isalpha()
-    if exponent == "n":
-        return f" to the power of {match[1].replace('-', 'minus ')}{end}"
-    if match[1] in ("2", "3"):
-        return (" squared" if exponent == "2" else " cubed") + end
-    return f" to the power of {'minus ' if match[1] != exponent else ''}{number_words.number(exponent)}{end}"
-
-
 def expand_year(match: re.Match) -> str:
     """1984 → "nineteen eighty-four". Before 1900 and in front of a plural it is a count: 1234 apples."""
-    n = int(match["n"])
-    is_count = match["plural"] is not None and n < 1900 and not match["cue"]
-    return (match["cue"] or "") + (number_words.cardinal(n) if is_count else number_words.year(n))
+    n, cue = int(match["n"]), follows(match, YEAR_CUE)
+    is_count = ((match["plural"] is not None and n < 1900) or n < 1100) and not cue
+    return number_words.cardinal(n) if is_count else number_words.year(n)
 
 
-COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
-               "≥": "at least"}
-LABELLED = r"(?:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block|part|type)"
-BEFORE_DECADES = ("[Tt]he", "his", "her", "their", "my", "your", "early", "late", "and", "of")
+def expand_decade(match: re.Match) -> str:
+    """The 90s → "the nineties". Without such a word or an apostrophe before it, "90s" is no decade."""
+    known = match[0].startswith("'") or follows(match, BEFORE_DECADES)
+    return number_words.decade(int(match[1])) if known else match[0]
 
-COMPARISON_RULES = (
-    rule("3 < 4", r"(?<=\w) ?(<=|>=|<|>|≤|≥) ?(?=[\w-])", lambda match: f" is {COMPARISONS[match[1]]} "),
-    rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=\d)", lambda match: f" {COMPARISONS[match[1]]} "),
-)
+
+LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
+                      r"|part|type)\.?\s+\Z")
+BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) |[Mm]id-)\Z")
+
 PHONE_RULES = (
     rule("call 911", r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
          lambda match: match[0][:-3] + number_words.digits(match[3])),
     rule("+1 (555) 123-4567", r"(?<![\w+])\+(?=(?:[\s().-]{0,3}\d){7,15}(?!\d))\d{1,3}(?:[\s.-]?\(?\d{1,4}\)?){2,6}"
          r"(?!\d)", expand_digit_groups),
-    rule("555-123-4567", r"(?<![\w.-])(?:1[-.\s])?(?:\(\d{3}\)\s?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
+    rule("555-123-4567", r"(?<![\w.-])(?:1[-.\s])?(?:\(\d{3}\)[-.\s]?|\d{3}[-.\s])\d{3}[-.\s]\d{4}(?![\w-])",
          expand_digit_groups),
-    rule("1-800-FLOWERS", r"(?<![\w-])1-8\d\d-(?=[A-Z])", lambda match: number_words.digit_groups(match[0]) + ", "),
+    rule("1-800-FLOWERS", r"(?<![\w-])((?:1-)?8\d\d-)([A-Z][A-Z\d]*(?:-[A-Z\d]+)*)", expand_lettered_number),
     rule("555-1234", r"(?<![\w.-])\d{3}-\d{4}(?![\w-])", expand_digit_groups),
     rule("(020) 7946 0958", r"(?<![\w.-])\(?0\d{2,4}\)?[\s-]\d{3,4}[\s-]?\d{3,4}(?![\w-])",
          expand_digit_groups),
     rule("06 12 34 56 78", r"(?<![\w.-])0\d(?:[ .]\d\d){4}(?!\w)", expand_digit_groups),
     rule("4111 1111 1111 1111", r"(?<![\w.-])\d{4}([ -])\d{4}\1\d{4}\1\d{4}(?!\w)", expand_digit_groups),
     rule("978-3-16-148410-0", r"(?<![\w.-])(?=(?:\d-?){9,20}(?![\w-]))\d+-\d+-\d[\d-]*", expand_digit_groups),
-    rule("CA 90210", r"\b([A-Z]{2}) (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)",
-         lambda match: f"{match[1]} {number_words.digit_groups(match[2])}"),
     rule("v2.0", r"\b[vV](?:er)?\.?\s?(?=\d+\.\d)", "version "),
     rule("2.0.1 and 192.168.0.1", r"(?<![\w.])\d+(?:\.\d+){2,}(?!\w)", expand_version),
 )
 SIGN_RULES = (      # these expand signs between and before numbers; later rules expand the numbers
     rule("10 000", r"(?<![\w.,-])\d{1,3}(?:(?: \d{3}){2,}| 000)(?![\w-])",
          lambda match: match[0].replace(" ", "")),
+    rule("49° 17' N", r"(?<![\w.,])(\d{1,3}(?:\.\d+)?)°\s?(?:(\d{1,2}(?:\.\d+)?)'\s?)?"
+         r"(?:(\d{1,2}(?:\.\d+)?)(?:\"|'')\s?)?(?:([NSEW])\b|(?<=['\"]))", expand_position),
     rule("24/7", r"(?<![\w/])(?:24/7|9/11)(?![\w/])", lambda match: match[0].replace("/", " ")),
-    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
     rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
-    rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?\1?(?=\.?\d)(?!\d+-\d)", r"\2 to \1"),
+    rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
+    rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?(\1)?(?=\.?\d)(?!\d+-\d)", expand_range_of_money),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule("6 ft. tall", r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
@@ -209,41 +235,63 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("+5", rf"(?<![\w)])\+(?={SIGN}?\.?\d)", "plus "),
 )
 MONEY_RULES = (
-    rule("$5", rf"{ARTICLE}(?:(?<![A-Za-z])(?P<country>{any_of(DOLLARS)}))?(?P<sign>{SIGN})\s?"
-         rf"(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}(?:\s{CODE}\b)?{PER_UNIT}", expand_money),
-    rule("5 €", rf"{ARTICLE}(?<![\w.,])(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}\s?"
-         rf"(?P<sign>[£€¥₹₩₽¢]|{CODE}\b)(?!\d){PER_UNIT}", expand_money),
-    rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{NUMBER}){MAGNITUDE}", expand_money),
+    rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
+    rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
+    rule("Rs. 500", r"\bRs\.\s?(?=\d)", "Rs "),
+    rule("84,50 francs", r"(?<![\w.,])(\d{1,4}),(\d{1,2})"
+         r"(?=\s(?:francs?|marks?|kron[ae]r?|lire|pesetas|zloty|crowns)\b)",
+         r"\1.\2"),
+    rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
+    rule("$5", rf"(?P<sign>{SIGN})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}"
+         rf"(?:\s{CODE}\b(?!\.?\s?\d))?{PER_UNIT}",
+         expand_money),
+    rule("5 €", rf"(?<![\w.,])(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}\s?"
+         rf"(?P<sign>(?!\$){SIGN}|¢|{CODE}\b(?!\.?\s?\d))(?!\d){PER_UNIT}", expand_money),
+    rule("USD 5", rf"\b(?P<sign>{CODE})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}{PER_UNIT}", expand_money),
     rule("50p", r"(?<![\w.,])(\d{1,2})p\b",
          lambda match: amount_with_cents("0", match[1].zfill(2), CURRENCIES["£"])),
-    rule("5M", rf"(\b(?i:{LABELLED})\.?\s+)?(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
+    rule("5M", rf"(?<![\w.,#])({NUMBER})(M|B|[mbt]n)\b(?!\s+[A-Z])", expand_millions),
 )
 UNIT_RULES = (
     rule("4x4", r"(?<=\d)(\s?(?:mm|cm|m|km|ft|px)?)\s?(?<!\b0)[xX×]\s?(?=\d)"
          r"(?!\d+\s*=|10 (?:squared|cubed|to the power))", r"\1 by "),
+    rule("10x-20x", r"(?<![\w.,])(\d+)[xX]\s?[-–]\s?(?=\d+[xX]\b)", r"\1 to "),
     rule("10x", r"(?<=\d)[xX]\b", " times"),
-    rule("5 km", rf"{ARTICLE}(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
+    rule("1080p", r"(?<![\w.,])(480|[57]\d{2}|1080|1440|2160|4320)([pi])\b",
+         lambda match: f"{number_words.year(int(match[1]))} {match[2]}"),
+    rule("2h30", r"(?<![\w.,])(\d{1,2})h([0-5]\d)(?!\w)", r"\1h \2min"),
+    rule("1m23s, 2h 5min", r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
+         r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])", expand_duration),
+    rule("5 km", rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
          rf"(?P<power>[²³]|(?<=m)[23])?{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
+    rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
+         lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
 )
 FRACTION_RULES = (
+    rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
+    rule("1/4th", r"(?<![\w.,/])(\d{1,3})/(\d{1,3})(?i:ths?|n?ds?|rds?|sts?)\b",
+         lambda match: number_words.fraction(int(match[1]), int(match[2]))),
+    rule("(3/5)", r"\((\d{1,3})/(\d{1,3})\)", lambda match: match[0] if int(match[1]) < int(match[2]) <= 4
+         else f"({match[1]} of {match[2]})"),
     rule("4.5/5", r"(?<![\w.,/])(\d+\.\d+)\s?/\s?(5|10|100)(?![\d/])", r"\1 out of \2"),
     rule("1 1/2", rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
          rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])", expand_fraction),
 )
 COUNT_RULES = (
     rule("21st", r"(?<![\w.])(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?i:st|nd|rd|th)\b", expand_ordinal),
+    rule("1960s-80s", r"(?<=\d0s)\s?[-–]\s?'?(\d0s)\b", r" to the '\1"),
+    rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
-    rule("the 90s", rf"(?:(?<!\w)'|(?<=[Mm]id-)|{'|'.join(rf'(?<={word} )' for word in BEFORE_DECADES)})([2-9]0)'?s\b",
-         lambda match: number_words.decade(int(match[1]))),
+    rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
     rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
          lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
 )
 RULES: tuple[TextRule, ...] = (
-    *COMPARISON_RULES, *PHONE_RULES, *SIGN_RULES, *MONEY_RULES, *COUNT_RULES, *FRACTION_RULES, *UNIT_RULES)
+    *PHONE_RULES, *SIGN_RULES, *MONEY_RULES, *FRACTION_RULES, *COUNT_RULES, *UNIT_RULES)
 
 # Applied after all other rules have expanded their digits.
 REMAINING_NUMBERS: tuple[TextRule, ...] = (
-    rule("1984", rf"(?P<cue>\b(?i:{YEAR_CUE})\s+)?(?<![\w.,])(?P<n>1[1-9]\d\d|20\d\d|(?(cue)10\d\d|(?!)))"
+    rule("1984", r"(?<![\w.,])(?P<n>1\d{3}|20\d\d)"
          r"(?![\w%]|[.,]\d)"
          rf"(?P<plural>(?=\s+(?!{NOT_PLURAL}\b)[a-z]+[a-rt-z]s\b))?", expand_year),
     rule("1,234.5", NUMBER, lambda match: number_words.number(match[0])),

@@ -99,3 +99,12 @@ def fraction(numerator: int, denominator: int) -> str:
     if numerator == 1:
         return f"one {part}"
     return f"{cardinal(numerator)} {'halves' if part == 'half' else part + 's'}"
+
+
+ROMAN = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+
+
+def roman(numeral: str) -> int:
+    """XIV → 14."""
+    values = [ROMAN[letter] for letter in numeral.upper()] + [0]
+    return sum(-values[i] if values[i] < values[i + 1] else values[i] for i in range(len(numeral)))

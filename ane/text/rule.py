@@ -44,6 +44,14 @@ def any_of(words: Iterable[str]) -> str:
     return "(?:" + "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True)) + ")"
 
 
+def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match | None:
+    """The match of ``pattern``, which ends with \\Z, in the ``longest`` characters before ``match``.
+
+    A rule whose context is long to write begins with its rare part and asks this, so that it stays fast.
+    """
+    return pattern.search(match.string[max(0, match.start() - longest):match.start()])
+
+
 def period_after(match: re.Match) -> str:
     """"." if the abbreviation at the end of ``match`` also ends its sentence, else ""."""
     if LINE_END.match(match.string, match.end()):

@@ -11,19 +11,25 @@ from functools import lru_cache
 from anyascii import anyascii
 
 from ane.system.errors import UserError
-from ane.text.lexicon import UNITS
-from ane.text.rule import TextRule, rule
+from ane.text.lexicon import CURRENCIES, RULERS, UNITS
+from ane.text.number_words import roman
+from ane.text.rule import TextRule, any_of, follows, rule
 
-KEPT = frozenset("£€¥₹₩₽¢°–—×÷±≈≠≤≥√∞§©µ→²³")        # signs for which the normaliser has rules
+# signs for which the normaliser has rules
+KEPT = frozenset("°–—×÷±≈≠≤≥√∞§¶©µ→²³‰−").union(
+    sign for sign in CURRENCIES if len(sign) == 1 and not sign.isascii())
 
 REPLACED = {
-    **dict.fromkeys("“”„‟«»″〝〞「」『』", '"'), **dict.fromkeys("‘’‚‛′ʼʻ‹›´", "'"),
-    **dict.fromkeys("‐‑⁃•‣−", "-"), "‒": "–", "―": "—", "…": "...", "⋯": "...", "·": " ",
+    **dict.fromkeys("“”„‟«»″〝〞「」『』", '"'), **dict.fromkeys("‘’‚‛′‵ʼʻ‹›´", "'"),
+    **dict.fromkeys("‐‑⁃•‣", "-"), "‒": "–", "―": "—", "…": "...", "⋯": "...", "·": " ",
     "º": "°", "˚": "°", "⁄": "/", "∕": "/", "∗": "*", "⋅": "×", "∼": "~", "≃": "≈", "≅": "≈", "⇒": "→", "⟶": "→",
     "￡": "£", "￥": "¥", "℃": "°C", "℉": "°F", "№": "No. ", "℅": "care of ", "™": "", "®": "", "¡": "", "¿": "",
+    "†": "", "‡": "", "₨": "Rs ",
     "\u2028": "\n", "\u2029": "\n\n", "\x85": "\n",
     "、": ", ", "。": ". ", "，": ", ", "！": "! ", "？": "? ", "：": ": ", "；": "; ",
 }
+SIGN_NAMES = {"∑": "the sum of", "∏": "the product of", "∫": "the integral of", "∂": "partial", "∈": "in",
+              "∝": "proportional to"}
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
 WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")     # with the marks on its letters
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
@@ -52,7 +58,17 @@ def ascii_character(character: str) -> str:
         return f"{romanised} " if "一" <= character <= "\u9fff" else romanised
     if category[0] == "P":
         return romanised
+    if category in ("Sc", "Sm"):
+        return spoken_sign(character)
     return "" if category[0] == "C" else " "
+
+
+def spoken_sign(character: str) -> str:
+    """₨ → " rupee ", ∪ → " union ": a currency or a sign of mathematics by its name in Unicode; an arrow is silent."""
+    plain, name = unicodedata.normalize("NFKC", character), unicodedata.name(character, "").lower()
+    if len(plain) == 1 and plain.isascii():
+        return plain
+    return " " if "arrow" in name else f" {SIGN_NAMES.get(character) or name.removesuffix(' sign').replace('-', ' ')} "
 
 
 def script_of(word: str) -> str:
@@ -88,6 +104,12 @@ def letter_name(character: str) -> str:
     return found[1].lower() if found else anyascii(character)
 
 
+def expand_roman_character(match: re.Match) -> str:
+    """Chapter Ⅻ → "Chapter 12", but Henry Ⅷ → "Henry VIII"."""
+    letters = unicodedata.normalize("NFKC", match[0]).upper()
+    return letters if follows(match, RULER_BEFORE) else str(roman(letters))
+
+
 def expand_greek(match: re.Match) -> str:
     """A single Greek letter is a symbol, read by its name: α → "alpha", Δt → "delta t"."""
     return unicodedata.name(match[1]).split()[-1].lower() + (" " if match[2] else "")
@@ -103,10 +125,16 @@ def expand_superscript(match: re.Match) -> str:
     return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base
 
 
+CODE = re.compile(r"`[^`\s]+\Z")
+RULER_BEFORE = re.compile(rf"\b(?i:{any_of(RULERS)})\s+\Z")
+
 # First what needs more than one character.
 RULES: tuple[TextRule, ...] = (
     rule("line ends", "\r\n?", "\n"),
     rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),
+    rule("wasn`t", r"`(?<=[A-Za-z]`)(?=(?:[dmst]|ll|re|ve)\b)", lambda match: "`" if follows(match, CODE) else "'"),
+    rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
+    rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
     rule("5 kΩ", r"(?<=\d)(\s?)([kM]?)Ω", r"\1\2ohm"),
     rule("μm: micro", r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)", "µ"),

@@ -1,0 +1,96 @@
+"""Rules for postal addresses, and for numbers that are names: codes, accounts, ports, sections of a law.
+
+A street is one by what surrounds it: a house number and a name before "St" or "Dr", or a name before "Ave". A code is
+read digit by digit after a word that announces it, such as "PIN", or where letters and digits alternate.
+"""
+
+import re
+
+from ane.text import number_words
+from ane.text.lexicon import CODE_WORDS, DIRECTIONS, SENTENCE_STARTERS, STATES, STREETS, SURE_STREETS, WITHIN_ADDRESS
+from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, rule
+
+DIRECTION = any_of(DIRECTIONS)
+STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
+NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
+PLACE_BEFORE = re.compile(r"[a-z], \Z")
+
+
+def expand_address(match: re.Match) -> str:
+    """1211 E Arques Ave → "twelve eleven East Arques avenue". Before a name "Dr" is no drive: 3 Is Dr. Who."""
+    house, letter, before, name, street, dot, after = match.groups()
+    if street.lower() in ("st", "dr") and (is_title(match) or name.lower() in SENTENCE_STARTERS):
+        return match[0]
+    n = int(house)
+    number = number_words.year(n) if 100 <= n < 10_000 else house
+    words = [number, letter, DIRECTIONS.get(before or ""), name, STREETS.get(street.lower(), street)]
+    end = period_after(match) if dot and not after else dot if after else ""
+    return " ".join(filter(None, [*words, DIRECTIONS.get(after or "")])) + end
+
+
+def is_title(match: re.Match) -> bool:
+    """Whether a name follows, other than the first word of a sentence and "Apt"."""
+    following = NEXT_WORD.match(match.string, match.end())
+    return following is not None and following[1].lower() not in (*SENTENCE_STARTERS, *WITHIN_ADDRESS)
+
+
+def expand_street(match: re.Match) -> str:
+    """Main St. → "Main street", Oak Dr. with → "Oak drive with", after a name that begins no sentence."""
+    before = follows(match, NAME_BEFORE)
+    if not before or before[1].lower() in SENTENCE_STARTERS or (match[1] == "St" and is_title(match)):
+        return match[0]
+    return STREETS[match[1].lower()] + (period_after(match) if match[2] else "")
+
+
+def expand_state(match: re.Match) -> str:
+    """Santa Clara, CA 95051 → "Santa Clara, California nine five zero five one"."""
+    return f"{STATES.get(match[1], match[1])} {number_words.digit_groups(match[2])}"
+
+
+def spoken_code(code: str) -> str:
+    """2021-00123 → "two zero two one dash zero zero one two three"; letters stay."""
+    return " ".join(number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
+                    for part in re.findall(r"\d+|[A-Za-z]+|-", code))
+
+
+CODE_BEFORE = re.compile(rf"\b(?i:{any_of(CODE_WORDS)})(?:\s(?:no\.|(?:code|number|id|is|was|of|ending in"
+                         r"|[a-z]+ing with)\b)|:)*\s(?:#|number )?\Z")
+ORDER_BEFORE = re.compile(r"\b(?i:order|invoice|ticket|case|part|ref|reference|item|flight)"
+                          r"(?P<number>\s(?:number|no\.))?:?\s\Z")
+
+
+def expand_code(match: re.Match) -> str:
+    """PIN 4821 and t2000 digit by digit; order 2021-00123 as well, since it has a hyphen, but not order 500."""
+    code = match[1]
+    known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
+    order = follows(match, ORDER_BEFORE, 30)
+    numbered = order and re.fullmatch(r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}" + r"|\d{4,}" * bool(order["number"]), code)
+    return spoken_code(code) if known or numbered or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?", code) else code
+
+
+RULES: tuple[TextRule, ...] = (
+    rule("12 Oak Dr., 1211 E Arques Ave", rf"(?<![\w.,$£€#:-])(\d{{1,5}})([A-D]?)\s+(?:({DIRECTION})\.?\s+)?"
+         rf"((?:[A-Z][\w'-]+\.?|\d{{1,3}}(?:st|nd|rd|th))(?:\s+[A-Z][\w']+){{0,3}}?)\s+({STREET})\b(\.?)"
+         rf"(?:\s+({DIRECTION})\b)?", expand_address),
+    rule("E Arques Ave", rf"\b({DIRECTION})\.?\s+(?=(?:[A-Z][a-z']+|\d{{1,3}}(?:st|nd|rd|th))\s+{STREET}\b)",
+         lambda match: f"{DIRECTIONS[match[1]]} "),
+    rule("Main St.", r"\b(St)\b(\.?)", expand_street),
+    rule("1st st", r"(?<=\d(?:st|nd|rd|th) )st\b(\.?)",
+         lambda match: "street" + (period_after(match) if match[1] else "")),
+    rule("Oak Dr. with me", r"\b(Dr)(\.)(?=[,;)]|\s+(?!who\b)[a-z]|\s*(?:\n|\Z))", expand_street),
+    rule("Fifth Ave", rf"\b({any_of(name.capitalize() for name in SURE_STREETS)})\b(\.?)", expand_street),
+    rule("Apt 4B, Hwy 101", rf"\b({any_of(name.capitalize() for name in WITHIN_ADDRESS)})\.?\s+(?=#?\w?\d)",
+         lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} "),
+    rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
+    rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))",
+         lambda match: STATES[match[1]] if match[1] in STATES and match[1] not in ("HI", "IN", "ME", "OK", "OR")
+         and follows(match, PLACE_BEFORE) else match[0]),
+    rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3})", "number "),
+    rule("zip code 90210, order 2021-00123, t2000", r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"
+         r"(?![\w@-]|[.,:]\d|\.\w)", expand_code),
+    rule("10.0.0.1:8080", r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost):(\d{2,5})\b",
+         lambda match: f"{match[1]} port {number_words.digits(match[2])}"),
+    rule("401(k), 501(c)(3)", r"\b([45])0(\d)\s?\(([a-z])\)(?:\((\d)\))?",
+         lambda match: " ".join(filter(None, [number_words.digits(match[1]), "oh", *map(number_words.digits, match[2]),
+                                              match[3], number_words.digits(match[4] or "")]))),
+)

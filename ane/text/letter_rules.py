@@ -1,0 +1,46 @@
+"""Rules for letters that are no words: A as a letter, not the article, told by what surrounds it.
+
+A letter is a capital A, an article a small one, so that the voices that keep capitals know them apart. A capital A is
+the letter before a digit or a mark, or after a word such as "plan"; and where it does not begin a sentence, unless it
+stands in a title: "Once Upon A Time".
+"""
+
+import re
+
+from ane.text.lexicon import AFTER_LETTER, DETERMINERS, LETTERED
+from ane.text.rule import TextRule, any_of, follows, rule
+
+FIRST = re.compile(r"(?:\A|[,.!?:;\n\"([{—–-]['\"]?)\s*['\"(]?\Z")
+LETTERED_BEFORE = re.compile(rf"\b(?i:{any_of([*LETTERED, *DETERMINERS])})\s+\Z")
+NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
+
+
+def letter_or_article(match: re.Match) -> str:
+    """The A of "Plan A failed" stays, that of "A plan" becomes "a"."""
+    text, end = match.string, match.end()
+    gap, word, more = NEXT.match(text, end).groups()        # type: ignore[union-attr]
+    after = text[end + len(gap) + len(word):][:1]
+    if text.startswith(("...", " ...", "—"), end):
+        letter = False
+    elif not word:
+        letter = not gap or not after.isdigit()             # A4, A/B, Answer: A; but "A 5-year-old"
+    elif not gap or follows(match, LETTERED_BEFORE):
+        letter = True
+    elif follows(match, FIRST):
+        letter = (word in AFTER_LETTER and after != "-") or (word == "B" and more.strip(" ,") == "C")
+    else:
+        letter = word[0].islower() or (word == "To" and len(more.strip()) == 1)
+    return "A" if letter else "a"
+
+
+def letter_after_word(match: re.Match) -> str:
+    """Vitamin a. → "vitamin A."."""
+    sure = match["sure"] is not None
+    return "A" if sure or (follows(match, LETTERED_BEFORE) and not match.string.startswith("...", match.end())) else "a"
+
+
+RULES: tuple[TextRule, ...] = (     # each begins with its letter: a search for a character is fast
+    rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
+    rule("Fig. 2a, (a), vitamin a.", r"a(?:(?P<sure>(?<=\da)(?=[\s,;:)]|\.\s|\.?\Z)(?! ?m\b)|(?<=b/a)\b|(?<=[=+*] a)\b"
+         r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b))|(?<= a)(?=[.,;:)]|\Z))", letter_after_word),
+)

@@ -1,0 +1,64 @@
+"""Rules for formulas: comparisons, powers, variables, scientific and hexadecimal numbers, TeX, chemical formulas."""
+
+import re
+
+from ane.text import number_words
+from ane.text.lexicon import ELEMENTS, TEX
+from ane.text.rule import TextRule, rule
+
+COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
+               "≥": "at least"}
+
+
+def expand_power(match: re.Match) -> str:
+    """x^2 → "x squared", 10^-6 → "10 to the power of minus six"."""
+    exponent, end = match[1].lstrip("-"), " " * match.string[match.end():match.end() + 1].isalpha()
+    if exponent == "n":
+        return f" to the power of {match[1].replace('-', 'minus ')}{end}"
+    if match[1] in ("2", "3"):
+        return (" squared" if exponent == "2" else " cubed") + end
+    return f" to the power of {'minus ' if match[1] != exponent else ''}{number_words.number(exponent)}{end}"
+
+
+def expand_scientific(match: re.Match) -> str:
+    """1.5e-3 → "1.5 times ten to the minus three"."""
+    sign = "minus " if match[2] in ("-", "−") else ""
+    return f"{match[1]} times ten to the {sign}{number_words.cardinal(int(match[3]))}"
+
+
+def expand_tex(match: re.Match) -> str:
+    """$\\frac{a}{b} \\le x_1$ → " a over b ≤ x 1". Dollars around what is no formula stay: "$5 or US$"."""
+    formula = match[1] or match[2]
+    if formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula):
+        return match[0]
+    formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1 over \2", formula)
+    formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√ \1", formula)
+    formula = re.sub(r"\\([A-Za-z]+)", lambda name: f" {TEX.get(name[1], name[1])} ", formula)
+    formula = re.sub(r"\{(-?[0-9n]+)\}", r"\1", formula)
+    return f" {re.sub(r'[{}_]', ' ', formula).strip()} "
+
+
+def expand_formula(match: re.Match) -> str:
+    """CO2 → "C O 2", H2SO4 → "H 2 S O 4", if all of it are elements."""
+    parts = re.findall(r"([A-Z][a-z]?)(\d*)", match[0])
+    if not all(element in ELEMENTS for element, _ in parts):
+        return match[0]
+    return " ".join(" ".join(element.upper()) + f" {count}" * bool(count) for element, count in parts)
+
+
+RULES: tuple[TextRule, ...] = (
+    rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
+    rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
+    rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)", expand_scientific),
+    rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
+        number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
+    rule("x−1", r" ?− ?", " minus "),
+    rule("CO2, H2SO4", r"\b(?=[A-Za-z]{1,10}\d)(?:[A-Z][a-z]?\d{0,3}){2,8}(?!\w)", expand_formula),
+    rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?=\s?[-+=*^²³]\s?(?!\d+[xX]\b)[\w(.]|\s?[²³^])", r"\1 \2"),
+    rule("2 + 3x", r"(?<=[-+=*])(?<![xX]-)(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
+    rule("x - 1", r"-(?:(?<=\b[a-z]-)(?=\d+(?![-.\w]))|(?<=\b[a-z] -) (?=\d+(?![-.\w])|[a-z]\b))", " minus "),
+    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
+    rule("x ≈ 3", r"(?<=[\w)]) ?≈ ?", " is about "),
+    rule("3 < 4", r"(?<=\w) ?(<=|>=|<|>|≤|≥) ?(?=[\w-])", lambda match: f" is {COMPARISONS[match[1]]} "),
+    rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=\d)", lambda match: f" {COMPARISONS[match[1]]} "),
+)
