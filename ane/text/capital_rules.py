@@ -70,7 +70,8 @@ WORDS: tuple[TextRule, ...] = (
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),
     rule("OpenAI, HTMLParser", r"(?<=[a-z])(?=[A-Z]{2,}\b)|(?<=[A-Z])(?=[A-Z][a-z]{2})", " "),
     rule("the WHO", r"(?<=\b[Tt]he )WHO\b", "W H O"),
-    rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])", expand_line_in_capitals),
+    rule("STOP THAT NOW", r"\b[A-Z][A-Z']*(?:[\s,.!?;:-]{1,3}(?:[A-Z][A-Z']*|a\b)){2,}\b(?![a-z])",
+         expand_line_in_capitals),
 )
 RULES: tuple[TextRule, ...] = (*WORDS, rule("FBI, DVDs", r"\b([A-Z]{2,})('?s)?\b", expand_capitals))
 

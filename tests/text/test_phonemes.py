@@ -22,6 +22,10 @@ def test_sentences_have_the_phonemes_of_hibari(accent):
     assert not differences(lambda text: phonemes(text, accent == "british"), rows(__file__, "phonemes.tsv", accent))
 
 
+def test_a_letter_is_no_article_and_a_stutter_or_an_interjection_is_its_sound():
+    assert not differences(phonemes, rows(__file__, "phonemes.tsv", "letters and sounds"))
+
+
 @pytest.mark.parametrize("text", ["", " ", "…", "-", "'", "❤"])
 def test_what_has_no_word_has_no_phonemes(text):
     assert not any(character.isalpha() for character in phonemes(text))

@@ -31,6 +31,8 @@ PART = re.compile(r"[A-Z](?=[A-Z][a-z])|[a-z]*?[a-z](?=[A-Z])|[A-Za-z.]+(?:'[A-Z
 PAUSES = frozenset(";:,.!?—…")
 MARKS = PAUSES | frozenset("()")
 LONG_SOUNDS = frozenset("AIOQWYʤʧ")
+WITHOUT_STRESS = str.maketrans("", "", "ˈˌ")
+NO_STUTTER = frozenset({"d-day", "b-ball", "b-boy", "c-clamp", "s-shape", "s-shaped", "t-test", "t-tests", "v-victory"})
 BRITISH = str.maketrans({"O": "Q", "æ": "a", "ᵻ": "ɪ", "ɾ": "t"})         # American sounds → British ones
 
 
@@ -86,6 +88,11 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
 def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
     """Give the parts of a word their phonemes, the longest known runs first. Returns what follows the word before."""
     right = len(parts)
+    if is_stutter([part.text.lower() for part in parts]):
+        following = pronounce(parts[-1:], following, dictionary)
+        for part in parts[:-1]:
+            part.phonemes = first_sound(parts[-1].phonemes or "", len(part.text)) if part.text.isalpha() else " "
+        return following
     while right:
         left = next((left for left in range(right) if look_up_run(parts, left, right, following, dictionary)), None)
         if left is not None:
@@ -104,6 +111,24 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
             return before(parts[0], following)
     soften(parts)
     return following
+
+
+def is_stutter(words: Sequence[str]) -> bool:
+    """Whether the parts of a word are its beginning, again and again, and the word: "s", "-", "stop"."""
+    last = words[-1]
+    return (len(words) > 2 and len(words) % 2 == 1 and "".join(words) not in NO_STUTTER
+            and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:-1:2])
+            and all(word == "-" for word in words[1::2]))
+
+
+def first_sound(phonemes: str, letters: int) -> str:
+    """The sound of a word's first ``letters`` (1 or 2), with a vowel after a stop, which has none of its own."""
+    plain = phonemes.translate(WITHOUT_STRESS)
+    consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
+    if not consonants:
+        return plain[:1]
+    sound = plain[:min(consonants, letters if plain[:1] not in "θðʃʧʤ" else 1)]
+    return sound + "ə" * (sound[-1] in "pbtdkɡʧʤ")
 
 
 def look_up_run(parts: Sequence[Part], left: int, right: int, following: Following, dictionary: Dictionary) -> bool:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ane.text.lexicon import SPELLED
+
 DATA = Path(__file__).parent / "data"
 
 
@@ -46,6 +48,11 @@ CONSONANTS = frozenset("bdfhjklmnpstvwzðŋɡɹɾʃʒʤʧθ")
 FLAPPING = frozenset("AIOWYiuæɑəɛɪɹʊʌ")         # sounds between which and a vowel t is flapped
 DOUBLED = re.compile(r"([bcdgklmnprstvxz])\1ing$|cking$")
 
+DRAWN_OUT = re.compile(r"([A-Z])\1{2,}", re.I)
+# Sounds that are no words, and in no dictionary.
+SOUNDS = {"sh": "ʃ", "shh": "ʃ", "brr": "bˈɜɹ", "grr": "ɡˈɜɹ", "zz": "z", "tsk": "tˈɪsk", "pst": "pst", "mm": "m",
+          "hm": "hm", "mhm": "mhˈʌm", "nth": "ˈɛnθ"}
+
 # How much a word is stressed: None leaves its stress as it is; the more, the stronger.
 WEAKER, CAPITALISED, CAPITALS = -0.5, 0.5, 2.0
 
@@ -76,21 +83,34 @@ class Dictionary:
             return found
         if self.written_in_capitals(word, tag, stress, following):
             word = word.lower()
+        if word.lower() in SOUNDS:
+            return SOUNDS[word.lower()]
         for known in (word, f"{word[:-2]}'s" if word.endswith("s'") else "", word[:-1] if word.endswith("'") else ""):
             if known and self.is_known(known):
                 return self.look_up(known, tag, stress, following)
         return (self.plural(word, tag, stress, following) or self.past(word, tag, stress, following)
-                or self.participle(word, tag, CAPITALISED if stress is None else stress, following))
+                or self.participle(word, tag, CAPITALISED if stress is None else stress, following)
+                or self.shortened(word, tag, following))
+
+    def shortened(self, word: str, tag: str, following: Following) -> str | None:
+        """The phonemes of a drawn out word, "shhhh" or "nooo", with its letter twice, or once."""
+        shorter = DRAWN_OUT.sub(r"\1\1", word)
+        if shorter == word:
+            return None
+        return self.word_phonemes(shorter, tag, following) or self.word_phonemes(
+            DRAWN_OUT.sub(r"\1", word), tag, following)
 
     def function_word(self, word: str, tag: str, stress: float | None, following: Following) -> str | None:
         """The phonemes of words that depend on their neighbours, and of letters with periods, which are spelled."""
         lower = word.lower()
         if "." in word and word.replace(".", "").isalpha():
             return self.spelled(word)
-        if lower == "a" and len(word) == 1:
+        if word == "A" or word in SPELLED:              # the normaliser writes the article as "a"
+            return self.spelled(word)
+        if word == "a":
             return "ɐ" if tag == "DT" else "ˈA"
         if lower == "am":
-            if tag.startswith("NN"):
+            if word == "AM" and tag.startswith("NN"):
                 return self.spelled(word)
             return self.entry("am", tag) if following.vowel is None or word != "am" or (stress or 0) > 0 else "ɐm"
         if lower == "an":
