@@ -32,6 +32,7 @@ QUEUE = 1024            # connections that wait to be accepted
 REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
 INTERVAL = 60.0
 ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request
+SWITCH_SECONDS = 0.0005     # after which a thread that runs Python lets another one run; a step needs that many times
 GRACE = 3.0             # seconds after the drain, when the process ends whatever still runs
 
 
@@ -86,6 +87,20 @@ def json_log() -> Iterator[None]:
             logger.propagate = True
 
 
+@contextlib.contextmanager
+def short_switches() -> Iterator[None]:
+    """Within the block, a thread that runs Python lets others run after ``SWITCH_SECONDS``.
+
+    A decoder step takes Python's lock many times. Each time it waits for a thread that reads text, by default 5 ms.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
 class QuietServer(uvicorn.Server):
     """uvicorn without its own handling of signals."""
 
@@ -104,7 +119,7 @@ def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> Non
     """
     end = threading.Timer(settings.limits.drain + GRACE, end_process)
     end.daemon = True
-    with json_log():
+    with json_log(), short_switches():
         if asyncio.run(serve(settings, on_start, end.start)):
             end.cancel()
 

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 import urllib.request
@@ -28,7 +29,7 @@ from wyoming.event import read_event
 from wyoming.tts import SynthesizeVoice
 
 from ane.server.connections import RESERVE, Connections, affordable_connections, limited_protocol, limited_websocket
-from ane.server.lifecycle import QuietServer, open_port, serve
+from ane.server.lifecycle import QuietServer, open_port, run_server, serve
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue
 from ane.server.speech_service import Service
@@ -195,6 +196,19 @@ def test_a_server_that_is_stopped_while_it_loads_its_models_ends(monkeypatch):
 
     monkeypatch.setattr(Service, "preload", load)
     asyncio.run(asyncio.wait_for(serve(ServerSettings(("demo-fast",), port=0), lambda address: None), PATIENCE / 2))
+
+
+def test_while_a_server_runs_a_step_waits_half_a_millisecond_for_a_thread_that_reads_text(monkeypatch):
+    async def load(service: Service) -> None:
+        intervals.append(sys.getswitchinterval())
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(PATIENCE)
+
+    before, intervals = sys.getswitchinterval(), []
+    monkeypatch.setattr(Service, "preload", load)
+    run_server(ServerSettings(("demo-fast",), port=0), lambda address: None)
+    assert intervals == [pytest.approx(0.0005)]
+    assert sys.getswitchinterval() == before
 
 
 def test_the_limit_of_descriptors_is_raised_for_the_connections():
