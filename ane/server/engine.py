@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from ane.backends.torch.threads import choose_threads
 from ane.server.errors import BusyError, ClientGoneError, DeadlineError
 from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
@@ -98,7 +99,7 @@ class Engine:
     # Of the thread
 
     def _run(self) -> None:
-        torch.set_num_threads(self._cpu_threads)        # torch has one number for each thread
+        choose_threads(self._cpu_threads)        # torch has one number for each thread
         while not self._stopping:
             self._receive()
             self._end_jobs()
@@ -173,7 +174,7 @@ class Engine:
 
     def _resume_beside(self, job: Job) -> None:
         def resume() -> None:
-            torch.set_num_threads(self._cpu_threads // self.calls)
+            choose_threads(self._cpu_threads // self.calls)
             job.resume()
             job.running = False
             self.wake()
@@ -187,7 +188,7 @@ class Engine:
         self._last_step = time.monotonic()
         waiting = [job for job in self._jobs if job.lanes is lanes]
         if self.calls > 1:
-            torch.set_num_threads(self._cpu_threads if len(self._jobs) == 1 else self._cpu_threads // self.calls)
+            choose_threads(self._cpu_threads if len(self._jobs) == 1 else self._cpu_threads // self.calls)
         try:
             lanes.step()
         except BaseException as error:      # as of a job

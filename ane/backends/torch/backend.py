@@ -26,7 +26,7 @@ from ane.backends.torch.kernel_decoder import KernelDecoder
 from ane.backends.torch.kernels import WIDEST_HEAD, has_kernel, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
-from ane.backends.torch.threads import ThreadGovernor, governed
+from ane.backends.torch.threads import ThreadGovernor, choose_threads, governed
 from ane.bundles import Model
 from ane.bundles.opening import is_embedded
 from ane.bundles.weights import skeleton
@@ -120,7 +120,7 @@ class TorchBackend(Backend):
     def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, exact: bool = False):
         if threads is not None:
-            torch.set_num_threads(threads)      # torch has one count for the whole process
+            choose_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
         self.device = choose_device(device, small=is_embedded(getattr(model, "path", None)))

@@ -50,6 +50,48 @@ def seconds_idle() -> float:
     return sum(map(int, idle)) / os.sysconf("SC_CLK_TCK")
 
 
+class ThreadNumbers:
+    """The numbers of threads that torch had before governors lowered them: one record, as torch is one.
+
+    torch keeps a number for each thread, and gives a new thread the number that was set last on any thread. So a new
+    thread may begin with a number that a governor has lowered on another one.
+    """
+
+    def __init__(self) -> None:
+        self._thread, self._lock = threading.local(), threading.Lock()
+        self._last = self._before = 0       # set last by a governor; the number in its place without it
+
+    def most(self) -> int:
+        """Return the number that was chosen for this thread, or that torch would have given to it without governors."""
+        thread = self._thread
+        with self._lock:
+            count = torch.get_num_threads()         # the first call in a thread sets its number
+            if count != getattr(thread, "count", None):         # somebody else has set it
+                new = not hasattr(thread, "count")
+                thread.most = self._before if new and count == self._last else count
+                thread.count = count
+        return thread.most
+
+    def lower(self, count: int) -> None:
+        """Set the number for the next calls on this thread, after ``most`` was asked for."""
+        if count != self._thread.count:
+            with self._lock:
+                torch.set_num_threads(count)
+                self._thread.count = count
+                self._last, self._before = count, self._thread.most
+
+    def choose(self, count: int) -> None:
+        """Choose the number for this thread, and for threads that torch meets from now on."""
+        with self._lock:
+            torch.get_num_threads()         # without it, the first call in a thread would replace the number
+            torch.set_num_threads(count)
+            self._thread.count = self._thread.most = self._last = self._before = count
+
+
+numbers = ThreadNumbers()           # one for the process, as torch has one
+choose_threads = numbers.choose
+
+
 class ThreadGovernor:
     """Lowers torch's number of threads while they wait for cores, and raises it again when cores are idle.
 
@@ -63,7 +105,7 @@ class ThreadGovernor:
     def __init__(self, waiting: Callable[[], float] = seconds_waiting, idle: Callable[[], float] = seconds_idle,
                  clock: Callable[[], float] = time.perf_counter):
         self._waiting, self._idle, self._clock = waiting, idle, clock
-        self._lock, self._thread = threading.Lock(), threading.local()
+        self._lock = threading.Lock()
         self.limit: int | None = None       # threads that are used at most; None: as many as torch was told
         self._patience, self._raised = PATIENCE[0], -math.inf       # seconds; when the limit was last raised
         try:
@@ -81,13 +123,8 @@ class ThreadGovernor:
 
     def begin(self, keeps_threads: bool = False) -> float:
         """Set the number of threads for a call on this thread, which may keep what was chosen; returns the time."""
-        chosen = torch.get_num_threads()
-        if chosen != getattr(self._thread, "count", None):      # somebody else has chosen it
-            self._thread.most = chosen
-        most = self._thread.most
-        self._thread.count = most if keeps_threads else min(most, self.limit or most)
-        if self._thread.count != chosen:
-            torch.set_num_threads(self._thread.count)
+        most = numbers.most()
+        numbers.lower(most if keeps_threads else min(most, self.limit or most))
         return self._clock()
 
     def end(self, began: float) -> None:
@@ -100,7 +137,7 @@ class ThreadGovernor:
 
     def _judge(self, now: float) -> None:
         seconds = self._waiting() - self._waited
-        waited, most = seconds / (now - self._began), self._thread.most
+        waited, most = seconds / (now - self._began), numbers.most()
         count = min(most, self.limit or most)
         if waited > MOST_WAITING and count > 1:
             if seconds < SHORT_WAIT:

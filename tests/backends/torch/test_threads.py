@@ -1,6 +1,8 @@
 """On a machine with other work, torch computes with fewer threads while they would wait for cores."""
 
 import builtins
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch
 
 from ane.backends.torch import threads
 from ane.backends.torch.backend import TorchBackend
-from ane.backends.torch.threads import ThreadGovernor, seconds_waiting
+from ane.backends.torch.threads import ThreadGovernor, choose_threads, seconds_waiting
 from tests.random_model import RandomModel
 
 
@@ -105,6 +107,44 @@ def test_a_call_that_keeps_its_threads_has_them_beside_others_that_give_them_up(
     machine.governor.begin(keeps_threads=True)
     assert torch.get_num_threads() == 4
     assert machine.compute(0.01) == [1]
+
+
+def on_a_new_thread(call: Callable[[], int]) -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_a_thread_that_torch_meets_while_the_number_is_lowered_has_what_was_chosen():
+    """torch gives a new thread the number that was set last, on any thread."""
+    machine = SharedMachine(1)
+    assert machine.compute(1)[-1] == 1
+    others = SharedMachine(4)           # a second backend, which has its own governor
+
+    def kept() -> int:
+        others.governor.begin(keeps_threads=True)
+        return torch.get_num_threads()
+
+    assert on_a_new_thread(kept) == 4
+    assert machine.compute(0.01) == [1]
+    assert on_a_new_thread(lambda: others.compute(0.01)[0]) == 4
+    assert others.compute(0.01) == [4], "of a thread that the other governor has lowered"
+    torch.set_num_threads(3)
+    assert on_a_new_thread(kept) == 3
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_number_that_is_chosen_on_a_new_thread_holds_there(number):
+    """torch replaces what is set in a thread before its first call there, by the number that was set last elsewhere."""
+    machine = SharedMachine(1)
+    machine.compute(1)
+
+    def chosen() -> int:
+        choose_threads(number)
+        machine_of_thread = SharedMachine(4)
+        on_a_new_thread(lambda: machine.compute(0.01)[0])
+        return machine_of_thread.compute(0.01)[0]
+
+    assert on_a_new_thread(chosen) == number
 
 
 def test_where_the_system_does_not_tell_nothing_is_changed():
