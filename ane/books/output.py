@@ -165,7 +165,7 @@ def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True
         if written.get("digest") != wanted or not all(
                 (folder / file).is_file() and (folder / file).stat().st_size == size
                 for file, size in written["files"]):
-            check_replaced(store, options, titles, numbers, [], force)      # again: hours may have passed
+            check_replaced(store, options, titles, numbers, force)      # again: hours may have passed
             book = _write(store, timeline, options, FileOwnership(store, force))
             book = replace(book, notes=late_cues(timeline, blocks),
                            former=[file.name for file in before if file.name not in book.files and file.exists()])

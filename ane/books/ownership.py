@@ -62,13 +62,13 @@ def state_of(path: Path) -> FileState | None:
 
 
 def check_replaced(store: JobStore, options: "OutputOptions", titles: Sequence[str], numbers: Collection[int],
-                   sources: Sequence[Path], force: bool) -> None:
-    """Raise UserError, before hours of work, for a file that would be lost: one of ``sources``, or, unless ``force``,
-    one that this job did not write, or that was changed since. ``titles``, ``numbers``: as of
+                   force: bool) -> None:
+    """Raise UserError, before hours of work, for a file that would be lost: unless ``force``, one that this job did not
+    write, or that was changed since; and for two outputs that are one file. ``titles``, ``numbers``: as of
     ``OutputOptions.paths``."""
     ownership = FileOwnership(store, force)
     paths = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
-    check_apart([("the job", path) for path in sources], [(path.name, path) for path in paths])
+    check_apart([], [("output", path) for path in paths])
     for path in paths:
         check_output_file(path)
         ownership.check(path)

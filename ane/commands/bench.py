@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.arguments import comma_separated, counts, positive
+from ane.commands.file_flags import check_files
 from ane.commands.messages import output_console, print_rows
 from ane.commands.packages import with_packages
 from ane.speech.settings import check_option
@@ -92,6 +93,7 @@ def bench(args: argparse.Namespace) -> int:
     from ane.bundles.packages import COMPUTE_UNITS
     from ane.system.files import check_output_file
 
+    check_files(args, {"output": args.output})
     if args.output:
         check_output_file(args.output)
     for units in args.compute_units or ():

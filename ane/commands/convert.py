@@ -13,9 +13,11 @@ from rich.console import Console
 from ane.bundles import Model, is_path, open_model
 from ane.bundles.opening import new_bundle
 from ane.commands.arguments import comma_separated, counts
+from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
+from ane.system.file_gate import identity
 from ane.system.files import check_folder_of, check_output_file
 
 if TYPE_CHECKING:
@@ -88,11 +90,14 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     """Convert to a bundle of packages, and print a table of them."""
     from converters.conversion import convert
 
+    destination = new_bundle(args.output)
+    if identity(model.path) != identity(destination):       # packages may be added to a bundle in its place
+        check_files(args, {"output": destination}, models=("source",))
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
     with status_display(message_console(args), "converting") as show:
         try:
-            bundle = convert(model, new_bundle(args.output), options, args.networks, args.overwrite,
+            bundle = convert(model, destination, options, args.networks, args.overwrite,
                              lambda network, step: show(f"{network}: {step}"), target)
         except KeyboardInterrupt:
             LOGGER.info("Finished packages are kept: give the same command again to continue.")
@@ -113,6 +118,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
     from converters.ggml.gguf_file import write_gguf
 
     output = Path(os.path.expanduser(args.output))
+    check_files(args, {"output": output}, models=("source",))
     check_output_file(output)
     with status_display(message_console(args), "writing") as show:
         tensors = write_gguf(model, output, precisions[0], args.networks, args.overwrite, show)
@@ -126,7 +132,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
 def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
     """Write the files of tortoise.cpp and print how to start it."""
     from converters.functions import pick_networks
-    from converters.ggml.tortoise_cpp import FILES, VOICE, size_note, write_ggml
+    from converters.ggml.tortoise_cpp import FILES, TOKENIZER, VOICE, size_note, write_ggml
 
     # before a voice is computed from clips, which takes a while
     networks = pick_networks(model, list(FILES) if args.networks is None else args.networks, tuple(FILES))
@@ -134,6 +140,8 @@ def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
         LOGGER.warning("%s: change the sizes in the source of tortoise.cpp, or it refuses these files", note)
     output = Path(os.path.expanduser(args.output))
     check_folder_of(output)
+    check_files(args, {"output": [output / name for name in (*FILES.values(), TOKENIZER, VOICE)]}, voices=("voice",),
+                models=("source",))
     voice = resolve_for_model(args.voice or model.default_voice, model)
     with status_display(message_console(args), "writing") as show:
         paths = write_ggml(model, voice, output, networks, args.overwrite, show)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import Model, open_model
 from ane.commands import arguments
+from ane.commands.file_flags import check_files
 from ane.commands.messages import message_console, report_console, status_display
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
@@ -40,6 +41,7 @@ def write_swift_package(args: argparse.Namespace) -> int:
 
     model = open_model(args.bundle)
     check_folder_of(args.output)
+    check_files(args, {"output": args.output}, voices=("voice",), models=("bundle",))
     check_output_folder(args.output, TABLES, CONTENT, args.overwrite)
     check_bundle(model, args.precision)
     with status_display(message_console(args), "exporting") as show:

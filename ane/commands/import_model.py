@@ -15,6 +15,7 @@ from ane.bundles.family import ModelFamily, checkpoint_options, family_of_reposi
 from ane.bundles.manifest import read_content
 from ane.bundles.opening import family_of_checkpoints, new_bundle
 from ane.commands import arguments
+from ane.commands.file_flags import check_files
 from ane.commands.messages import how_to_use, message_console, plain_table, report_console
 from ane.system.errors import UserError
 
@@ -87,6 +88,7 @@ def import_command(args: argparse.Namespace) -> int:
     from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
+    check_files(args, {"output": destination}, ("config", "vocoder", "voices", "expect"), models=("source", "base"))
     family = _family(args, path)
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ane.commands import arguments
+from ane.commands.file_flags import check_files
 from ane.commands.messages import message_console, output_console, plain_table, status_display
 from ane.commands.placement import NEURAL_ENGINE, Placement, function_placement
 from ane.system.errors import UserError
@@ -71,6 +72,7 @@ def plan(args: argparse.Namespace) -> int:
     from converters.proof.cost import cost, estimate
     from converters.proof.lint import lint
 
+    check_files(args, {"json": args.json}, ("package",), models=("bundle",))
     if args.json:
         check_output_file(args.json)
     chips, plans, broken = read_chips(args.chip), [], {}

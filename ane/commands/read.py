@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments, open_model
 from ane.commands import arguments, read_report
+from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
 from ane.commands.read_report import check_text, print_book_report, print_cast, print_contents, print_status, time_left
 from ane.commands.say import list_presets
@@ -156,6 +157,8 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
     document, silences = cast_document(read_document(args.book, args.keep, args.keep_timing), cast), silences_of(args)
     options = output_options(args, document)
+    check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
+                      *options.of_folder])
     speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
     try:
@@ -183,8 +186,9 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     whole = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
     check_text(store, whole, args.force, pruned=plan is whole)
-    check_replaced(store, options, plan.chapters, dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks),
-                   [Path(file) for file in (args.book, args.lexicon, args.cover) if file], args.force)
+    numbers = dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks)
+    check_kept(args, [*options.paths(plan.chapters, numbers), *options.beside(plan.chapters, numbers)])
+    check_replaced(store, options, plan.chapters, numbers, args.force)
     former = store.fact("identity")
     store.adopt(plan, options.digest)
     store.set_fact("title", document.title)
@@ -220,6 +224,12 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
     part = read_report.part_of_book(args.chapters, args.preview, plan, whole)
     print_book_report(console, store, written, spoken, len(plan.chunks), part)
     return 0
+
+
+def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
+    """Raise UserError for an output that is an input or another output."""
+    check_files(args, {"output": outputs}, ("book", "lexicon", "cast", "cover"), ("voice", "quote_voice"),
+                ("bundle", "checkpoints", "recogniser"), cast_of(args.cast, args.quote_voice))
 
 
 def warn_of_languages(plan: "BookPlan") -> None:

@@ -19,6 +19,7 @@ from ane.bundles import add_model_arguments, open_model
 from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.explain import print_explanation
+from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
@@ -34,7 +35,7 @@ from ane.system.errors import UserError
 from ane.system.files import check_output_file
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error, read_passages
-from ane.text.cast import read_cast
+from ane.text.cast import Cast, cast_of, read_cast
 from ane.text.user_lexicon import chosen_lexicon
 
 if TYPE_CHECKING:
@@ -104,12 +105,13 @@ def say(args: argparse.Namespace) -> int:
     # it may arrive late: everything else is loaded before it is read
     piped = args.follow or reads_standard_input(args)
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
-    cast = args.cast = read_cast(args.cast) if args.cast else None
+    cast = read_cast(args.cast) if args.cast else None
     text = None if piped and not args.explain else read_text(args)
     if text is not None and not has_words(text):
         raise nothing_to_say_error(text)
     model = open_model(args.bundle, args.checkpoints)
     if not args.explain:
+        check_kept(args, 1 if args.lines else args.best or 1, cast)
         check_outputs(args)
     settings = read_settings(args, model)
     if args.explain:
@@ -117,7 +119,7 @@ def say(args: argparse.Namespace) -> int:
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
     request = SpeechRequest(text or "", settings=settings, lexicon=lexicon, ssml=args.ssml or None,
-                            **request_fields(args))
+                            **{**request_fields(args), "cast": cast})
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
@@ -193,6 +195,13 @@ def check_outputs(args: argparse.Namespace) -> None:
         check_sound_device()
 
 
+def check_kept(args: argparse.Namespace, count: int, cast: Cast | None = None) -> None:
+    """Raise UserError for an output, of ``count`` by each flag, that is an input or another output."""
+    times = output_paths(args.times_file, count if args.lines else 1)
+    check_files(args, {"output": output_paths(args.output, count), "times_file": times},
+                ("file", "lexicon", "cast"), ("voice", "quote_voice"), cast=cast)
+
+
 SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
 
 
@@ -262,6 +271,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     if not lines:
         raise UserError("nothing to say: there is no line with text")
     check_lines(request)
+    check_kept(args, len(lines), cast_of(request.cast))
     outputs = output_paths(args.output, len(lines))
     times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
     with closing(synthesizer.speeches_of(lines, request, context)) as spoken:

@@ -5,11 +5,13 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ane.bundles import Model, bundle_names, find_bundle, is_path
 from ane.commands import arguments
+from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
 from ane.system.errors import UserError
 from ane.system.files import check_folder_of, check_output_file, no_such_file, replacing
@@ -53,6 +55,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="time every word: json lists them, srt and vtt underline the word being spoken")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; for several files: the folder OUT, as NAME.FORMAT (default: print)")
+    parser.add_argument("--force", action="store_true", help="for several files: replace those that OUT has already")
     add = arguments.rare_group(parser, "search").add_argument
     add("--beam-size", type=arguments.positive, metavar="N",
         help="beams to search at temperature 0, on torch (default: none, the likeliest token is taken)")
@@ -92,7 +95,9 @@ def transcribe(args: argparse.Namespace) -> int:
             transcript = transcriber.transcribe(
                 audio, rate, options,
                 lambda done, total, name=file.name: display.update(name, round(done), round(total), "seconds"))
-        write_transcript(transcript, chosen_format(args), output, str(file) if len(args.files) > 1 else "")
+        several = len(args.files) > 1
+        write_transcript(transcript, chosen_format(args), output, str(file) if several else "",
+                         check_new if several and not args.force else None)
     return 0
 
 
@@ -141,11 +146,22 @@ def output_files(args: argparse.Namespace) -> list[Path | None]:
     check_folder_of(args.output)
     for output in outputs:
         check_output_file(output, makes_folders=True)
+    check_files(args, {"output": outputs}, ("files",), models=("model",))
+    for output in outputs if len(outputs) > 1 and not args.force else ():
+        check_new(output)
     return outputs
 
 
-def write_transcript(transcript: "Transcript", form: str, output: Path | None, title: str) -> None:
-    """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON."""
+def check_new(output: Path) -> None:
+    """Raise UserError for a file that is there: nobody named it, and it may be the user's own text."""
+    if os.path.lexists(output):
+        raise UserError(f"{output} exists: add --force to replace it, or choose another folder")
+
+
+def write_transcript(transcript: "Transcript", form: str, output: Path | None, title: str,
+                     check: Callable[[Path], object] | None) -> None:
+    """Write a transcript to a file, or print it; ``title`` precedes plain text, and is "file" in JSON. ``check``: as of
+    ``replacing``."""
     from ane.models.whisper.transcript import FORMATS as WRITERS
 
     text = WRITERS[form](transcript)
@@ -154,5 +170,5 @@ def write_transcript(transcript: "Transcript", form: str, output: Path | None, t
     if output is None:
         sys.stdout.write(f"{title}:\n{text}" if title and form == "txt" else text)
         return
-    with replacing(output, lasting=True) as path:
+    with replacing(output, lasting=True, check=check) as path:
         path.write_text(text, encoding="utf-8")

@@ -13,6 +13,7 @@ from rich.table import Table
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
+from ane.commands.file_flags import check_files
 from ane.commands.messages import message_console, output_console, plain_table, status_display
 from ane.commands.packages import with_packages
 from ane.system.errors import UserError
@@ -79,6 +80,7 @@ def verify_command(args: argparse.Namespace) -> int:
             raise UserError(f"--{flag} has no effect {'with' if args.package else 'without'} --package")
     if args.layers and args.against in ONNX_RUNNERS:
         raise UserError(f"--layers has no effect with --against {args.against}: it looks inside Core ML packages")
+    check_files(args, {"output": args.output, "json": args.json}, ("package", "inputs", "expect"), models=("bundle",))
     if args.output:
         if args.output.suffix != ".npz":
             raise UserError(f"--output {args.output}: the file must end in .npz")

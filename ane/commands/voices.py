@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ane.bundles import Model, add_model_arguments, is_path, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
+from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, output_console, plain_table, report_console
 from ane.system import paths
 from ane.system.errors import UserError
@@ -88,6 +89,7 @@ def add_command(args: argparse.Namespace) -> int:
 
     model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
+    check_files(args, {"output": destination}, voices=("clips",))
     voice = _gather(destination.stem, args.clips)
     if not isinstance(voice, Voice):
         source = ", ".join(file.name for file in voice.files)
@@ -107,6 +109,7 @@ def mix_command(args: argparse.Namespace) -> int:
     """Mix voices, or take one as it is, and store the result under a name or write it to a file."""
     model = open_tortoise(args)
     destination = voice_destination(args.output, model, args.overwrite)
+    check_files(args, {"output": destination}, voices=("spec",))
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem), destination)
 

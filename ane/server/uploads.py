@@ -142,6 +142,7 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             destination = paths.voices_dir() / f"{name}.safetensors"
             destination.parent.mkdir(parents=True, exist_ok=True)
             with replacing(destination.with_suffix(".consent.txt"), lasting=True) as file:     # no voice without it
+                file.touch(0o600)
                 file.write_text(f"{consent}\n", encoding="utf-8")
             save_voice(destination, voice)
             job.put(cloning_notes(served.model, voice))

@@ -37,7 +37,7 @@ def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
             inputs.setdefault(found, name)
         for folder in _folders_of(path) if found is not None else ():
             folders_of_inputs.setdefault(folder, name)
-    outputs: dict[Identity, str] = {}
+    outputs: dict[Identity, tuple[str, Path | str]] = {}
     for name, path in writes:
         found = None if str(path) == "-" else identity(path)
         if found is None:
@@ -48,8 +48,10 @@ def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:
         if reader:
             raise UserError(f"cannot write {path}: {reader} reads it; choose another output")
         if found in outputs:
-            raise UserError(f"cannot write {path}: {name} and {outputs[found]} are one file; choose another output")
-        outputs[found] = name
+            other, same = outputs[found]
+            why = f"it is the same file as {same}" if other == name else f"{other} writes it too"
+            raise UserError(f"cannot write {path}: {why}; choose another output")
+        outputs[found] = name, path
 
 
 def identity(path: Path | str) -> Identity | None:

@@ -265,7 +265,7 @@ def test_what_a_linked_output_refers_to_is_replaced(job, tmp_path):
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
     options = OutputOptions(tmp_path / f"{'b' * 150}.wav", per_chapter=True)
     with closing(JobStore(job)) as store, pytest.raises(UserError, match="File name too long"):
-        check_replaced(store, options, ["t" * 120], [1], [], False)
+        check_replaced(store, options, ["t" * 120], [1], False)
 
 
 def test_a_folder_in_place_of_the_file_is_reported_in_one_line(job, tmp_path):

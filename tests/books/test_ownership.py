@@ -22,7 +22,7 @@ REFUSED = "exists, and this job did not write it"
 def test_a_file_that_the_user_makes_while_the_book_is_spoken_is_kept(tmp_path):
     job, path = tmp_path / "book.wav.job", tmp_path / "book.wav"
     with closing(JobStore(job)) as store:
-        check_replaced(store, OutputOptions(path), ["A"], [1], [], force=False)
+        check_replaced(store, OutputOptions(path), ["A"], [1], force=False)
 
     def make(text: str) -> None:
         path.write_text("the user's")
@@ -103,7 +103,7 @@ def test_a_file_edited_after_a_run_was_killed_is_kept_and_one_that_was_not_is_re
     whole = path.read_bytes()
     path.write_bytes(whole + b"a tag of the user's")
     with closing(JobStore(job)) as store, pytest.raises(UserError, match=r"book\.wav was changed"):
-        check_replaced(store, OutputOptions(path, srt=True), ["A"], [1], [], force=False)
+        check_replaced(store, OutputOptions(path, srt=True), ["A"], [1], force=False)
     with pytest.raises(UserError, match=r"book\.wav was changed"):
         write(job, path, srt=True, title="Third")
     assert path.read_bytes() == whole + b"a tag of the user's"

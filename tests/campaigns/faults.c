@@ -96,6 +96,13 @@ int rename(const char *path, const char *to) {
     return next(path, to);
 }
 
+int link(const char *path, const char *to) {
+    static int (*next)(const char *, const char *);
+    if (!next) next = dlsym(RTLD_NEXT, "link");
+    if (inside(path) && fault(RENAMES)) return -1;
+    return next(path, to);
+}
+
 int unlink(const char *path) {
     static int (*next)(const char *);
     if (!next) next = dlsym(RTLD_NEXT, "unlink");

@@ -3,11 +3,12 @@
     python -m tests.campaigns kill               every call once, the faults in turn; writes results/kill.json
     python -m tests.campaigns kill --every 1     every call with every fault
 
-A narration (a job of 22 chunks with a stand-in synthesizer, spoken, judged and written with subtitles), an import and a
-conversion (with a stand-in converter). The library of ``faults.c``, preloaded, ends the process (before a call, or in
-the middle of a write), fills the disk, or lets a call fail. Then the work is run again, undisturbed, and must give the
-same files; what was there before is there until then. Two narrators of one job are killed, and stopped for longer than
-a lease, at random moments. Needs Linux and a C compiler.
+A narration (a job of 22 chunks with a stand-in synthesizer, spoken, judged and written with subtitles), a second
+writing of its files (what the user changes in them between the interruption and the next run must be kept), an import
+and a conversion (with a stand-in converter). The library of ``faults.c``, preloaded, ends the process (before a call,
+or in the middle of a write), fills the disk, or lets a call fail. Then the work is run again, undisturbed, and must
+give the same files; what was there before is there until then. Two narrators of one job are killed, and stopped for
+longer than a lease, at random moments. Needs Linux and a C compiler.
 """
 
 import argparse
@@ -81,13 +82,13 @@ def compile_faults(folder: Path) -> Path:
     return library
 
 
-def whole_run(folder: Path, speaker: StandInSpeaker | None = None) -> int:
+def whole_run(folder: Path, speaker: StandInSpeaker | None = None, title: str = "") -> int:
     """Speak what is missing and write the files; returns the number of chunks that were spoken."""
     spoken = run_job(folder / "book.wav.job", BOOK, speaker)
     with closing(JobStore(folder / "book.wav.job")) as job:
         speaker = StandInSpeaker()
         check_book(job, plan_for(speaker, BOOK, job.seed(7)), speaker, BookChecker(retries=1))
-        write_book_files(job, OutputOptions(folder / "book.wav", srt=True))
+        write_book_files(job, OutputOptions(folder / "book.wav", srt=True, title=title))
     return spoken
 
 
@@ -162,6 +163,26 @@ def narrating() -> Disturbed:
         return judge
 
     return Disturbed("narration", whole_run, narration_state, lost=lost)
+
+
+def rewriting() -> Disturbed:
+    def lost(folder: Path) -> Callable[[Any], str | None]:
+        """A file that the user changes after the interruption is refused and kept."""
+        for name in ("book.wav", "book.srt"):
+            content = (folder / name).read_bytes()
+            changed = content + b"the user's"
+            (folder / name).write_bytes(changed)
+            try:
+                whole_run(folder, title="After")
+                return lambda spoken: f"the next run did not refuse {name}, which its user had changed"
+            except UserError:
+                if (folder / name).read_bytes() != changed:
+                    return lambda spoken: f"{name} was lost, which its user had changed"
+            (folder / name).write_bytes(content)
+        return lambda spoken: None
+
+    return Disturbed("second writing", lambda folder: whole_run(folder, title="Second"), narration_state,
+                     lambda folder: whole_run(folder, title="First"), lost)
 
 
 class StandInTarget:
@@ -307,7 +328,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
         os.environ["ANE_HOME"] = f"{root}/home"
         model = FastSpeechCheckpoint(write_fastspeech(Path(root) / "model.pt"))
         undisturbed, folder = Path(root) / "undisturbed", Path(root) / "work"
-        for scenario in (narrating(), importing(model), converting(model)):
+        for scenario in (narrating(), rewriting(), importing(model), converting(model)):
             if only not in (None, scenario.name):
                 continue
             shutil.rmtree(undisturbed, ignore_errors=True)
@@ -345,7 +366,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--every", type=int, default=len(FAULTS))
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--stops", type=int, default=40)
-    parser.add_argument("--only", help="narration, import, conversion or none")
+    parser.add_argument("--only", help="narration, second writing, import, conversion or none")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
     if "LD_PRELOAD" not in os.environ:

@@ -1,6 +1,5 @@
 """`ane bench` as its user meets it, with a stand-in for Core ML."""
 
-import argparse
 import itertools
 import json
 import re
@@ -15,6 +14,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main
 from ane.commands import bench
+from ane.commands.arguments import CommandParser
 from ane.system.errors import UserError
 from converters.coreml.package import CoreMLOptions
 from tests import conversions
@@ -43,7 +43,7 @@ def ane(monkeypatch, capsys, unguarded_mac):  # noqa: F811
     """``ane("--runs", "2")``: what `ane bench` prints, in this process; it must succeed."""
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
-    parser = argparse.ArgumentParser()
+    parser = CommandParser()
     bench.register(parser.add_subparsers(required=True))
 
     def run(*arguments) -> str:

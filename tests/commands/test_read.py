@@ -125,7 +125,7 @@ def test_the_subtitles_of_a_user_are_not_replaced(workplace, capsys):
     (workplace / "talk.srt").write_text(subtitles, encoding="utf-8")
     command = ["read", "talk.srt", "-o", "talk.wav", "--srt", *FAST]
     assert main([*command, "--force"]) == 1
-    assert "cannot write talk.srt: the job reads it; choose another output" in capsys.readouterr().err
+    assert "cannot write talk.srt: BOOK reads it; choose another output" in capsys.readouterr().err
     assert main(["read", "book.md", *command[2:]]) == 1
     assert "talk.srt exists, and this job did not write it" in capsys.readouterr().err
     assert (workplace / "talk.srt").read_text(encoding="utf-8") == subtitles

@@ -13,7 +13,7 @@ from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.models.whisper.checkpoints import is_whisper
 from ane.models.whisper.decoding import DecodedWindow, WindowDecoder
-from ane.models.whisper.transcription import TranscriptionOptions
+from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from tests.models.whisper.random_whisper import write_hugging_face, write_openai
 from tests.tables import rows
 
@@ -168,3 +168,27 @@ def test_a_directory_of_tortoise_is_not_taken_for_whisper(tmp_path):
 @pytest.mark.parametrize(("arguments", "message"), rows(__file__, "refusals_of_models.tsv", "recordings"))
 def test_faults_are_one_line(complain, whisper_file, recording, arguments, message):
     assert message in complain("transcribe", *arguments.split(), "--model", whisper_file)
+
+
+def test_texts_that_a_folder_has_already_are_replaced_by_force_alone(capsys, complain, whisper_file, recording):
+    soundfile.write("a.wav", np.zeros(1600), 16000)
+    Path("a.txt").write_text("the user's notes")
+    several = ("transcribe", "a.wav", recording, "--model", whisper_file, "-o", ".")
+    assert "a.txt exists: add --force to replace it, or choose another folder" in complain(*several)
+    assert Path("a.txt").read_text() == "the user's notes"
+    assert run(capsys, *several, "--force", "-q")[0] == 0
+    assert Path("a.txt").read_text() == ""
+
+
+def test_a_text_that_appears_while_a_recording_is_transcribed_is_kept(capsys, whisper_file, recording, monkeypatch):
+    def with_the_user(self, *arguments):
+        Path("talk.txt").write_text("the user's notes")
+        return transcribe(self, *arguments)
+
+    transcribe = Transcriber.transcribe
+    monkeypatch.setattr(Transcriber, "transcribe", with_the_user)
+    soundfile.write("a.wav", np.zeros(1600), 16000)
+    status, _, err = run(capsys, "transcribe", "a.wav", recording, "--model", whisper_file, "-o", ".", "-q")
+    assert (status, "talk.txt exists" in err) == (1, True)
+    assert Path("talk.txt").read_text() == "the user's notes"
+    assert Path("a.txt").exists()

@@ -213,6 +213,7 @@ def add_voice(server: ServerProcess, name: str, consent: str) -> tuple[int, dict
 def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
     def save(destination: Path, voice: Any) -> None:
         assert CONSENT in destination.with_suffix(".consent.txt").read_text()
+        assert destination.with_suffix(".consent.txt").stat().st_mode & 0o777 == 0o600
         destination.write_text("voice")
 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))

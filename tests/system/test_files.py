@@ -107,6 +107,54 @@ def test_what_a_link_refers_to_is_replaced(tmp_path):
     assert (tmp_path / "there" / "sound").read_text() == "new"
 
 
+def test_new_content_keeps_the_mode_of_the_old(bundle, tmp_path):
+    private = tmp_path / "private"
+    private.touch(0o600)
+    with replacing(private) as target:
+        target.write_text("new")
+    bundle.chmod(0o700)
+    renew(bundle)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (private, bundle)] == [0o600, 0o700]
+
+
+def test_a_check_sees_the_destination_immediately_before_the_rename_and_can_refuse_it(tmp_path):
+    path, seen = tmp_path / "text", []
+
+    def refuse(destination: Path) -> None:
+        seen.append(destination.read_text())
+        raise UserError("it is not ours")
+
+    path.write_text("old")
+
+    def write() -> None:
+        with replacing(path, check=refuse) as target:
+            target.write_text("new")
+            path.write_text("edited")
+
+    with pytest.raises(UserError, match="it is not ours"):
+        write()
+    assert seen == [path.read_text()] == ["edited"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["text"]
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["", "without hard links"])
+def test_a_name_that_something_gets_at_the_very_last_moment_is_not_replaced(tmp_path, monkeypatch, links):
+    """Without hard links the file system offers no such way."""
+    source, path = tmp_path / "source", tmp_path / "text"
+    source.write_text("new")
+    if links:
+        path.write_text("made meanwhile")
+        with pytest.raises(FileExistsError):
+            files.rename_to_new(source, path)
+        assert path.read_text() == "made meanwhile"
+        path.unlink()
+    else:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError("no links")))
+    files.rename_to_new(source, path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["text"]
+    assert path.read_text() == "new"
+
+
 # names that no file can have
 
 BAD_NAMES = ["x" * 300, "x" * 300 + "/b", "/dev/null/x", "lone\ud800surrogate", "x\0y"]

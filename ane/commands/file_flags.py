@@ -1,0 +1,103 @@
+"""The files that the flags of a command name: those that it reads are compared with those that it writes."""
+
+import argparse
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ane.bundles.manifest import MANIFEST_FILE
+from ane.bundles.opening import find_bundle
+from ane.system import paths
+from ane.system.errors import UserError
+from ane.system.file_gate import check_apart
+from ane.system.files import read_json
+
+if TYPE_CHECKING:
+    from ane.text.cast import Cast
+
+MODEL_FILES = ("*.safetensors", "*.pth", "*.pt", "*.onnx", "*.bin", "*.npz", "config.json", "tokenizer.json",
+               "voices/*/*")
+Writes = Mapping[str, Iterable[Path | str | None] | Path | str | None]
+
+
+def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] = (), voices: Sequence[str] = (),
+                models: Sequence[str] = ("bundle", "checkpoints"), cast: "Cast | None" = None) -> None:
+    """Refuse an output that is a file which the command reads, or another of its outputs, before anything is opened.
+
+    Args:
+        writes: The files or folders to write by the argument that names them. None is standard output.
+        reads: Arguments with a file or folder, or several.
+        voices: Arguments with a voice: a name, a path or a mix.
+        models: Arguments with a bundle or checkpoints.
+        cast: The cast of ``--cast``, whose voices are read too.
+
+    Raises:
+        UserError: an output that is refused. The message names the flags.
+    """
+    given: list[tuple[str, Path | str]] = []
+    for name in (*reads, *voices, *models):
+        find = files_of_voice if name in voices else files_of_model if name in models else list_of_path
+        given += [(flag_of(args, name), file) for value in listed(getattr(args, name, None)) for file in find(value)]
+    if cast is not None:
+        given += [(flag_of(args, "cast"), file) for voice in (cast.narrator, *cast.voices.values()) if voice
+                  for file in files_of_voice(voice)]
+    check_apart(given, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
+
+
+def flag_of(args: argparse.Namespace, name: str) -> str:
+    """The flag of an argument as the help names it; of one without a flag, its name there, such as FILE."""
+    action = next(action for action in args.parser._actions if action.dest == name)
+    return action.option_strings[-1] if action.option_strings else str(action.metavar)
+
+
+def listed(value: Any) -> list[Any]:
+    """The values of an argument: none, one or several."""
+    if value is None or value == "":
+        return []
+    return [one for one in value if one is not None] if isinstance(value, list | tuple | Iterator) else [value]
+
+
+def list_of_path(path: Path | str) -> list[Path | str]:
+    return [path]
+
+
+def files_of_voice(spec: str) -> list[Path]:
+    """The files of the voices of a mix: of paths, and of names that the user stored."""
+    from ane.voices.finding import find_voice
+    from ane.voices.voice import parse_mix
+
+    found: list[Path] = []
+    with suppress(UserError):       # who speaks reports it, and knows the voices of the model
+        for name in parse_mix(str(spec))[0]:
+            with suppress(UserError):
+                found += find_voice(name, [paths.voices_dir()]).files
+    return found
+
+
+def files_of_model(name: Path | str) -> list[Path]:
+    """The files of a bundle, by its name or path, of a folder of checkpoints, or of a package."""
+    path = Path(os.path.expanduser(name))
+    if not os.path.exists(path):
+        with suppress(UserError):
+            path = find_bundle(str(name))
+    if not os.path.isdir(path) or path.suffix == ".mlpackage":
+        return [path]
+    if os.path.isfile(path / MANIFEST_FILE):
+        content: Any = None
+        with suppress(UserError):
+            content = read_json(path / MANIFEST_FILE)
+        return [path / MANIFEST_FILE, *(path / file for file in _files_in(content))]
+    return [file for pattern in MODEL_FILES for file in path.glob(pattern)]
+
+
+def _files_in(content: Any) -> Iterator[str]:
+    """The files that a manifest lists, whatever its family."""
+    if isinstance(content, dict):
+        if isinstance(content.get("file"), str):
+            yield content["file"]
+        content = list(content.values())
+    if isinstance(content, list):
+        for part in content:
+            yield from _files_in(part)

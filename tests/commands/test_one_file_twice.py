@@ -1,0 +1,48 @@
+"""No command replaces a file that it reads, or writes two outputs into one file: it is refused before it begins."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import soundfile
+from PIL import Image
+
+from ane.bundles.opening import demo_bundle
+from tests.commands.conftest import RATE
+
+TABLE = Path(__file__).parent / "one_file_twice.tsv"
+CASES = [tuple(line.split("\t")) for line in TABLE.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
+TEXTS = {"text.wav": "Hello.", "text-1.wav": "Hello.\nThere.\n", "book.md": "# One\n\nHello.\n",
+         "lexicon.tsv": "a\tb\n",
+         "lexicon.srt": "a\tb\n", "cast.toml": 'narrator = "clip.wav"\n', "cast.json": 'narrator = "random"\n',
+         "text.srt": "1\n00:00:01,000 --> 00:00:02,000\nHello.\n", "model/vocoder.pt": "", "model/weights.pt": "",
+         "a.npz": "", "b.npz": "", "clip.pth": "", "latents/one.pth": "", "weights.pt": "",
+         "p.mlpackage/Manifest.json": "{}"}
+
+
+@pytest.fixture
+def files(workplace, speech, golden_copy):
+    """The user's files, and a function that returns the content of all of them."""
+    for name in ("model", "model/inner", "home/bundles/named"):
+        shutil.copytree(demo_bundle("demo-fast"), name)
+    shutil.copytree(demo_bundle("demo"), "tortoise")
+    for name, text in TEXTS.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    for name in ("clip.wav", "folder/one.wav", "home/voices/stored/one.wav"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(name, speech, RATE)
+    Path("link.wav").symlink_to("clip.wav")
+    Path("hard.wav").hardlink_to("clip.wav")
+    Image.new("RGB", (40, 60)).save("cover.jpg")
+    return lambda: {path: path.read_bytes() for path in workplace.rglob("*")
+                    if path.is_file() and "cache" not in path.parts}
+
+
+@pytest.mark.parametrize(("command", "message"), CASES, ids=[command for command, _ in CASES])
+def test_an_output_that_is_an_input_or_another_output_is_refused(complain, files, command, message):
+    before = files()
+    line = complain(*shlex.split(command))
+    assert message in line
+    assert files() == before
