@@ -5,6 +5,8 @@
 >>> speech.audio, speech.sample_rate
 """
 
+from __future__ import annotations  # an old Python can then import the package, and say that it cannot run it
+
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ def __getattr__(name: str) -> str:
 
 
 def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
-         threads: int | None = None, keep: bool | None = None) -> "Speaker":
+         threads: int | None = None, keep: bool | None = None) -> Speaker:
     """Open a model on a backend; call ``speak`` on the result.
 
     The result is an ``ane.speech.Speaker`` of the model's family: of hibari for the default voice, else of Tortoise,

@@ -3,11 +3,20 @@
 import sys
 from contextlib import suppress
 
-from ane.system.interruption import check_interrupted, interruptions
+from ane.system.requirements import OLDEST_PYTHON, mac_problem, python_problem
 
 
 def main() -> int:
-    """Import the command line and run it (``ane.cli.main``)."""
+    """Say why this machine cannot run the program, if so. Import the command line and run it (``ane.cli.main``)."""
+    problem = python_problem()
+    if sys.version_info >= OLDEST_PYTHON:
+        problem = problem or mac_problem()
+    if problem:
+        sys.stderr.write(f"ane: {problem}\n")
+    if sys.version_info < OLDEST_PYTHON:         # it cannot even import the rest
+        return 1
+    from ane.system.interruption import check_interrupted, interruptions
+
     with interruptions() as stops:
         try:
             from ane.cli import main as run

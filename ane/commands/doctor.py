@@ -16,6 +16,7 @@ from ane.commands.messages import output_console
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.machine import macos_version, memory_bytes, processor_name, system_version, usable_cores
+from ane.system.requirements import mac_problem, python_problem
 from ane.system.version import version as ane_version
 
 MIN_DISK = 1e9          # bytes: a converted embedded voice fits
@@ -69,9 +70,14 @@ def doctor(args: argparse.Namespace) -> int:
 def check_machine() -> list[Finding]:
     memory = memory_bytes()
     size = f", {memory / 1e9:.0f} GB of memory" if memory else ""
-    return [Finding("tortoise-ane", "ok", ane_version()),
-            Finding("machine", "ok", f"{processor_name()}, {usable_cores()} cores{size}, {system_version()}"),
-            Finding("python", "ok", platform.python_version())]
+    findings = [Finding("tortoise-ane", "ok", ane_version()),
+                Finding("machine", "ok", f"{processor_name()}, {usable_cores()} cores{size}, {system_version()}"),
+                Finding("python", "ok", platform.python_version())]
+    for subject, problem in (("machine", mac_problem()), ("python", python_problem())):
+        if problem:
+            cause, _, fix = problem.partition(": ")
+            findings.append(Finding(subject, "broken", cause, fix))
+    return findings
 
 
 def check_torch() -> list[Finding]:

@@ -1,0 +1,33 @@
+"""Which Pythons and Macs can run this program. Any Python 3 can read this file, so that it can say so."""
+
+import platform
+import sys
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)         # as in pyproject.toml
+OLDEST_MACOS = 14           # torch has no wheels for older ones
+INSTALL = "install it with `uv tool install --python 3.12 .`, which brings a Python that can"
+
+
+def python_problem(version=None):       # type: ignore[no-untyped-def]  # a union type is an error in old Pythons
+    """Return why a Python, by default this one, cannot run the program, or "" if it can."""
+    major, minor = (version or sys.version_info)[:2]
+    if OLDEST_PYTHON <= (major, minor) <= NEWEST_PYTHON:
+        return ""
+    return "Python {}.{} cannot run tortoise-ane, which needs Python {}.{} to {}.{}: {}".format(
+        major, minor, *OLDEST_PYTHON, *NEWEST_PYTHON, INSTALL)
+
+
+def mac_problem() -> str:
+    """Return why this Mac, or a Python for Intel on it, cannot run the program, or "" if it can, or is not a Mac."""
+    if sys.platform != "darwin":
+        return ""
+    from ane.system.machine import macos_at_least, macos_version, printed
+
+    if platform.machine() == "x86_64":
+        if printed("sysctl", "-n", "sysctl.proc_translated") == "1":
+            return f"this Python is for Intel processors and runs under Rosetta: {INSTALL}"
+        return "this Mac has an Intel processor, and tortoise-ane needs Apple silicon: use another Mac, or Linux"
+    # Python's own answer takes no time. It may be wrong, but never newer than the system
+    if int(platform.mac_ver()[0].partition(".")[0] or 0) >= OLDEST_MACOS or macos_at_least(OLDEST_MACOS):
+        return ""
+    return f"this Mac has macOS {macos_version()}, and tortoise-ane needs macOS {OLDEST_MACOS} or newer: update it"
