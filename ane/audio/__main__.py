@@ -16,7 +16,7 @@ from ane.system.errors import UserError
 def main() -> None:
     pieces = sys.stdin.buffer
     try:
-        with playing(*json.loads(sys.argv[1]), own_process=True) as play:
+        with playing(*json.loads(sys.argv[1])) as play:
             while header := pieces.read(4):
                 play(np.frombuffer(pieces.read(4 * int.from_bytes(header, "little")), "<f4"))
     except UserError as error:

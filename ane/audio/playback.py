@@ -11,7 +11,6 @@ error at either end, or Ctrl-C, ends both: the device is closed, the next ``play
 import contextlib
 import json
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -75,16 +74,17 @@ class DefaultSoundDevice:
     """The system's default output, for 16-bit mono sound. ``backends`` are miniaudio's; None: all of real devices.
 
     Raises OSError when there is none, or it cannot be opened.
-    """
 
-    needs_own_process = sys.platform == "darwin"        # there Core ML keeps this process's Python callback waiting
+    Attributes:
+        open: Whether ``close`` was not called yet.
+    """
 
     def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
         import miniaudio  # 0.1 s
 
         if backends is None:        # the Null backend discards sound without an error
             backends = [one for one in miniaudio.Backend if one.name not in ("NULL", "CUSTOM")]
-        self._error = miniaudio.MiniaudioError
+        self._error, self.sample_rate, self.open = miniaudio.MiniaudioError, sample_rate, True
         try:
             with silent_c_libraries():
                 self._device = miniaudio.PlaybackDevice(
@@ -102,6 +102,7 @@ class DefaultSoundDevice:
 
     def close(self) -> None:
         """Stop at once; ``callback`` is not called any more."""
+        self.open = False
         self._device.close()
 
 
@@ -243,7 +244,7 @@ class PlayerProcess:
 
 @contextlib.contextmanager
 def playing(sample_rate: int, expected: float | None = None, at_once: bool = False,
-            own_process: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
+            device: DefaultSoundDevice | None = None, blocked: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
     Playing begins when the rest is likely to follow without a gap (``ProductionRate``). The end of the block waits
@@ -252,19 +253,22 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
     Args:
         expected: estimate of the seconds of sound in all.
         at_once: whether playing begins with the first piece.
-        own_process: this process does nothing else, so a device that needs such a process plays in it.
+        device: A device that is open already, as ``check_sound_device`` returns it. It is used if it has this rate.
+        blocked: Whether the engine holds this process so long that it cannot play (``Backend.blocks_python``). A child
+            process plays then.
 
     Raises:
         UserError: no sound device, or NaN or infinite samples.
         PlayerError: the device failed before the end.
     """
-    device = open_device(sample_rate)
     player: Player | PlayerProcess
-    if device.needs_own_process and not own_process:
+    if device is not None and (blocked or device.sample_rate != sample_rate or not device.open):
         device.close()
+        device = None
+    if blocked:
         player = PlayerProcess(sample_rate, expected, at_once)
     else:
-        player = Player(device, sample_rate, expected, at_once)
+        player = Player(device or open_device(sample_rate), sample_rate, expected, at_once)
     try:
         yield player.feed
         player.finish()
@@ -272,15 +276,15 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
         player.close()
 
 
-def play(audio: np.ndarray, sample_rate: int) -> None:
+def play(audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None) -> None:
     """Play audio (S,) float32 and wait for its end. Raises as ``playing`` does."""
-    with playing(sample_rate) as feed:
+    with playing(sample_rate, device=device) as feed:
         feed(audio)
 
 
-def check_sound_device(sample_rate: int = 24000) -> None:
-    """Raise UserError, before any work is done, when there is no sound device."""
-    open_device(sample_rate).close()
+def check_sound_device(sample_rate: int = 24000) -> DefaultSoundDevice:
+    """Return the open sound device. Raises UserError, before any work is done, when there is none."""
+    return open_device(sample_rate)
 
 
 def open_device(sample_rate: int) -> DefaultSoundDevice:

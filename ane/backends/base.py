@@ -129,11 +129,14 @@ class Backend(ABC):
         returns_attention: whether ``align`` and ``prefix_attention`` work.
         keeps_threads: whether all networks keep their number of threads on a machine with other work, so that sound has
             the same bytes.
+        blocks_python: Whether a call of a network keeps other threads of this process from running Python, as
+            coremltools does during a prediction.
     """
 
     name: str
     max_batched_frames = 0
     keeps_threads = False
+    blocks_python = False
     returns_attention = False
     keep = True
 

@@ -139,7 +139,7 @@ def check_playback() -> list[Finding]:
     from ane.audio import check_sound_device
 
     try:
-        check_sound_device()
+        check_sound_device().close()
     except UserError as error:
         cause = str(error).partition("; ")[0]
         return [Finding("playback", "missing", cause, "connect a sound device; `ane say -o FILE` works without one")]

@@ -100,7 +100,7 @@ def say(args: argparse.Namespace) -> int:
         return list_command(args)
     if args.preset == "?":
         return list_presets(args)
-    timeline = Timeline()
+    timeline, args.sound_device = Timeline(), None
     refuse_conflicting_flags(args)
     # it may arrive late: everything else is loaded before it is read
     piped = args.follow or reads_standard_input(args)
@@ -135,7 +135,7 @@ def say(args: argparse.Namespace) -> int:
             if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     for audio, rate in waves:
-        play(audio, rate)
+        play(audio, rate, args.sound_device)
     return 0
 
 
@@ -192,7 +192,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     if args.times_file is not None:
         check_output_file(args.times_file)
     if args.play or args.output is None:
-        check_sound_device()
+        args.sound_device = check_sound_device()
 
 
 def check_kept(args: argparse.Namespace, count: int, cast: Cast | None = None) -> None:
@@ -227,11 +227,11 @@ def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", request: Spee
                  context: SpeechContext) -> SpeechOutputs:
     stream = (synthesizer.feed_of(arriving_text(), request, context) if args.follow
               else synthesizer.stream_of(request, context))
-    send_pieces(args, stream)
+    send_pieces(args, synthesizer, stream)
     yield stream, output_paths(args.output, 1)
 
 
-def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
+def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "SoundStream") -> None:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
 
     When playback fails, the file is completed before the error is raised.
@@ -248,7 +248,9 @@ def send_pieces(args: argparse.Namespace, stream: "SoundStream") -> None:
                 if args.play or args.output is None:
                     expected = sum(map(len, stream.chunks)) / CHARACTERS_PER_SECOND
                     # of text that arrives, the first clause is played at once: the next one may be long in coming
-                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, args.follow)))
+                    blocked = getattr(synthesizer.backend, "blocks_python", False)
+                    sinks.append(playback.enter_context(playing(stream.sample_rate, expected, args.follow,
+                                                                args.sound_device, blocked)))
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)

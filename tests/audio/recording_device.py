@@ -13,20 +13,18 @@ class RecordingDevice:
 
     Attributes:
         fails_after: it takes no samples any more after so many bytes; None: never.
-        open: until ``close``. paused: while set it takes nothing.
+        open: until ``close``. opened: how often. paused: while set it takes nothing.
     """
-
-    needs_own_process = False
 
     def __init__(self, fails_after: int | None = None):
         self.fails_after = fails_after
         self.sample_rate = 0
         self.taken = bytearray()
-        self.open, self.paused = False, threading.Event()
+        self.open, self.opened, self.paused = False, 0, threading.Event()
         self._thread: threading.Thread | None = None
 
     def __call__(self, sample_rate: int) -> "RecordingDevice":
-        self.sample_rate, self.open = sample_rate, True
+        self.sample_rate, self.open, self.opened = sample_rate, True, self.opened + 1
         return self
 
     def start(self, callback) -> None:

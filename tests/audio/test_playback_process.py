@@ -53,7 +53,7 @@ def test_the_child_plays_on_while_this_process_holds_the_gil(tmp_path):
     np.testing.assert_array_equal(np.trim_zeros(taken, "b"), np.trim_zeros(pcm16(tone(1.0)), "b"))
 
 
-def test_a_device_that_needs_it_plays_in_a_process_of_its_own(monkeypatch):
+def test_an_engine_that_holds_this_process_is_heard_from_a_child_which_opens_the_device(monkeypatch):
     started = []
 
     class Process(PlayerProcess):
@@ -63,12 +63,23 @@ def test_a_device_that_needs_it_plays_in_a_process_of_its_own(monkeypatch):
 
     monkeypatch.setattr(playback, "PlayerProcess", Process)
     device = RecordingDevice()
-    device.needs_own_process = True
     monkeypatch.setattr(playback, "open_device", device)
-    with playback.playing(RATE, 2.0, at_once=True) as play:
+    checked = playback.check_sound_device()
+    with playback.playing(RATE, 2.0, at_once=True, device=checked, blocked=True) as play:
         play(tone(0.1))
     assert started == [(RATE, 2.0, True)]
     assert not device.open
+    assert device.opened == 1
+
+
+@pytest.mark.parametrize(("rate", "opened"), [(24000, 1), (RATE, 2)])
+def test_the_device_that_was_checked_plays_unless_its_rate_is_another(monkeypatch, rate, opened):
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    checked = playback.check_sound_device(24000)
+    playback.play(tone(0.1), rate, checked)
+    assert (device.opened, device.open, device.sample_rate) == (opened, False, rate)
+    assert len(device.played)
 
 
 def test_a_failure_of_the_device_is_one_line_in_this_process():

@@ -60,10 +60,13 @@ def test_it_speaks_streams_and_lists_what_it_compiled(mac, small, tmp_path, monk
                      "Compiling hifigan-fp16 for Apple M2, once", messages, re.DOTALL)
     assert "Loading hifigan_14" in messages
     assert soundfile.read(tmp_path / "hi.wav")[0].any()
-    device = RecordingDevice()
+    device, children = RecordingDevice(), []
     monkeypatch.setattr(playback, "open_device", device)
+    monkeypatch.setattr(playback, "PlayerProcess", lambda *arguments: children.append(arguments) or playback.Player(
+        device(arguments[0]), *arguments))
     assert main(["say", "Hi.", "--bundle", str(small), *SPEECH, "--stream"]) == 0
     assert device.played.any()
+    assert len(children) == 1, "coremltools holds this process"
     assert "for the first time" not in capsys.readouterr().err, "only the first load is announced"
     assert main(["cache", "list"]) == 0
     assert "compiled models" in capsys.readouterr().out
@@ -96,6 +99,15 @@ def test_the_embedded_voices_speak_at_once_on_the_cpu(mac, tmp_path, monkeypatch
     assert not re.search("Core ML|MPS|Loading|onver", printed.err)
     assert mac.log == []
     assert soundfile.read("a.wav")[0].any()
+
+
+def test_on_torch_this_process_plays_on_a_device_that_is_opened_once(mac, monkeypatch):
+    device = RecordingDevice()
+    monkeypatch.setattr(playback, "open_device", device)
+    monkeypatch.setattr(playback, "PlayerProcess", lambda *_: pytest.fail("a child plays"))
+    assert main(["say", "Hi.", "--stream"]) == 0
+    assert device.played.any()
+    assert device.opened == 1
 
 
 def test_the_embedded_voices_use_core_ml_and_mps_where_they_are_named(mac, small, monkeypatch):

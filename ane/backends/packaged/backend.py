@@ -153,6 +153,7 @@ class PackagedBackend(PackagedEngine):
                  moves_on: bool = False, prefer_state: bool = False):
         super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep)
         self.runtime, self.cache, self.only = runtime, cache, only
+        self.blocks_python = runtime.name == "coreml"
         self.moves_on, self.prefer_state = moves_on, prefer_state
         self._compute_units = compute_units
         self._units: dict[str, FunctionUnits] = {}
