@@ -2,8 +2,7 @@
 
 import asyncio
 import base64
-import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -13,20 +12,31 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.middleware.cors import CORSMiddleware
 
 from ane.server.connections import Connections
-from ane.server.encoders import FORMATS, make_encoder
+from ane.server.encoders import FORMATS, FileEncoder, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
 from ane.server.page import docs_page, page_routes
-from ane.server.schemas import Health, ModelCard, ModelList, SpeechBody, VoiceCard, VoiceList
+from ane.server.schemas import (
+    AudioModel,
+    AudioModelList,
+    Health,
+    ModelCard,
+    ModelList,
+    SpeechBody,
+    VoiceCard,
+    VoiceList,
+)
+from ane.server.settings import OPENAI_TRANSCRIBERS
 from ane.server.speech import SoundPiece, words_event
 from ane.server.speech_service import Service, Utterance
-from ane.server.uploads import upload_routes
+from ane.server.transcriptions import SSE, event, transcription_routes
+from ane.server.uploads import voice_routes
 from ane.server.waiting import while_connected
 from ane.server.websocket import websocket_routes
 from ane.speech.words import SpokenWord
 from ane.system.version import version
 
-SSE = "text/event-stream"
+BLOCK = 1 << 16         # bytes of a finished file that are sent at a time
 
 
 def make_app(service: Service, connections: Connections | None = None) -> FastAPI:
@@ -40,7 +50,8 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
                   description="Text to speech as OpenAI's API offers it.")
     install_error_handlers(app)
     app.include_router(speech_routes(service), responses=RESPONSES)
-    app.include_router(upload_routes(service), responses=RESPONSES)
+    app.include_router(transcription_routes(service), responses=RESPONSES)
+    app.include_router(voice_routes(service), responses=RESPONSES)
     app.include_router(status_routes(service), responses=RESPONSES)
     app.include_router(websocket_routes(service))
     app.include_router(page_routes())
@@ -119,7 +130,13 @@ def speech_routes(service: Service) -> APIRouter:
     @router.get("/models/{model}")
     async def model(model: str) -> ModelCard:
         """One of the models, or what one of OpenAI's names means here."""
-        return model_card(model if model == service.settings.transcriber else catalogue.model(model))
+        transcribes = service.settings.transcriber and model in (service.settings.transcriber, *OPENAI_TRANSCRIBERS)
+        return model_card(catalogue.transcriber(model) if transcribes else catalogue.model(model))
+
+    @router.get("/audio/models")
+    async def audio_models() -> AudioModelList:
+        """The models that speak."""
+        return AudioModelList(models=[AudioModel(id=name, name=name) for name in catalogue.models])
 
     @router.get("/audio/voices")
     async def voices() -> VoiceList:
@@ -128,7 +145,8 @@ def speech_routes(service: Service) -> APIRouter:
         for name in catalogue.models:
             for voice in catalogue.voices(name):
                 by_name.setdefault(voice, []).append(name)
-        return VoiceList(data=[VoiceCard(id=name, name=name, models=having) for name, having in by_name.items()])
+        cards = [VoiceCard(id=name, name=name, models=having) for name, having in by_name.items()]
+        return VoiceList(data=cards, voices=cards)
 
     @router.post("/audio/speech", response_class=Response, responses={200: {
         "description": "sound in the response format, or events with it in base64",
@@ -142,9 +160,13 @@ def speech_routes(service: Service) -> APIRouter:
         as_events = body.stream_format == "sse"
         if body.word_times and not as_events:
             raise RefusedError("word_times has no effect without stream_format sse", 400, "word_times")
+        if body.stream is False and as_events:
+            raise RefusedError("stream false has no effect with stream_format sse: leave it out", 400, "stream")
         utterance = service.speak(wanted)
         try:
             first = await first_piece(utterance, request)
+            if body.stream is False:
+                return await while_connected(finished_sound(utterance, first, body.response_format), request)
         except BaseException:
             utterance.close()
             raise
@@ -179,6 +201,7 @@ async def encoded(utterance: Utterance, first: SoundPiece,
         yield await asyncio.to_thread(encoder.finish), ()
     finally:
         utterance.close()
+        asyncio.get_running_loop().run_in_executor(None, encoder.close)     # it may wait for a thread in ``feed``
 
 
 async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[bytes]:
@@ -186,6 +209,28 @@ async def send_sound(utterance: Utterance, first: SoundPiece, form: str) -> Asyn
         async for data, _ in pieces:
             if data:
                 yield data
+
+
+async def finished_sound(utterance: Utterance, first: SoundPiece, form: str) -> Response:
+    """The utterance's sound as a file that states its length, when all of it is there."""
+    encoder = FileEncoder(form, first.rate)
+    try:
+        await asyncio.to_thread(encoder.feed, first.audio)
+        async for piece in utterance:
+            await asyncio.to_thread(encoder.feed, piece.audio)
+        size = await asyncio.to_thread(encoder.finish)
+    except BaseException:
+        encoder.file.close()
+        raise
+    utterance.close()
+
+    def blocks() -> Iterator[bytes]:
+        with encoder.file:
+            while block := encoder.file.read(BLOCK):
+                yield block
+
+    return StreamingResponse(blocks(), media_type=FORMATS[form].media_type,
+                             headers={**utterance.headers, "Content-Length": str(size)})
 
 
 async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> AsyncIterator[str]:
@@ -201,7 +246,3 @@ async def send_events(utterance: Utterance, first: SoundPiece, form: str) -> Asy
         yield event(utterance.error(error))
         return
     yield event({"type": "speech.audio.done", **utterance.ending(len(utterance.request.text))})
-
-
-def event(content: dict[str, Any]) -> str:
-    return f"data: {json.dumps(content)}\n\n"

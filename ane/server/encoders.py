@@ -1,8 +1,12 @@
-"""Sound as bytes of a format, while it arrives. PyAV (in the extra ``server``) encodes what is compressed."""
+"""Sound as bytes of a format, while it arrives or finished. PyAV (extra ``server``) encodes compressed formats."""
 
+import tempfile
+import threading
 from dataclasses import dataclass, replace
+from typing import IO, Any
 
 import numpy as np
+import soundfile
 import soxr
 
 from ane.audio import media
@@ -52,26 +56,43 @@ class SampleEncoder:
     def finish(self) -> bytes:
         return self.feed(np.zeros(0, np.float32), last=True)
 
+    def close(self) -> None:
+        """Do nothing: there is nothing to free."""
+
 
 class CompressingEncoder:
-    """What an encoder and a container of FFmpeg make of the sound. It is what PyAV writes to, without ``seek``."""
+    """What an encoder and a container of FFmpeg make of the sound. It is what PyAV writes to, without ``seek``.
+
+    ``close`` frees the encoder's threads in any case; it may be called while another thread is in ``feed``.
+    """
 
     def __init__(self, media: MediaFormat, rate: int):
         self._data = bytearray()
-        self._encoder = MediaEncoder(self, media, rate)
+        self._encoder: MediaEncoder | None = MediaEncoder(self, media, rate)
+        self._lock = threading.Lock()
 
     def write(self, data: bytes) -> int:
         self._data += data
         return len(data)
 
     def feed(self, audio: np.ndarray) -> bytes:
-        self._encoder.append(audio)
-        return self._taken()
+        with self._lock:
+            if self._encoder is not None:
+                self._encoder.append(audio)
+            return self._taken()
 
     def finish(self) -> bytes:
-        self._encoder.finish()
-        self._encoder.close()
+        with self._lock:
+            if self._encoder is not None:
+                self._encoder.finish()
+        self.close()
         return self._taken()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._encoder is not None:
+                self._encoder.close()
+                self._encoder = None
 
     def _taken(self) -> bytes:
         data, self._data = bytes(self._data), bytearray()
@@ -83,3 +104,40 @@ def make_encoder(name: str, rate: int) -> SampleEncoder | CompressingEncoder:
     depend on its pieces alone."""
     media = FORMATS[name].media
     return CompressingEncoder(media, rate) if media else SampleEncoder(rate, name == "wav")
+
+
+class FileEncoder:
+    """A finished file of a format, on disk, whose header states its length where the format has one.
+
+    Attributes:
+        file: The file, which disappears when it is closed. Read it from its beginning after ``finish``.
+    """
+
+    def __init__(self, name: str, rate: int):
+        self.file: IO[bytes] = tempfile.TemporaryFile()     # noqa: SIM115 (closed by whoever sends it)
+        self._samples = make_encoder(name, rate) if name == "pcm" else None
+        self._writer: Any = None
+        if name == "wav":
+            self._writer = soundfile.SoundFile(self.file, "w", rate, 1, "PCM_16", format="WAV")
+        elif name != "pcm":
+            self._writer = MediaEncoder(self.file, media.FORMATS[f".{name}"], rate)
+
+    def feed(self, audio: np.ndarray) -> None:
+        if self._samples is not None:
+            self.file.write(self._samples.feed(audio))
+        elif isinstance(self._writer, MediaEncoder):
+            self._writer.append(audio)
+        else:
+            self._writer.write(pcm16(audio))
+
+    def finish(self) -> int:
+        """Complete the file; return its bytes."""
+        if self._samples is not None:
+            self.file.write(self._samples.finish())
+        elif isinstance(self._writer, MediaEncoder):
+            self._writer.finish()
+        if self._writer is not None:
+            self._writer.close()
+        size = self.file.seek(0, 2)
+        self.file.seek(0)
+        return size

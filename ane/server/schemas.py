@@ -1,11 +1,22 @@
 """The bodies of requests and responses, as the OpenAPI schema describes them, and the messages of the WebSocket."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_SEED = 2 ** 63 - 1
-SoundFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+
+
+def lowered(value: Any) -> Any:
+    """A word in lower case: programs write WAV, EN-us."""
+    return value.lower() if isinstance(value, str) else value
+
+
+SoundFormat = Annotated[Literal["mp3", "opus", "aac", "flac", "wav", "pcm"], BeforeValidator(lowered)]
+# English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
+EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
+Speed = Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False),
+                  BeforeValidator(lambda value: 1.0 if value is None else value)]
 FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -38,8 +49,8 @@ class SpeechFields(StrictModel):
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
         None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
     response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
-    speed: float = Field(1.0, ge=0.25, le=4.0, allow_inf_nan=False,
-                         description="more than 1 is faster; how much a model can do, `ane say --speed` says")
+    speed: Speed = Field(1.0, description="more than 1 is faster; how much a model can do, `ane say --speed` says")
+    lang_code: EnglishCode | None = Field(None, description="English, which every model here speaks")
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         None, description="the same seed, the same sound; refused where nothing is random")
     preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
@@ -67,6 +78,7 @@ class SpeechBody(SpeechFields):
                                                                         "the server is set so: no model follows any")
     stream_format: Literal["audio", "sse"] = Field(
         "audio", description="the sound alone, or events with it in base64, also of words and errors")
+    stream: bool | None = Field(None, description="false: the finished sound, whose file states its length")
 
 
 class ModelCard(BaseModel):
@@ -95,8 +107,22 @@ class VoiceCard(BaseModel):
 
 
 class VoiceList(BaseModel):
+    """``voices``: the same again, under the name by which Open WebUI looks for it."""
+
     object: Literal["list"] = "list"
     data: list[VoiceCard]
+    voices: list[VoiceCard]
+
+
+class AudioModel(BaseModel):
+    id: str
+    name: str
+
+
+class AudioModelList(BaseModel):
+    """Models that speak, as Open WebUI lists them."""
+
+    models: list[AudioModel]
 
 
 class NewVoice(BaseModel):

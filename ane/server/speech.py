@@ -110,6 +110,13 @@ class Catalogue:
             self.voice(model, voice)
         return cast
 
+    def check_new_name(self, name: str) -> None:
+        """Raise RefusedError for a new voice's name that means something here already: all clients would hear it."""
+        reserved = {DEFAULT_VOICE, *OPENAI_VOICES, *self.settings.voices}
+        if name.casefold() in {each.casefold() for each in reserved}:
+            raise RefusedError(f"the name {name} is reserved: other clients would hear the new voice under it; choose "
+                               "another", 400, "name")
+
     def forget_voices(self) -> None:
         """Look for voices again: one was added."""
         self._voices.clear()

@@ -4,7 +4,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import torch
@@ -94,11 +95,19 @@ class Service:
             raise
 
     async def run(self, kind: str, work: Work) -> Any:
-        """Run work other than speech, and return the last item that it puts. Raises its errors, and BusyError."""
-        job, result, outcome = self._submit(kind, work, speaks=False), None, "client gone"
+        """``items`` of work; return the last one."""
+        result = None
+        async with aclosing(self.items(kind, work)) as items:
+            async for item in items:
+                result = item
+        return result
+
+    async def items(self, kind: str, work: Work) -> AsyncGenerator[Any, None]:
+        """Run work other than speech, and yield the items that it puts. Raises its errors, and BusyError."""
+        job, outcome = self._submit(kind, work, speaks=False), "client gone"
         try:
             async for item in job.items():
-                result = item
+                yield item
             outcome = "ok"
         except Exception as error:
             outcome = "refused" if isinstance(error, UserError) else "error"
@@ -106,7 +115,6 @@ class Service:
         finally:
             job.leave()
             self.metrics.requests.labels(kind, outcome).inc()
-        return result
 
 
 class Utterance:

@@ -70,13 +70,17 @@ async def converse(socket: WebSocket, service: Service, utterance: Utterance, fo
 
     async def send_sound() -> None:
         encoder = None
-        async for piece in utterance:
-            encoder = encoder or make_encoder(form, piece.rate)
-            if piece.words and utterance.request.word_times:
-                await send_within(socket, words_event(piece.words), service)
-            await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
-        if encoder is not None:
-            await send_within(socket, await asyncio.to_thread(encoder.finish), service)
+        try:
+            async for piece in utterance:
+                encoder = encoder or make_encoder(form, piece.rate)
+                if piece.words and utterance.request.word_times:
+                    await send_within(socket, words_event(piece.words), service)
+                await send_within(socket, await asyncio.to_thread(encoder.feed, piece.audio), service)
+            if encoder is not None:
+                await send_within(socket, await asyncio.to_thread(encoder.finish), service)
+        finally:
+            if encoder is not None:
+                asyncio.get_running_loop().run_in_executor(None, encoder.close)     # a thread may be in ``feed``
         await send_within(socket, {"type": "done", **utterance.ending(received)}, service)
 
     await while_watching(send_sound(), read_texts())

@@ -14,6 +14,7 @@ from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
 RANDOM = "random"       # the name of a voice that is drawn at random
+MOST_BYTES = 200        # of a voice's name: file systems allow 255 with the suffix
 _MAX = 12               # names listed in an error message, at most
 
 
@@ -85,6 +86,9 @@ def check_voice_name(name: str) -> None:
     if not name or name != name.strip() or not name.isprintable() or is_voice_file(Path(name)):
         raise UserError(f"{name!r} cannot name a voice: choose printable characters, without spaces at the ends and "
                         "without the suffix of a file")
+    if len(name.encode()) > MOST_BYTES:
+        raise UserError(f"{name!r} cannot name a voice: its {len(name.encode())} bytes in UTF-8 are more than "
+                        f"{MOST_BYTES}, choose a shorter one")
 
 
 def check_named_voice(spec: str, names: Collection[str]) -> None:

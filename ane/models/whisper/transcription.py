@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -111,8 +111,12 @@ class Transcriber:
                 return end.value
 
     def transcribing(self, audio: np.ndarray, rate: int, options: TranscriptionOptions | None = None,
+                     heard: Callable[[TranscriptSegment], Any] = lambda segment: None,
                      ) -> Generator[tuple[float, float], None, Transcript]:
-        """``transcribe``, a window at a time: yields the seconds done and in all after each, returns the transcript."""
+        """``transcribe``, a window at a time: yields the seconds done and in all after each, returns the transcript.
+
+        ``heard`` is called with each segment.
+        """
         options = options or TranscriptionOptions()
         if options.language is not None and self.special.multilingual:
             self.special.language(options.language)
@@ -125,7 +129,7 @@ class Transcriber:
         if not np.isfinite(audio).all():
             raise UserError("audio must have finite samples, it has NaN or infinite ones; export it again", "audio")
         samples = resample(audio, rate, RATE) if len(audio) else np.zeros(0, np.float32)
-        return (yield from RecordingTranscription(self, samples, options).transcript())
+        return (yield from RecordingTranscription(self, samples, options).transcript(heard))
 
     def decoder(self, candidates: int) -> WindowDecoder:
         """The decoder of one window with that many lanes, made once."""
@@ -152,11 +156,12 @@ class RecordingTranscription:
         self.last_speech = 0.0          # end of the last word in seconds, where words are timed
         self.prompt_start = 0           # index in ``tokens`` at which the next window's prompt begins
 
-    def transcript(self) -> Generator[tuple[float, float], None, Transcript]:
+    def transcript(self, heard: Callable[[TranscriptSegment], Any]) -> Generator[tuple[float, float], None, Transcript]:
         first, segments = len(self.tokens), list[TranscriptSegment]()
         for item in self._windows():
             if isinstance(item, TranscriptSegment):
                 segments.append(item)
+                heard(item)
             else:
                 yield item
         text = self.tokenizer.decode(self.tokens[first:]).strip()

@@ -3,7 +3,7 @@
 Each letter has four places for phonemes or blanks; equal neighbours are one, and blanks are dropped (as in CTC).
 """
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -25,7 +25,7 @@ def weights() -> dict[str, np.ndarray]:
     return {key: value.astype(np.float32) for key, value in load_file(DATA / "unknown_words.safetensors").items()}
 
 
-@cache
+@lru_cache(4096)
 def spoken_letters(word: str) -> str:
     """The phonemes of a word of letters; "" if the network knows none of them."""
     letters, phonemes = alphabets()

@@ -1,0 +1,195 @@
+"""Requests as the clients of other projects send them, and answers as these read them."""
+
+import io
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+from tests.models.whisper.random_whisper import write_openai
+from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.speech_requests import TEXT
+from tests.server.test_uploads import form_with, sound_file
+
+pytest.importorskip("fastapi", reason="needs the extra server: pip install '.[server]'")
+openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    from ane.bundles.writing import write_bundle
+    from ane.models.whisper.checkpoints import WhisperCheckpoint
+
+    home = tmp_path_factory.mktemp("home")
+    write_bundle(WhisperCheckpoint(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
+    with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--transcriber", "ear", "--add-voices",
+                       "--map-voice", "nova=michael", home=home) as running:
+        yield running.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Any:
+    """OpenAI's client, which refuses an answer that has not the types of its API."""
+    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0,
+                         _strict_response_validation=True)
+
+
+def get(server: ServerProcess, path: str) -> Any:
+    with urllib.request.urlopen(f"{server.address}{path}", timeout=PATIENCE) as response:
+        return json.load(response)
+
+
+def speak(server: ServerProcess, **fields: Any) -> tuple[Any, bytes]:
+    """The headers and the body of the answer to a request with these fields alone."""
+    request = urllib.request.Request(f"{server.address}/v1/audio/speech", json.dumps(fields).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        return response.headers, response.read()
+
+
+# OpenAI's client, with its types
+
+def test_a_transcription_has_the_types_of_openais_client(client):
+    answer = client.audio.transcriptions.create(model="whisper-1", file=sound_file(), temperature=1, language="en-US",
+                                                response_format="verbose_json", timestamp_granularities=["word"])
+    assert answer.language == "english"
+    seeks = [segment.seek for segment in answer.segments]
+    assert seeks[0] == 0
+    assert seeks == sorted(seeks)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_transcription_is_streamed_while_it_is_made(client, form):
+    fields = {"model": "whisper-1", "temperature": 1, "language": "English", "prompt": "Kubrick"}
+    *deltas, done = client.audio.transcriptions.create(file=sound_file(35.0), stream=True, response_format=form,
+                                                       **fields)
+    whole = client.audio.transcriptions.create(file=sound_file(35.0), **fields)
+    assert {event.type for event in deltas} == {"transcript.text.delta"}
+    assert "".join(event.delta for event in deltas).strip() == done.text == whole.text
+    assert len(deltas) > 1
+
+
+def test_what_is_wrong_with_a_streamed_transcription_is_told_with_its_status(client):
+    with pytest.raises(openai.BadRequestError, match="not sound"):
+        client.audio.transcriptions.create(model="ear", file=io.BytesIO(b"no sound at all" * 100), stream=True)
+    with pytest.raises(openai.BadRequestError, match="stream has no effect with response_format srt"):
+        client.audio.transcriptions.create(model="ear", file=sound_file(), stream=True, response_format="srt")
+    with pytest.raises(openai.BadRequestError, match="language must be one of"):
+        client.audio.transcriptions.create(model="ear", file=sound_file(), stream=True, language="Klingon")
+
+
+@pytest.mark.parametrize("path", ["transcriptions", "translations", "voices"])
+def test_a_field_of_a_form_that_has_no_effect_is_refused(server, path):
+    field = "audio_sample" if path == "voices" else "file"
+    body = form_with(sound_file(), field, model="ear", name="ann", consent="I agree that this voice is mine.",
+                     chunking_strategy="auto")
+    request = urllib.request.Request(f"{server.address}/v1/audio/{path}", body,
+                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=PATIENCE)
+    error = json.load(refused.value)["error"]
+    assert (refused.value.code, error["code"]) == (400, "unknown_parameter")
+    assert error["param"] in ("name", "chunking_strategy")
+
+
+def test_openais_names_can_be_looked_up(client):
+    assert client.models.retrieve("tts-1").id == "demo-fast"
+    assert client.models.retrieve("whisper-1").id == client.models.retrieve("ear").id == "ear"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("gpt-5")
+
+
+# Open WebUI: get_available_voices and get_available_models of backend/open_webui/routers/audio.py
+
+def test_open_webui_lists_the_voices_and_the_models(server):
+    data = get(server, "/v1/audio/voices")
+    assert {voice["id"]: voice["name"] for voice in data.get("voices", [])} == {
+        voice["id"]: voice["id"] for voice in data["data"]}
+    assert {"default", "heart", "michael"} <= {voice["id"] for voice in data["voices"]}
+    assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["demo-fast", "demo"]
+
+
+# Kokoro-FastAPI's clients
+
+def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
+    _, plain = speak(server, model="demo-fast", input=TEXT, response_format="wav")
+    _, theirs = speak(server, model="tts-1", voice="alloy", input=TEXT, response_format="WAV", speed=None, stream=True,
+                      lang_code="a")
+    assert theirs == plain
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        speak(server, model="tts-1", input=TEXT, lang_code="ja")
+
+
+@pytest.mark.parametrize("form", ["wav", "flac", "mp3", "opus", "aac", "pcm"])
+def test_a_finished_file_states_its_length(server, form):
+    headers, finished = speak(server, model="demo-fast", input=TEXT, response_format=form, stream=False)
+    assert int(headers["Content-Length"]) == len(finished)
+    _, wav = speak(server, model="demo-fast", input=TEXT, response_format="wav")
+    samples = np.frombuffer(wav[44:], "<i2")
+    if form == "pcm":
+        assert finished == speak(server, model="demo-fast", input=TEXT, response_format="pcm")[1]
+    if form in ("wav", "flac"):
+        with soundfile.SoundFile(io.BytesIO(finished)) as file:
+            assert file.frames == len(samples)
+            np.testing.assert_array_equal(file.read(dtype="int16"), samples)
+    if form in ("mp3", "opus"):
+        rate = soundfile.info(io.BytesIO(finished)).samplerate
+        assert soundfile.info(io.BytesIO(finished)).frames / rate == pytest.approx(len(samples) / 24000, abs=0.1)
+
+
+# What one client does stays its own
+
+@pytest.mark.parametrize("name", ["alloy", "Alloy", "default", "nova", "marin"])
+def test_a_new_voice_cannot_take_a_name_that_others_use(server, name):
+    """With --add-voices, whoever adds "alloy" would change what all others hear under it."""
+    assert add_voice(server, name)["error"]["param"] == "name"
+
+
+def test_the_name_of_a_new_voice_fits_a_file_system(server, tmp_path):
+    error = add_voice(server, "语" * 90)["error"]
+    assert (error["type"], "270 bytes" in error["message"]) == ("invalid_request_error", True)
+    assert add_voice(server, "语" * 60)["id"] == "语" * 60
+
+
+def add_voice(server: ServerProcess, name: str) -> dict[str, Any]:
+    body = form_with(sound_file(6.0), "audio_sample", name=name, model="demo",
+                     consent="I agree that this recording of mine is used to make speech.")
+    request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
+                                     {"Content-Type": "multipart/form-data; boundary=x"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        return json.load(error)
+
+
+@pytest.mark.parametrize("form", ["flac", "aac", "mp3"])
+def test_the_threads_of_an_encoder_end_with_its_request(server, form):
+    """Of one that was answered, and of one whose client left in the middle."""
+    def ask(read: Callable[[Any], Any]) -> None:
+        request = urllib.request.Request(
+            f"{server.address}/v1/audio/speech", json.dumps({
+                "model": "demo-fast", "input": " ".join([TEXT] * 12), "response_format": form}).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            read(response)
+
+    def many(count: int, read: Callable[[Any], Any]) -> None:
+        threads = [threading.Thread(target=ask, args=(read,)) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    many(8, lambda response: response.read())           # asyncio's pool has its threads now
+    before = server.status()["threads"]
+    for read in (lambda response: response.read(), lambda response: response.read(1000)):
+        many(8, read)
+    wait_until(lambda: server.metric("ane_active_requests") == 0)
+    wait_until(lambda: server.status()["threads"] <= before + 8, 20)       # asyncio may add threads of its pool
