@@ -2,15 +2,14 @@
 
 import argparse
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ane.bundles.opening import DEFAULT_BUNDLE
-from ane.commands.messages import message_console, output_console, plain_table, report_console, status_display
+from ane.commands.messages import message_console, output_console, plain_table, report_console
 from ane.commands.packages import with_packages
+from ane.commands.prewarm import prewarm
 from ane.system import paths
-from ane.system.errors import UserError
 from ane.system.staging import leftovers
 
 # Folders of the cache besides the compiled models, and their content.
@@ -116,48 +115,12 @@ def _megabytes(items: list[CacheItem]) -> str:
 
 
 def prewarm_command(args: argparse.Namespace) -> int:
-    """Load each function once; one that Core ML refuses is loaded on the compute units where `ane say` would run it."""
+    """Compile and load every function of a bundle, or only estimate how long that takes."""
     from ane.backends.coreml.runtime import CoreMLRuntime
     from ane.backends.coreml.trial import CoreMLTrial
-    from ane.backends.packaged.fallback import FunctionUnits
-    from ane.backends.packaged.functions import EngineRefusalError
-    from ane.backends.packaged.selection import select_packages
-    from ane.bundles.hashes import check_hashes
     from ane.bundles.opening import open_model
 
     runtime, console = CoreMLRuntime(trial=CoreMLTrial()), message_console(args)      # raises where there is no Core ML
     model = with_packages(open_model(args.bundle), "coreml", console)
-    packages = list(select_packages(model, "auto").values())
-    functions = [(package, name) for package in packages for name in package.functions]
-    size = sum(file.bytes for package in packages for file in package.files) / 1e9
-    estimate = runtime.cache.load_estimate(len(functions), [model.path / package.path for package in packages],
-                                           runtime.machine)
-    report = report_console(args)
-    report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
-                 f"functions: {estimate}; less where some were loaded before.")
-    if args.dry_run:
-        return 0
-    started, refused, ready = time.monotonic(), [], 0
-    units_of = {package.path: FunctionUnits(package, runtime) for package in packages}
-    with status_display(console, "loading") as show:
-        for done, (package, name) in enumerate(functions):
-            left = (time.monotonic() - started) / done * (len(functions) - done) if done else 0
-            show(f"{done} of {len(functions)} functions{f', about {left / 60:.0f} minutes left' if done else ''}: "
-                 f"{package.network}, {name}")
-            check_hashes(model.path, package.files)
-            units, instead = units_of[package.path], "once"
-            while instead and name in units.by_function:
-                try:
-                    runtime.load(model.path / package.path, name, units.by_function[name])
-                    ready, instead = ready + 1, ""
-                except EngineRefusalError as error:
-                    instead = units.refuse(error)
-                    refused.append(f"{str(error).partition('; ')[0]}. "
-                                   f"{instead or f'Running {package.network} on torch'} instead.")
-    for line in refused:
-        report.print(line, soft_wrap=True)
-    report.print(f"{ready} of {len(functions)} functions are ready, after "
-                 f"{time.monotonic() - started:.0f} s.")
-    if not ready:
-        raise UserError("Core ML refuses every function of this bundle: use --backend torch")
+    prewarm(model, runtime, console, report_console(args), args.dry_run)
     return 0

@@ -15,6 +15,7 @@ from ane.bundles.opening import new_bundle
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
+from ane.commands.prewarm import prewarm, prewarm_command_line
 from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 from ane.system.file_gate import identity
@@ -30,7 +31,7 @@ PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32
 CACHES = ("io", "state")
 # options that have an effect on some targets only
 ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), "voice": ("ggml",),
-            "precision": ("coreml", "onnx", "gguf")}
+            "no_prewarm": ("coreml",), "precision": ("coreml", "onnx", "gguf")}
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
 official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
@@ -70,6 +71,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"networks to convert (default: all); coreml: the others run on torch. There are "
                              f"{NETWORKS}; of FastSpeech fastspeech and vocoder; for ggml autoregressive, diffusion, "
                              "univnet")
+    parser.add_argument("--no-prewarm", action="store_true", default=None,
+                        help="coreml: on a Mac, do not compile and load the new packages at the end: the first speech "
+                             "does it")
     parser.add_argument("--voice", metavar="VOICE",
                         help="ggml: the voice to write, as for `ane say -v` (default: the model's own)")
     parser.add_argument("--force", dest="overwrite", action="store_true",
@@ -81,7 +85,8 @@ def convert_command(args: argparse.Namespace) -> int:
     """Convert; show progress and a table of the packages. Raises UserError for a flag that has no effect."""
     for option, targets in ONLY_FOR.items():
         if args.to not in targets and getattr(args, option) is not None:
-            raise UserError(f"--{option} has no effect with --to {args.to}: it is for {', '.join(targets)}")
+            flag = option.replace("_", "-")
+            raise UserError(f"--{flag} has no effect with --to {args.to}: it is for {', '.join(targets)}")
     model = open_source(args.source)
     return {"gguf": write_gguf_file, "ggml": write_ggml_files}.get(args.to, write_packages)(args, model)
 
@@ -105,7 +110,27 @@ def write_packages(args: argparse.Namespace, model: Model) -> int:
     console = report_console(args)
     report(console, bundle, args.to)
     console.print(f"Wrote {bundle.path}. {how_to_use(bundle.family, args.output)}")
+    if args.to == "coreml" and not args.no_prewarm:
+        prewarm_here(args, bundle)
     return 0
+
+
+def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
+    """Compile and load the new packages, where `ane say` will run them with Core ML."""
+    from ane.backends import core_ml_is_chosen
+
+    if not core_ml_is_chosen():
+        return
+    from ane.backends.coreml.runtime import CoreMLRuntime
+    from ane.backends.coreml.trial import CoreMLTrial
+
+    try:
+        prewarm(bundle, CoreMLRuntime(trial=CoreMLTrial()), message_console(args), report_console(args))
+    except UserError as error:
+        LOGGER.warning("%s", error)         # the conversion has succeeded
+    except KeyboardInterrupt:
+        LOGGER.info("The bundle is complete. `%s` continues to load its functions.", prewarm_command_line(args.output))
+        raise
 
 
 def write_gguf_file(args: argparse.Namespace, model: Model) -> int:

@@ -1,6 +1,5 @@
 """Core ML packages of the embedded bundle: converted on the machine that first needs them, and cached."""
 
-import shlex
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from ane.backends import PACKAGED, resolve
 from ane.bundles import Model
 from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER, status_display
+from ane.commands.prewarm import prewarm_command_line
 from ane.system import paths
 from ane.system.errors import UserError
 
@@ -82,10 +82,28 @@ def announce_first_loads(backend: Any, networks: Collection[str], bundle: str | 
                 new += len(units)
                 packages.append(package)
     if new:
-        prewarm = f"ane cache prewarm{f' --bundle {shlex.quote(bundle)}' if bundle else ''}"
         LOGGER.info("Core ML compiles and loads at most about %d function%s for the first time: %s. `%s` does it "
                     "beforehand", new, "s" if new != 1 else "",
-                    runtime.cache.load_estimate(new, packages, runtime.machine), prewarm)
+                    runtime.cache.load_estimate(new, packages, runtime.machine), prewarm_command_line(bundle))
+
+
+def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -> bool:
+    """Whether macOS was updated since Core ML compiled the packages of these networks. If so, log how to do it again.
+
+    Args:
+        bundle: Value of the flag. ``None`` stands for the default voice.
+    """
+    runtime = getattr(backend, "runtime", None)
+    if getattr(runtime, "name", "") != "coreml":
+        return False
+    packages = [backend.model.path / backend.packages[network].path for network in backend.packages.keys() & networks]
+    stale = [package for package in packages if runtime.cache.is_of_other_build(package, runtime.machine)]
+    if stale:
+        functions = sum(len(package.functions) for package in backend.packages.values())
+        LOGGER.warning("macOS was updated since Core ML compiled this bundle. Speaking with torch until `%s` has "
+                       "compiled it again: %s", prewarm_command_line(bundle),
+                       runtime.cache.load_estimate(functions, packages, runtime.machine))
+    return bool(stale)
 
 
 def open_undamaged(folder: Path) -> Model | None:

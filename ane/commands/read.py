@@ -159,6 +159,7 @@ def read(args: argparse.Namespace) -> int:
     options = output_options(args, document)
     check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
                       *options.of_folder])
+    args.began_with = former_backend(args)
     speaker_for = open_speaker(args)
     store = JobStore(job_folder(args.output))
     try:
@@ -275,6 +276,20 @@ def make_worker(args: argparse.Namespace, seed: int) -> "BookWorker":
     from ane.cluster.narration import BookWorker
 
     return BookWorker(open_speaker(args)(seed), open_checker(args))
+
+
+def former_backend(args: argparse.Namespace) -> str:
+    """Return the name of the backend with which the job of this output began, or "" if there is none."""
+    from ane.books.store import JobStore
+
+    folder = job_folder(args.output)
+    if not folder.is_dir():
+        return ""
+    store = JobStore(folder)
+    try:
+        return store.fact("backend") or ""
+    finally:
+        store.close()
 
 
 def record_backend(store: "JobStore", backend: str) -> None:

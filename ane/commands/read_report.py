@@ -48,8 +48,9 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
         LOGGER.warning("written by an earlier run, and left as they are by this one: %s", ", ".join(written.former))
     more = len(written.files) - 1
     files = f"{written.files[0]} and {more} more file{'s' * (more > 1)}" if more else written.files[0]
+    facts = f"{store.fact('backend')}; seed {store.fact('seed')}"
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
-                  f"seed {store.fact('seed')}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
+                  f"{facts}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
 
 
 def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -> None:

@@ -12,7 +12,7 @@ from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import natural, pair, positive, rare_group
 from ane.commands.messages import LOGGER
-from ane.commands.packages import announce_first_loads, with_packages
+from ane.commands.packages import announce_first_loads, updated_since, with_packages
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.hibari.settings import HibariSettings
 from ane.models.styletts.settings import KittenSettings, KokoroSettings
@@ -129,19 +129,26 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
 def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,
                      keep: bool | None = None) -> Any:
     """Return a synthesizer on the backend that the flags name, after a line on first loads that speaking with these
-    settings needs. ``keep``: see ``load_backend``.
+    settings needs. ``keep``: see ``load_backend``. The backend "auto" is torch after an update of macOS, until the
+    packages are compiled again.
 
     Raises:
         UserError: the backend or its packages are not available here.
     """
-    from ane.backends import load_backend
+    from ane.backends import PACKAGED, load_backend, resolve
 
     if not model.trained and not getattr(args, "json", False):
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
                        "trained model.", model.name)
     model = with_packages(model, args.backend, console)
-    backend = load_backend(args.backend, model, args.precision, args.threads, keep, cache=args.cache,
+    chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)
+    former = getattr(args, "began_with", "") if chooses else ""          # a book keeps its engine
+    name = "torch" if former.startswith("torch") and resolve("auto", model)[0] in PACKAGED else args.backend
+    backend = load_backend(name, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units)
     synthesizer = model.family.synthesizer(model, backend)
+    if chooses and not former and updated_since(backend, synthesizer.networks(settings),
+                                                getattr(args, "bundle", None)):
+        return model.family.synthesizer(model, load_backend("torch", model, "auto", args.threads, keep))
     announce_first_loads(backend, synthesizer.networks(settings), getattr(args, "bundle", None))
     return synthesizer

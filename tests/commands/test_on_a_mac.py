@@ -207,6 +207,70 @@ def test_prewarm_loads_a_refused_function_where_it_falls_to_and_measures(mac, sm
     assert re.search(r"at [\d.]+ s a function, as first loads of this model took on this machine", printed)
 
 
+def test_after_an_update_of_macos_torch_speaks_and_the_command_that_compiles_again_is_named(mac, small, tmp_path,
+                                                                                            capsys):
+    say = ["say", "Hi.", "--bundle", str(small), *SPEECH, "--json", "-o", str(tmp_path / "hi.wav")]
+
+    def backend(*flags: str) -> str:
+        assert main([*say, *flags]) == 0
+        return json.loads(capsys.readouterr().out)["backend"].split()[0]
+
+    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
+    capsys.readouterr()
+    assert backend() == "coreml"
+    native.write_system(mac.folder, "15.6", build="24G84")
+    before = len(mac.log)
+    assert main(say) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["backend"].startswith("torch:cpu")
+    assert re.search("macOS was updated since Core ML compiled this bundle. Speaking with torch until `ane cache "
+                     f"prewarm --bundle {small}` has compiled it again: about ", printed.err)
+    assert len(mac.log) == before, "nothing is compiled or loaded"
+    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
+    capsys.readouterr()
+    assert backend() == "coreml"
+    native.write_system(mac.folder, "15.7", build="24G99")
+    assert backend("--backend", "coreml") == "coreml", "who names an engine gets it"
+
+
+def test_a_book_keeps_the_engine_that_it_began_with(mac, small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text("Hi.\n\nThere.\n")
+    read = ["read", "book.txt", "--bundle", str(small), *SPEECH, "-o", "book.wav"]
+    assert main(["cache", "prewarm", "--bundle", str(small)]) == 0
+    assert main([*read, "--backend", "torch:cpu"]) == 0
+    assert main([*read, "--redo", "1"]) == 0
+    printed = capsys.readouterr().err
+    assert printed.count("; torch:cpu") == 2, "the report names the engine"
+    assert "coreml" not in printed
+
+
+@pytest.mark.parametrize("flags", [(), ("--no-prewarm",)])
+def test_a_conversion_ends_with_the_first_loads_so_that_no_speech_waits_for_them(mac, small, tmp_path, capsys, flags):
+    convert = ["convert", str(small), "--to", "coreml", "--networks", "hifigan,rlg_auto", "-o", str(tmp_path / "new")]
+    assert main([*convert, *flags]) == 0
+    printed = "".join(capsys.readouterr())
+    functions = sum(len(package.functions) for package in Bundle(tmp_path / "new").packages)
+    assert (f"{functions} of {functions} functions are ready" in printed) == (not flags)
+    assert main(["say", "Hi.", "--bundle", str(tmp_path / "new"), *SPEECH, "-o", str(tmp_path / "hi.wav")]) == 0
+    assert ("for the first time" in capsys.readouterr().err) == bool(flags)
+
+
+def test_an_interrupted_first_load_leaves_the_bundle_and_continues(mac, small, tmp_path, capsys, monkeypatch):
+    def interrupted(self, *_):
+        raise KeyboardInterrupt
+
+    convert = ["convert", str(small), "--to", "coreml", "--networks", "hifigan", "-o", str(tmp_path / "new")]
+    with monkeypatch.context() as patch:
+        patch.setattr(CoreMLRuntime, "load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            main(convert)
+    command = f"ane cache prewarm --bundle {tmp_path / 'new'}"
+    assert f"The bundle is complete. `{command}` continues" in capsys.readouterr().err
+    assert main(command.split()[1:]) == 0
+    assert "5 of 5 functions are ready" in "".join(capsys.readouterr())
+
+
 def test_the_estimate_includes_compiling_and_names_other_models(mac, packages):
     tried, own, other = CompiledCache(), packages / "two.mlpackage", packages / "three.mlpackage"
     assert tried.load_estimate(12, [own], M2) == "about 2.0 minutes, at 10.0 s a function, an estimate"

@@ -34,6 +34,7 @@ VERSION = 1             # of the layout of entries
 RECORD = "compiled.json"
 TRIED = "tried.json"    # of an entry: what its functions did in their first load, by function and compute units
 SECONDS = " seconds"    # suffix of a key there: the median time of a call
+BUILD = "build.txt"     # of an entry: the build of macOS that compiled it
 LOADED = " loaded in"   # suffix of a key there: the seconds of the first load
 COMPILED = "compiled in"        # a key there: the seconds of the compilation
 SEVERAL = "several functions"   # a key there: this system refuses the package because it has several
@@ -102,6 +103,7 @@ class CompiledCache:
                     refusal = cannot_compile(package, str(error))
                 except (RuntimeError, MemoryError) as error:
                     raise cannot_compile(package, error_summary(error)) from error
+                (staging / BUILD).write_text(machine.os_build, encoding="utf-8")
                 write_json(staging / RECORD, asdict(CompiledRecord(VERSION, model, _file_sizes(staging / model))))
         if refusal is not None:
             raise refusal
@@ -121,6 +123,16 @@ class CompiledCache:
             return False
         tried = {key for found in self._tried(package, machine) for key in found}
         return not any(f"{function} {on}" in tried for function, on in units.items())
+
+    def is_of_other_build(self, package: Path, machine: MacMachine) -> bool:
+        """Whether the package was compiled on this chip by another build of macOS, and by this one not yet."""
+        if self._entry(package, machine).is_dir():
+            return False
+        builds = set[str]()
+        for entry in self.entries():
+            with contextlib.suppress(OSError):
+                builds.add((entry / BUILD).read_text(encoding="utf-8"))
+        return any(self._entry(package, machine._replace(os_build=build)).is_dir() for build in builds)
 
     def load_estimate(self, functions: int, packages: Iterable[Path], machine: MacMachine) -> str:
         """How long it takes to compile and load so many functions of these packages, in words.
