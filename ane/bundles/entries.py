@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from ane.bundles.weights import FLOATS, shape_text
 from ane.system.errors import UserError
+from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
 SHOWN = 6           # kinds of keys in a message, at most
@@ -158,7 +159,7 @@ def load_pickle(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(64)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -193,6 +194,7 @@ def load_pickle(path: Path | str) -> Any:
 def read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a file, memory-mapped. Raises UserError when it is truncated or damaged."""
     try:
+        check_regular(path)
         with safe_open(path, framework="pt", device="cpu") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError) as error:

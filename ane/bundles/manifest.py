@@ -126,6 +126,10 @@ def read_manifest(directory: Path) -> Manifest:
     known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
     content["sections"] = {key: content[key] for key in content if key not in known}
     manifest = read_record(Manifest, content, where, DAMAGED)
+    voice = manifest.default_voice
+    if voice not in manifest.voices and (Path(voice).name != voice or voice.startswith((".", "~")) or
+                                         Path(voice).suffix):
+        raise UserError(f"{where}: default_voice must be the name of a voice, got {voice!r}{DAMAGED}")
     for name in sorted(family.data):
         if getattr(manifest, name) is None:
             raise UserError(f"{where}: {name} is missing{DAMAGED}")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
 from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
+from ane.system.files import MAX_JSON
 
 if TYPE_CHECKING:       # torch takes a second to import, and every command's --help imports this module
     import numpy as np
@@ -133,7 +135,7 @@ def read_tokenizer(path: Path) -> str:
         UserError: the file holds anything else, or a normaliser on whose damaged tables the library aborts.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_JSON).decode("utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -19,6 +19,7 @@ from ane.commands.say import list_presets
 from ane.commands.speech_options import add_backend_arguments, add_settings_arguments, load_synthesizer, read_settings
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
+from ane.system.file_gate import open_regular
 from ane.text import shorten
 from ane.text.cast import cast_of
 from ane.text.user_lexicon import chosen_lexicon
@@ -349,7 +350,7 @@ def read_cover(path: Path) -> "CoverImage":
     from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_COVER + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error

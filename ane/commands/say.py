@@ -10,7 +10,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
+MAX_SPOKEN = 4 << 20              # bytes of a text, which is prepared as a whole
 CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
 examples:
@@ -343,11 +344,15 @@ def read_text(args: argparse.Namespace) -> str:
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
     try:
-        content = sys.stdin.buffer.read() if piped else Path(args.file).expanduser().read_bytes()
+        with nullcontext(sys.stdin.buffer) if piped else Path(args.file).expanduser().open("rb") as file:
+            content = file.read(MAX_SPOKEN + 1)
     except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
     if not content and args.file is None:
         raise UserError(NO_TEXT)
+    if len(content) > MAX_SPOKEN:
+        raise UserError(f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
+                        "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption")
     for start, kind in DOCUMENTS.items():
         if content.startswith(start):
             raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")

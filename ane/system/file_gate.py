@@ -1,20 +1,65 @@
-"""The gate for files: a command that would replace a file which it reads, or writes elsewhere, is refused.
+"""The gate for files: what may be opened, and which outputs would replace a file that a command reads.
 
 Files are compared by identity, which is the device and the inode that a path leads to. Links, other spellings of a path
 and names that differ only in capitals, where the file system ignores those, do not hide one file from another.
 """
 
+import errno
 import os
 import stat
 import sys
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from ane.system.errors import UserError
 
 Identity = tuple[int, int, tuple[str, ...]]
 NamedFiles = Iterable[tuple[str, Path | str]]
+
+
+def open_regular(path: Path | str, limit: int | None = None) -> BinaryIO:
+    """Open a regular file for reading: opening a named pipe would wait for ever, and a device has no end.
+
+    Raises:
+        OSError: ``path`` is not a regular file, has more than ``limit`` bytes, or cannot be opened.
+    """
+    check_regular(path, limit)
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)      # in case it became a pipe meanwhile
+    try:
+        _check_regular(os.fstat(opened), path, limit)
+        return os.fdopen(opened, "rb")
+    except BaseException:
+        os.close(opened)
+        raise
+
+
+def read_regular(path: Path | str, limit: int) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes. Raises OSError as ``open_regular`` does."""
+    with open_regular(path, limit) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:        # a file of the kernel's states no size
+        raise _too_large(path, limit)
+    return content
+
+
+def check_regular(path: Path | str, limit: int | None = None) -> None:
+    """Raise OSError for a path that ``open_regular`` would not open, before a library does."""
+    _check_regular(os.stat(path), path, limit)
+
+
+def _check_regular(found: os.stat_result, path: Path | str, limit: int | None) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if limit is not None and found.st_size > limit:
+        raise _too_large(path, limit)
+
+
+def _too_large(path: Path | str, limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {limit >> 20} MB, the most for such a file", str(path))
 
 
 def check_apart(reads: NamedFiles, writes: NamedFiles) -> None:

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
 from ane.system.interruption import check_interrupted, uninterrupted
 from ane.system.staging import StagingFolder, clean_up
+
+MAX_JSON = 64 << 20         # bytes of a manifest, a tokenizer or a config
 
 
 @contextmanager
@@ -247,12 +250,10 @@ def read_json(path: Path) -> Any:
     """Return what a JSON file holds.
 
     Raises:
-        UserError: it is missing, not a regular file, cannot be read, or is not JSON.
+        UserError: it is missing, not a regular file, larger than ``MAX_JSON``, cannot be read, or is not JSON.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):     # opening a named pipe would wait for a writer
-            raise UserError(f"cannot read {path}: it is not a regular file")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, MAX_JSON).decode("utf-8"))
     except (OSError, UnicodeEncodeError) as error:      # the latter: a name that the file system cannot have
         raise UserError(f"cannot read {path}: {_reason(error)}") from error
     except RecursionError:

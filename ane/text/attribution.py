@@ -81,21 +81,32 @@ def attribute(paragraphs: Sequence[str], speaker_named: Callable[[str], str] = s
         speaker_named: the speaker for a name as the text has it. lines: speakers by the beginning of a quotation.
     """
     found: list[QuotedLine] = []
+    prepared = CastLines(lines or {})
     for number, text in enumerate(paragraphs):
         own = [QuotedLine(number, match.start(), match.end(), match[0]) for match in QUOTATION.finditer(text)]
-        stated = [stated_speaker(text, own, index, speaker_named, lines or {}) for index in range(len(own))]
+        stated = [stated_speaker(text, own, index, speaker_named, prepared) for index in range(len(own))]
         found += with_context(text, stated, found, speaker_named)
     return found
 
 
+class CastLines:
+    """The lines of a cast, prepared once for all quotations: ``speakers`` by the beginning of a quotation, as
+    ``comparable`` has it, each with its place in the cast, and the ``lengths`` of these beginnings."""
+
+    def __init__(self, lines: Mapping[str, str]):
+        self.speakers: dict[str, tuple[int, str]] = {}
+        for place, (beginning, speaker) in enumerate(lines.items()):
+            self.speakers.setdefault(comparable(beginning), (place, speaker))
+        self.lengths = sorted(set(map(len, self.speakers)))
+
+
 def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, speaker_named: Callable[[str], str],
-                   lines: Mapping[str, str]) -> QuotedLine:
+                   lines: "CastLines") -> QuotedLine:
     """A quotation with what the narration beside it states."""
     line = own[index]
     words = comparable(line.text)
-    for beginning, speaker in lines.items():
-        if words.startswith(comparable(beginning)):
-            return replace(line, speaker=speaker, rule=OF_CAST, doubtful=False)
+    if named := [lines.speakers[words[:length]] for length in lines.lengths if words[:length] in lines.speakers]:
+        return replace(line, speaker=min(named)[1], rule=OF_CAST, doubtful=False)
     around = {"after": text[line.end:own[index + 1].start if index + 1 < len(own) else None][:NEAR],
               "before": text[own[index - 1].end if index else 0:line.start][-NEAR:]}
     for rule in RULES:

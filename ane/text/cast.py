@@ -4,14 +4,17 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ane.system.checked import checked
 from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, is_voice, with_voice_mark
 
+MAX_CAST = 4 << 20          # bytes
 QUOTATION = "quotation"     # who speaks what nobody in the cast does
 ARTICLE = re.compile(r"(?i)(?:the|an?)\s+")
 TITLE = re.compile(r"(?:Mr|Mrs|Miss|Ms|Dr|Sir|Lady|Lord)\b")
@@ -58,13 +61,22 @@ class Cast:
 
     def speaker_named(self, name: str) -> str:
         """The speaker whom a name in the text means; the name itself if nobody of the cast."""
-        plain, everybody = plain_name(name), self._everybody
-        exact = [who for one, who in everybody.items() if plain_name(one) == plain]
-        if exact:
-            return exact[0]
-        last = [who for one, who in everybody.items() if one.split()[-1].casefold() == plain.split()[-1]
-                and len({title(one), title(name)} - {""}) < 2] if plain else []
-        return last[0] if len(set(last)) == 1 else name
+        plain, (whole, by_last_word) = plain_name(name), self._names
+        if plain in whole:
+            return whole[plain]
+        last = {who for one, who in by_last_word.get(plain.split()[-1], ()) if
+                len({title(one), title(name)} - {""}) < 2} if plain else set()
+        return last.pop() if len(last) == 1 else name
+
+    @cached_property
+    def _names(self) -> tuple[dict[str, str], dict[str, list[tuple[str, str]]]]:
+        """Speakers by their names as ``plain_name`` has them, and names with their speakers by the last word."""
+        whole: dict[str, str] = {}
+        by_last_word: dict[str, list[tuple[str, str]]] = {}
+        for one, who in self._everybody.items():
+            whole.setdefault(plain_name(one), who)
+            by_last_word.setdefault(one.split()[-1].casefold(), []).append((one, who))
+        return whole, by_last_word
 
     def quoted(self, paragraphs: Sequence[str]) -> list[QuotedLine]:
         """The quotations of paragraphs and their speakers; none without a voice for any."""
@@ -103,10 +115,10 @@ def title(name: str) -> str:
 def read_cast(path: Path | str) -> Cast:
     """A cast of a TOML file: narrator, quotations, and the tables speakers, aliases and lines."""
     try:
-        content = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8-sig"))
+        content = tomllib.loads(read_regular(Path(path).expanduser(), MAX_CAST).decode("utf-8-sig"))
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:         # also tomllib's own, and a number of thousands of digits
         raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
     try:
         if "attributed" in content:

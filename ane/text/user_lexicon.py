@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
 from ane.text.unicode_to_ascii import UNREADABLE, readable
 
@@ -15,6 +16,7 @@ from ane.text.unicode_to_ascii import UNREADABLE, readable
 TOKEN = re.compile(r"\w+(?:['’](?!s\b)\w+)*|[^\w\s]")
 CASES = ("", "any", "exact")
 CLASSES = {"noun": NOUN_AFTER, "verb": VERB_AFTER}
+MAX_LEXICON = 8 << 20       # bytes
 COLUMNS = "WORD, a tab, RESPELLING, and optionally a tab and exact, a tab and noun or verb"
 
 
@@ -151,7 +153,7 @@ def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
     """
     path = Path(os.path.expanduser(path))
     try:
-        content = path.read_bytes().decode("utf-8-sig")
+        content = read_regular(path, MAX_LEXICON).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read the lexicon {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ane.backends.mil.package import Package
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.system.errors import UserError
+from ane.system.file_gate import check_regular
 from converters.proof.activations import ComparedValue, FunctionCall, ReadableState, compare
 from converters.proof.verify import PackageRunner
 
@@ -105,10 +105,16 @@ def _value(name: str, op: str, array: np.ndarray, expected: Mapping[str, np.ndar
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name. Raises UserError when it cannot be read."""
     try:
+        check_regular(path)
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
             raise UserError(f"{path} holds one array without a name; write it with np.savez(FILE, NAME=array)")
         with archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise UserError(f"cannot read {path} as an .npz file: {error}") from error
+            arrays = {name: archive[name] for name in archive.files}
+    except UserError:
+        raise
+    except Exception as error:      # NumPy raises any exception for a damaged header
+        raise UserError(f"cannot read {path} as an .npz file: {getattr(error, 'strerror', None) or error}") from error
+    if others := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+        raise UserError(f"cannot read {path} as an .npz file: {others[0]} in it is not an array")
+    return arrays

@@ -1,7 +1,5 @@
 """The voice tables of a model: styles by the length of what is spoken."""
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ane.system.errors import UserError
+from ane.system.file_gate import check_regular, read_regular
 
 STYLE_WIDTH = 256
 KITTEN_DEFAULT = "expr-voice-5-m"       # the voice that the published code of KittenTTS speaks with
@@ -56,18 +55,17 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
     UserError: the file is missing or damaged, or an array is no table of styles."""
     try:
         if path.is_dir():
-            tables = {file.stem: np.frombuffer(file.read_bytes(), np.float32).reshape(-1, STYLE_WIDTH)
+            tables = {file.stem: np.frombuffer(read_regular(file, MAX_TABLES), np.float32).reshape(-1, STYLE_WIDTH)
                       for file in sorted(path.glob("*.bin"))}
         else:
+            check_regular(path)
             with np.load(path, allow_pickle=False) as archive:
                 if sum(part.file_size for part in archive.zip.infolist()) > MAX_TABLES:
                     raise ValueError(f"it states more than {MAX_TABLES >> 20} MB")
                 tables = {name: archive[name] for name in archive.files}
     except FileNotFoundError:
         raise UserError(f"{path} is missing: download the model again") from None
-    # what numpy, zipfile and zlib raise for archives that are cut off, altered or of another kind
-    except (OSError, EOFError, ValueError, AttributeError, KeyError, MemoryError, NotImplementedError,
-            zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:      # numpy, zipfile and zlib raise any exception for an archive that is damaged
         raise UserError(f"{path} cannot be read as voices ({error}): it is damaged; download the model "
                         "again") from error
     if not tables:
@@ -77,6 +75,8 @@ def read_tables(path: Path) -> dict[str, np.ndarray]:
 
 def checked_table(table: np.ndarray, where: str) -> np.ndarray:
     """A table (rows, 256) or (rows, 1, 256), the former as float32. Raises UserError for anything else."""
+    if not isinstance(table, np.ndarray):       # a member of an archive that has no header of an array
+        raise UserError(f"{where} is not an array: the file is damaged")
     flat = table[:, 0] if table.ndim == 3 and table.shape[1] == 1 else table
     if flat.ndim != 2 or flat.shape[1] != STYLE_WIDTH or not len(flat) or flat.dtype.kind != "f":
         raise UserError(f"{where} must be rows of {STYLE_WIDTH} floats, not {table.dtype} {table.shape}")

@@ -15,7 +15,8 @@ import tokenizers
 
 from ane.bundles.model import read_tokenizer
 from ane.system.errors import UserError
-from ane.system.files import read_json
+from ane.system.file_gate import read_regular
+from ane.system.files import MAX_JSON, read_json
 
 MULTILINGUAL_RANKS, ENGLISH_RANKS = "multilingual.tiktoken", "gpt2.tiktoken"
 
@@ -37,7 +38,7 @@ def from_merges(vocabulary: Path, merges: Path) -> str:
     """vocab.json and merges.txt of GPT-2's format → JSON."""
     ids = read_json(vocabulary)
     try:
-        lines = merges.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(merges, MAX_JSON).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {merges}: {error}") from error
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
@@ -51,7 +52,7 @@ def from_ranks(path: Path) -> str:
     """
     ranks: dict[bytes, int] = {}
     try:
-        for line in path.read_text(encoding="ascii").splitlines():
+        for line in read_regular(path, MAX_JSON).decode("ascii").splitlines():
             token, rank = line.split()
             ranks[base64.b64decode(token)] = int(rank)
         ranks.pop(b"", None)        # the multilingual file has an empty token, which no text gives
