@@ -58,7 +58,8 @@ def make_app(service: Service, connections: Connections | None = None) -> FastAP
     without_422(app)
 
     def guarded(inner: Any, **_: Any) -> Guard:
-        app.state.guard = Guard(inner, settings, lambda: connections is not None and connections.crowded)
+        app.state.guard = Guard(inner, settings, lambda: connections is not None and connections.crowded,
+                                service.count_refusal)
         return app.state.guard
 
     app.add_middleware(guarded)

@@ -11,7 +11,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 RESERVE = 128           # descriptors for everything but open connections: files, logs, connections about to be closed
+MOST_UNCOUNTED = 1000       # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
+SLICE = 4096            # bytes of a WebSocket that are parsed at a time
 BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
+PLACE = "ane.place"     # the key under which a WebSocket's scope has the function that keeps its connection
 LOGGER = logging.getLogger("ane.server")
 
 
@@ -100,8 +103,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
                     self._stop_timer()
 
         def handle_websocket_upgrade(self, event: Any) -> None:
-            self._stop_timer()
-            connections.answers(self.transport)
+            self._stop_timer()          # it waits for its client still, until there is text (``PLACE``)
             super().handle_websocket_upgrade(event)
 
         def on_response_complete(self) -> None:
@@ -138,9 +140,43 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
 
 def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol]:
     """uvicorn's protocol for WebSockets, without answers to the pings of a client that reads nothing, and without an
-    error in the log when the answer is a refusal."""
+    error in the log when the answer is a refusal. It closes a connection of many frames that no limit counts, and
+    ``scope["state"][PLACE]`` is called when the client's text is there."""
 
     class LimitedWebSocket(WebSocketsSansIOProtocol):
+        _uncounted = 0
+
+        def data_received(self, data: bytes) -> None:
+            for start in range(0, len(data), SLICE):
+                if self.transport.is_closing():
+                    return
+                super().data_received(data[start:start + SLICE])
+
+        def handle_connect(self, event: Any) -> None:
+            super().handle_connect(event)
+            if hasattr(self, "scope"):
+                self.scope["state"][PLACE] = lambda: connections.answers(self.transport)
+
+        def handle_cont(self, event: Any) -> None:
+            self._count_frame()
+            super().handle_cont(event)
+
+        def handle_text(self, event: Any) -> None:
+            if not event.data:
+                self._count_frame()
+            super().handle_text(event)
+
+        def handle_pong(self, event: Any) -> None:
+            self._count_frame()
+            super().handle_pong(event)
+
+        def _count_frame(self) -> None:
+            self._uncounted += 1
+            if self._uncounted > MOST_UNCOUNTED and not self.transport.is_closing():
+                self.conn.fail(1008, "too many frames without text")
+                self.transport.write(b"".join(self.conn.data_to_send()))
+                self.transport.close()
+
         def connection_lost(self, exc: Exception | None) -> None:
             connections.remove(self.transport)
             super().connection_lost(exc)
@@ -151,6 +187,7 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
                 self.handshake_complete = True      # else uvicorn logs that there was no answer
 
         def handle_ping(self) -> None:
+            self._count_frame()
             answer = b"".join(self.conn.data_to_send())     # RFC 6455 5.5.3: the latest ping alone may be answered
             if self.writable.is_set():
                 self.transport.write(answer)

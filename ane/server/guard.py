@@ -18,6 +18,9 @@ from ane.system.errors import UserError
 
 # without a token: for what watches over the server, and the page, which asks for the token
 OPEN_PATHS = ("/health", "/ready", "/")
+# what requests ask for, by their paths
+KINDS = {"/v1/audio/speech": "speech", "/v1/audio/stream": "stream", "/v1/audio/voices": "voice",
+         "/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
 SLOWEST = 32 << 10          # bytes a second of a body, on average, beyond its first seconds
@@ -35,8 +38,9 @@ class Guard:
         stopping: whether new requests are refused because the server drains.
     """
 
-    def __init__(self, app: Any, settings: ServerSettings, crowded: Callable[[], bool] = lambda: False):
-        self.app, self.settings, self._crowded = app, settings, crowded
+    def __init__(self, app: Any, settings: ServerSettings, crowded: Callable[[], bool] = lambda: False,
+                 count_refusal: Callable[..., None] = lambda kind, status, **fields: None):
+        self.app, self.settings, self._crowded, self._count_refusal = app, settings, crowded, count_refusal
         self.stopping = False
         self._files = self._file_bytes = 0      # requests with files that are held now, and what they may take
 
@@ -44,6 +48,7 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        send = self._counting(scope, send)
         with ExitStack() as stack:
             try:
                 self._check(scope)
@@ -52,12 +57,23 @@ class Guard:
                 if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
                     await error_response(error)(scope, receive, send)
                 else:
+                    self._count_refusal("stream", 403)
                     await send({"type": "websocket.close", "code": 1008, "reason": str(error)[:120]})
                 return
             if scope["type"] == "http":
                 limits = self.settings.limits
                 receive = LimitedBody(receive, self._most_bytes(scope), limits.idle, limits.seconds)
             await self.app(scope, receive, send)
+
+    def _counting(self, scope: Message, send: Send) -> Send:
+        """``send`` that counts answers of errors, apart from those of what watches over the server."""
+        async def counting(message: Message) -> None:
+            status = message.get("status", 0) if message["type"].endswith("response.start") else 0
+            if status >= 400 and scope["path"] != "/ready":
+                self._count_refusal(KINDS.get(scope["path"], "other"), status, client=(scope.get("client") or [""])[0])
+            await send(message)
+
+        return counting
 
     @contextmanager
     def _room_for_files(self, scope: Message) -> Iterator[None]:

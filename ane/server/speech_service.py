@@ -32,6 +32,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter("ane_requests", "Requests, by what was asked for and how they ended",
                                 ["kind", "outcome"], registry=self.registry)
+        self.refused = Counter("ane_refused_requests", "Requests that were answered with an error, by its status",
+                               ["kind", "status"], registry=self.registry)
         self.active = Gauge("ane_active_requests", "Requests that wait or are being spoken", registry=self.registry)
         self.models = Gauge("ane_loaded_models", "Models in memory", registry=self.registry)
         self.first_sound = Histogram("ane_first_sound_seconds", "From a request to its first sound", ["model"],
@@ -93,6 +95,15 @@ class Service:
         except BusyError:
             self.metrics.requests.labels(kind, "busy").inc()
             raise
+
+    def is_full(self) -> bool:
+        """Whether further requests are refused."""
+        return self.engine.count >= self.settings.limits.requests
+
+    def count_refusal(self, kind: str, status: int, **fields: Any) -> None:
+        """Count a request that is answered with an error, and write a line to the log, which repeats few of them."""
+        self.metrics.refused.labels(kind, str(status)).inc()
+        LOGGER.warning("request refused", extra={"fields": {"kind": kind, "status": status, **fields}})
 
     async def run(self, kind: str, work: Work) -> Any:
         """``items`` of work; return the last one."""

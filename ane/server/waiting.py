@@ -6,7 +6,8 @@ waits for has just ended, and then waits for the next one for ever.
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -49,6 +50,25 @@ async def end_tasks(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()        # looked at: asyncio logs the others
+
+
+async def next_text(read: Callable[[], Awaitable[Result]], seconds: float, idle: float,
+                    is_full: Callable[[], bool]) -> Result:
+    """Return the next text that a client writes, for which it has ``seconds``.
+
+    If ``is_full``, other clients need its place: it then has ``idle`` seconds.
+
+    Raises:
+        TimeoutError: no text came.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            async with asyncio.timeout(min(idle, max(0.0, until - time.monotonic()))):
+                return await read()
+        except TimeoutError:
+            if is_full() or time.monotonic() >= until:
+                raise
 
 
 async def while_connected(work: Awaitable[Result], request: Request) -> Result:

@@ -8,16 +8,19 @@ OpenAI's shape. Nothing else is sent.
 
 import asyncio
 import json
+import math
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
+from ane.server.connections import PLACE
 from ane.server.encoders import make_encoder
 from ane.server.errors import RefusedError, error_content
 from ane.server.schemas import StreamStart, StreamText
-from ane.server.speech import words_event
+from ane.server.speech import ServedRequest, words_event
 from ane.server.speech_service import Service, Utterance
-from ane.server.waiting import while_watching
+from ane.server.waiting import next_text, while_watching
 
 REFUSED = 1008          # of a WebSocket that is closed because of what its client sent
 FAILED = 1011           # because of a fault of the server
@@ -36,13 +39,21 @@ def websocket_routes(service: Service) -> APIRouter:
         await socket.accept(OPENAI_PROTOCOL if OPENAI_PROTOCOL in offered else None)
         utterance = None
         try:
-            start = await receive(socket, StreamStart, service.settings.limits.idle)
-            utterance = service.speak(service.catalogue.request(start), "stream")
-            await converse(socket, service, utterance, start.response_format)
+            limits = service.settings.limits
+            start = await receive(socket, StreamStart, limits.idle)
+            request = service.catalogue.request(start)
+            # before there is text, a client takes no place
+            text, length = await first_text(socket, service, request)
+            if take_place := socket.scope.get("state", {}).get(PLACE):
+                take_place()
+            utterance = service.speak(request, "stream")
+            await converse(socket, service, utterance, start.response_format, text, length)
             await socket.close()
         except WebSocketDisconnect:
             pass
         except Exception as error:
+            if utterance is None:
+                service.count_refusal("stream", error_content(error)[0])
             await refuse(socket, error, service.settings.limits.idle)
         finally:
             if utterance is not None:
@@ -51,15 +62,35 @@ def websocket_routes(service: Service) -> APIRouter:
     return router
 
 
-async def converse(socket: WebSocket, service: Service, utterance: Utterance, form: str) -> None:
-    """Pass texts on while sound is sent. Raises the error of whichever fails first."""
-    received = 0
+async def first_text(socket: WebSocket, service: Service, request: ServedRequest) -> tuple[str, int]:
+    """Return the client's text as soon as there is some, and the characters that it counts as. Raises RefusedError when
+    it ends without any."""
+    text, length, limits = "", 0, service.settings.limits
+    while not text.strip():
+        message = await receive(socket, StreamText, limits.seconds)
+        if message.type == "end":
+            raise RefusedError("no text was sent", 400, "text")
+        length += service.check_text(message.text, request.lexicon) or 1
+        service.check_stream(length)
+        text += message.text
+    return text, length
+
+
+async def converse(socket: WebSocket, service: Service, utterance: Utterance, form: str, text: str,
+                   received: int) -> None:
+    """Pass texts on while sound is sent, ``text`` first, which counts as ``received`` characters. Raises the error of
+    whichever fails first."""
+    utterance.send_text(text)
+
+    def next_message() -> Awaitable[StreamText]:
+        limits = service.settings.limits
+        return receive(socket, StreamText, limits.seconds, limits.idle, service.is_full)
 
     async def read_texts() -> None:
         """Ends with an error when the client sends what it must not, or leaves."""
         nonlocal received
-        while (message := await receive(socket, StreamText, service.settings.limits.seconds)).type == "text":
-            received += service.check_text(message.text, utterance.request.lexicon)
+        while (message := await next_message()).type == "text":
+            received += service.check_text(message.text, utterance.request.lexicon) or 1
             service.check_stream(received)
             utterance.send_text(message.text)
         utterance.send_text(None)
@@ -96,12 +127,13 @@ async def send_within(socket: WebSocket, data: bytes | dict[str, Any], service: 
             raise WebSocketDisconnect(1006) from None
 
 
-async def receive(socket: WebSocket, kind: type[Message], seconds: float) -> Message:
-    """The next message. Raises RefusedError, or ValidationError for one that is not of this kind, or none within
-    ``seconds``."""
+async def receive(socket: WebSocket, kind: type[Message], seconds: float, idle: float = math.inf,
+                  is_full: Callable[[], bool] = lambda: False) -> Message:
+    """The next message, as ``next_text``. Raises RefusedError, or ValidationError for one that is not of this kind, or
+    none in time."""
     try:
-        async with asyncio.timeout(seconds):
-            text = await socket.receive_text()
+        text = await next_text(socket.receive_text, seconds, idle, is_full)
+        await asyncio.sleep(0)          # however many have come, others run between two of them
         return kind.model_validate_json(text)
     except TimeoutError:
         raise RefusedError("no text came for too long", 408) from None

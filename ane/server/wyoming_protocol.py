@@ -19,7 +19,7 @@ from ane.server.connections import BACKLOG, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service, Utterance
-from ane.server.waiting import end_tasks, while_watching
+from ane.server.waiting import end_tasks, next_text, while_watching
 from ane.system.errors import UserError
 from ane.system.version import version
 
@@ -31,6 +31,9 @@ CHUNK = 4096            # samples of an event, at most
 class LimitedReader:
     """A stream reader for ``async_read_event`` that waits for the parts of an event for some time only.
 
+    Args:
+        is_full: Whether other clients need the place of this one, which then has ``seconds`` between two events.
+
     Attributes:
         patience: seconds that a client may be silent between two events.
 
@@ -38,13 +41,14 @@ class LimitedReader:
         ValueError: a part is longer than ``most`` bytes. TimeoutError: a part did not come.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, most: int, seconds: float):
-        self._reader, self._most, self._seconds = reader, most, seconds
+    def __init__(self, reader: asyncio.StreamReader, most: int, seconds: float,
+                 is_full: Callable[[], bool] = lambda: False):
+        self._reader, self._most, self._seconds, self._is_full = reader, most, seconds, is_full
         self.patience = seconds
 
     async def readline(self) -> bytes:
-        async with asyncio.timeout(self.patience):
-            begun = await self._reader.read(1)
+        await asyncio.sleep(0)          # however many events have come, others run between two of them
+        begun = await next_text(lambda: self._reader.read(1), self.patience, self._seconds, self._is_full)
         async with asyncio.timeout(self._seconds):
             line = begun and begun + await self._reader.readline()     # 64 KiB at most
         if line and not isinstance(json.loads(line), dict):
@@ -97,7 +101,8 @@ class WyomingServer:
         limits = self.service.settings.limits
         task = asyncio.current_task()
         assert task is not None
-        client = WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle), writer)
+        client = WyomingClient(self.service, LimitedReader(reader, limits.body, limits.idle, self.service.is_full),
+                               writer)
         self._clients[task] = client
         self._connections.add(task, writer.transport.abort)
         try:
@@ -112,7 +117,8 @@ class WyomingServer:
 
 
 class WyomingClient:
-    """One connection. Events are answered in their order.
+    """One connection. Events are answered in their order, up to one that is answered with an error: otherwise Home
+    Assistant would wait for its sound.
 
     Attributes:
         answering: whether an event is being answered. stopping: whether no further one will be.
@@ -121,21 +127,32 @@ class WyomingClient:
     def __init__(self, service: Service, reader: LimitedReader, writer: asyncio.StreamWriter):
         self.service, self.reader, self.writer = service, reader, writer
         self.answering = self.stopping = False
+        self._answers: Callable[[], None] = lambda: None
+        self._waits: Callable[[], None] = lambda: None
 
     async def serve(self, answers: Callable[[], None], waits: Callable[[], None]) -> None:
         """``answers`` and ``waits`` are called before and after each answer."""
+        self._answers, self._waits = answers, waits
         while not self.stopping and (event := await self.read()) is not None:
-            self.answering = True
-            answers()
+            self._begin_answer()
             try:
                 await self.answer(event)
             except (OSError, asyncio.IncompleteReadError, TimeoutError):
                 raise
             except Exception as error:
-                content = error_content(error)[1]["error"]
-                await self.write(Error(content["message"], content["code"]).event())
-            self.answering = False
-            waits()
+                status, content = error_content(error)
+                self.service.count_refusal("wyoming", status)
+                await self.write(Error(content["error"]["message"], content["error"]["code"]).event())
+                return
+            self._end_answer()
+
+    def _begin_answer(self) -> None:
+        self.answering = True
+        self._answers()
+
+    def _end_answer(self) -> None:
+        self.answering = False
+        self._waits()
 
     async def read(self) -> Event | None:
         """The next event; None: the client has gone, or sent what is none."""
@@ -193,24 +210,46 @@ class WyomingClient:
     async def speak_arriving(self, request: ServedRequest) -> None:
         """Speak the chunks until synthesize-stop. A ``synthesize`` among them has the same text again: it is for
         servers without chunks."""
+        limits = self.service.settings.limits
+        self.reader.patience = limits.seconds       # the text is being written
+        self._end_answer()
+        text = await self.first_chunks()            # before there is text, a client takes no place
+        self._begin_answer()
         utterance = self.service.speak(request, "wyoming")
-        self.reader.patience = self.service.settings.limits.seconds     # the text is being written
         try:
-            await while_watching(self.send(utterance), self.pass_chunks_on(utterance))
+            utterance.send_text(text)
+            await while_watching(self.send(utterance), self.pass_chunks_on(utterance, len(text)))
             await self.write(SynthesizeStopped().event())
         finally:
-            self.reader.patience = self.service.settings.limits.idle
+            self.reader.patience = limits.idle
             utterance.close()
 
-    async def pass_chunks_on(self, utterance: Utterance) -> None:
-        length = 0
+    async def first_chunks(self) -> str:
+        """Return the client's text as soon as there is some. Raises RefusedError when it ends without any."""
+        text = ""
+        while not text.strip():
+            event = await self.read()
+            if event is None:
+                raise ConnectionResetError
+            if SynthesizeStop.is_type(event.type):
+                raise RefusedError("no text was sent", 400, "input")
+            if SynthesizeChunk.is_type(event.type):
+                text += self.chunk(event, len(text))
+        return text
+
+    def chunk(self, event: Event, length: int) -> str:
+        """Return the text of a chunk after ``length`` characters. Raises RefusedError."""
+        with well_formed():
+            text = checked_string(SynthesizeChunk.from_event(event).text)
+        self.service.check_text(text)
+        self.service.check_stream(length + len(text))
+        return text
+
+    async def pass_chunks_on(self, utterance: Utterance, length: int) -> None:
         while (event := await self.read()) is not None and not SynthesizeStop.is_type(event.type):
             if SynthesizeChunk.is_type(event.type):
-                with well_formed():
-                    text = checked_string(SynthesizeChunk.from_event(event).text)
-                length += len(text)
-                self.service.check_text(text)
-                self.service.check_stream(length)
+                text = self.chunk(event, length)
+                length += len(text) or 1
                 utterance.send_text(text)
         if event is None:
             raise ConnectionResetError

@@ -118,7 +118,7 @@ async def test_a_websocket_that_is_refused_is_no_error_in_the_log(caplog):
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_pings_of_a_client_that_reads_nothing_are_not_answered():
+async def test_pings_of_a_client_that_reads_nothing_are_not_answered_and_end_its_connection():
     """20 MB of pings; without a limit as much waits for the client."""
     transports: list[Any] = []
 
@@ -135,10 +135,15 @@ async def test_pings_of_a_client_that_reads_nothing_are_not_answered():
         writer.write(UPGRADE)
         await reader.readuntil(b"\r\n\r\n")
         ping = b"\x89\xfd" + bytes(4) + bytes(125)
-        for _ in range(160):
-            writer.write(ping * 1000)
-            await asyncio.wait_for(writer.drain(), PATIENCE)
-        assert transports[0].get_write_buffer_size() < 1 << 20
+
+        async def send_pings() -> None:
+            for _ in range(160):
+                writer.write(ping * 1000)
+                await asyncio.wait_for(writer.drain(), PATIENCE)
+                assert transports[0].get_write_buffer_size() < 1 << 20
+
+        with pytest.raises(ConnectionError):
+            await send_pings()
         writer.close()
 
 

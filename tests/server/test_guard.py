@@ -149,8 +149,9 @@ def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
 
     app = FastAPI()
     app.include_router(websocket_routes(SimpleNamespace(
-        settings=ServerSettings(), speak=None, catalogue=SimpleNamespace(request=request))))
-    closed = []
+        settings=ServerSettings(), speak=None, catalogue=SimpleNamespace(request=request),
+        count_refusal=lambda *refusal: refusals.append(refusal))))
+    closed, refusals = [], []
     for name, kind in (("demo", "server_error"), ("unknown", "invalid_request_error")):
         with TestClient(app).websocket_connect("/v1/audio/stream") as socket:
             socket.send_json({"type": "start", "model": name})
@@ -159,6 +160,7 @@ def test_a_fault_within_a_websocket_is_logged_and_told_with_a_reason(caplog):
     assert (closed[0]["code"], "its log says why" in closed[0]["reason"]) == (1011, True)
     assert (closed[1]["code"], closed[1]["reason"]) == (1008, "é" * 61), "RFC 6455: at most 123 bytes"
     assert "the model is broken" in caplog.text
+    assert refusals == [("stream", 500), ("stream", 400)]
 
 
 def test_the_log_counts_what_it_repeats(capsys):

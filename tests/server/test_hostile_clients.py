@@ -1,11 +1,13 @@
 """What one client sends, however strange, holds up neither the others nor the end of the server."""
 
+import asyncio
 import contextlib
 import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -18,6 +20,8 @@ import urllib.request
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from wyoming.audio import AudioStop
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
 from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
@@ -26,16 +30,20 @@ HELD = "(a " * 13_000       # 39 KB in which something stays open for ever
 UNSPOKEN = "... " * 9_000
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--drain", str(DRAIN),
-                       "--calls", "1") as running:
+    with hostile_server() as running:
         yield running.wait_until_ready()
+
+
+def hostile_server() -> ServerProcess:
+    return ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--calls", "1",
+                         "--drain", str(DRAIN))
 
 
 @contextlib.contextmanager
 def open_socket(server: ServerProcess) -> Iterator:
-    with connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", close_timeout=1, max_size=None) as socket_:
+    with connect(f"ws://127.0.0.1:{server.port}/v1/audio/stream", close_timeout=0.1, max_size=None) as socket_:
         yield socket_
 
 
@@ -67,8 +75,13 @@ def seconds_of_a_short_request(server: ServerProcess) -> float:
 
 
 @pytest.mark.parametrize("text", [HELD, UNSPOKEN], ids=["held", "unspoken"])
-def test_a_text_that_is_held_back_delays_nobody_and_is_left_with_its_client(server: ServerProcess, text: str) -> None:
+def test_a_text_that_is_held_back_delays_nobody_and_is_left_with_its_client(text: str) -> None:
     """In frames of four characters, by both protocols at once, on a server that computes for one request at a time."""
+    with hostile_server() as server:
+        attack(server.wait_until_ready(), text)
+
+
+def attack(server: ServerProcess, text: str) -> None:
     alone = min(seconds_of_a_short_request(server) for _ in range(2))
     with by_websocket(server, text), by_wyoming(server, text):
         assert seconds_of_a_short_request(server) < 10 * alone + 5
@@ -133,3 +146,120 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
     assert process.returncode == 0
     assert time.monotonic() - began < 10
     assert "a call still runs" in log
+
+
+def short_requests(server: ServerProcess, count: int) -> float:
+    return max(seconds_of_a_short_request(server) for _ in range(count))
+
+
+@pytest.mark.parametrize("protocol", ["wyoming", "websocket"])
+def test_connections_without_a_text_take_no_place(protocol: str) -> None:
+    """More of them than the server takes requests, or may have open."""
+    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--requests", "8",
+                       "--connections", "40") as server, contextlib.ExitStack() as stack:
+        server.wait_until_ready()
+        for _ in range(60):
+            if protocol == "wyoming":
+                connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE))
+                connection.sendall(b'{"type": "synthesize-start"}\n'
+                                   b'{"type": "synthesize-chunk", "data": {"text": " "}}\n')
+            else:
+                socket_ = stack.enter_context(open_socket(server))
+                socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+                socket_.send(json.dumps({"type": "text", "text": " "}))
+        assert short_requests(server, 3) < PATIENCE / 2
+        assert server.metric("ane_active_requests") == 0
+
+
+def test_clients_that_stop_writing_make_room_when_others_need_it() -> None:
+    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--requests", "4", "--idle",
+                       "2") as server, contextlib.ExitStack() as stack:
+        server.wait_until_ready()
+        for _ in range(4):
+            socket_ = stack.enter_context(open_socket(server))
+            socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+            socket_.send(json.dumps({"type": "text", "text": "The "}))
+        wait_until(lambda: server.metric("ane_active_requests") == 4)
+        wait_until(lambda: server.metric("ane_active_requests") < 4, 10)
+        assert seconds_of_a_short_request(server) < PATIENCE / 2
+
+
+EMPTY_CONTINUATION, PING = b"\x00\x80\0\0\0\0", b"\x89\x80\0\0\0\0"       # masked, without payload
+OPENING = b"\x01\x80\0\0\0\0"
+
+
+@pytest.mark.parametrize("frames", [OPENING + EMPTY_CONTINUATION * 1_000_000, PING * 1_000_000],
+                         ids=["continuations", "pings"])
+def test_frames_that_hold_no_text_hold_nobody_up_and_end_their_connection(server: ServerProcess, frames: bytes) -> None:
+    key = "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13"
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+                           f"Connection: Upgrade\r\n{key}\r\n\r\n".encode())
+        assert b" 101 " in connection.recv(1000)
+        ended = []
+
+        def send() -> None:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(frames)
+                while connection.recv(1 << 16):
+                    pass
+            ended.append(True)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        slowest = 0.0
+        while sending.is_alive():
+            began = time.monotonic()
+            with urllib.request.urlopen(f"{server.address}/health", timeout=PATIENCE):
+                slowest = max(slowest, time.monotonic() - began)
+        assert ended
+        assert slowest < 2
+
+
+def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:
+    """By every protocol, before and after a request has its place; without their texts."""
+    def ask(path: str, body: bytes, **headers: str) -> None:
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(urllib.request.Request(f"{server.address}{path}", body, headers), timeout=PATIENCE)
+
+    before = server.metric("ane_refused_requests_total")
+    ask("/v1/audio/speech", b'{"model": "demo-fast", "input": "secret words", "voice": "nobody"}')
+    ask("/v1/audio/speech", b'{"model": "demo-fast", "input": "..."}')
+    ask("/v1/audio/speech", b"{}", Origin="http://elsewhere.example")
+    ask("/v1/audio/nothing", b"{}")
+    with open_socket(server) as socket_:
+        socket_.send(json.dumps({"type": "start", "model": "nothing"}))
+        with contextlib.suppress(ConnectionClosed):
+            list(socket_)
+    with socket.create_connection(("127.0.0.1", server.wyoming_port), PATIENCE) as connection:
+        connection.sendall(b'{"type": "synthesize", "data": {"text": "...", "voice": {"name": "nothing/x"}}}\n')
+        while connection.recv(1000):
+            pass
+    assert server.metric("ane_refused_requests_total") - before == 6
+    refused = [record for record in server.log() if record["message"] == "request refused"]
+    assert [(record["kind"], record["status"]) for record in refused] == [
+        ("speech", 400), ("speech", 400), ("speech", 403), ("other", 404), ("stream", 404), ("wyoming", 404)]
+    assert "secret" not in server.log_file.read_text()
+
+
+@pytest.mark.parametrize("text", ["🙂", "...", " "])
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_home_assistant_is_told_of_a_text_that_cannot_be_spoken(server: ServerProcess, text: str,
+                                                                      streaming: bool) -> None:
+    """Its integration reads events until the sound ends or the connection does, and nothing of an error."""
+    from wyoming.client import AsyncTcpClient
+
+    async with AsyncTcpClient("127.0.0.1", server.wyoming_port) as client:
+        if streaming:
+            await client.write_event(SynthesizeStart().event())
+            await client.write_event(SynthesizeChunk(text).event())
+            await client.write_event(SynthesizeStop().event())
+        else:
+            await client.write_event(Synthesize(text).event())
+        kinds = []
+        async with asyncio.timeout(5):
+            while (event := await client.read_event()) is not None:
+                kinds.append(event.type)
+                if AudioStop.is_type(event.type):
+                    break
+    assert kinds == ["error"]
