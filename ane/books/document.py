@@ -1,6 +1,7 @@
 """A text with its structure: chapters of headings, paragraphs, list items, quotations and scene breaks."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -111,11 +112,11 @@ def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:
 def dividing_level(blocks: list[TextBlock]) -> int:
     """The highest level with two headings or more (a single h1 is the title of the book), or the one below it when most
     of them are titles of parts: followed at once by a lower heading. 0 without any."""
-    levels = [block.level for block in blocks if block.level]
-    level = min((level for level in levels if levels.count(level) > 1), default=0)
+    levels = Counter(block.level for block in blocks if block.level)
+    level = min((level for level, count in levels.items() if count > 1), default=0)
     while level:
         lower = [after.level for block, after in pairwise(blocks) if block.level == level and after.level > level]
-        if 2 * len(lower) <= levels.count(level):
+        if 2 * len(lower) <= levels[level]:
             break
         level = min(lower)
     return level

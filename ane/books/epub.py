@@ -166,6 +166,7 @@ class PackageDocument:
     items: dict[str, ManifestItem] = field(default_factory=dict)
     spine: list[tuple[str, bool]] = field(default_factory=list)     # id of an item, and whether it is in the main text
     front: set[str] = field(default_factory=set)        # paths that the guide calls front matter
+    readable: dict[str, str | None] = field(default_factory=dict)       # what ``readable_path`` has found, by id
 
 
 def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
@@ -317,18 +318,17 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
 
 def readable_path(package: PackageDocument, identifier: str) -> str | None:
     """The path of the document of a spine entry, through its fallbacks; None for an image or the like."""
-    seen: set[str] = set()
-    while identifier not in seen:
-        seen.add(identifier)
-        item = package.items.get(identifier)
-        if item is None:
-            if len(seen) > 1:
-                return None
-            raise UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged")
-        if item.media_type in READABLE:
-            return item.path
-        identifier = item.fallback
-    return None
+    if identifier not in package.items:
+        raise UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged")
+    seen: list[str] = []
+    while identifier in package.items and identifier not in package.readable:
+        item = package.items[identifier]
+        package.readable[identifier] = item.path if item.media_type in READABLE else None
+        seen.append(identifier)
+        identifier = item.fallback if item.media_type not in READABLE else identifier
+    found = package.readable.get(identifier)
+    package.readable.update(dict.fromkeys(seen, found))         # so that a chain is followed once
+    return found
 
 
 def contents(archive: BookArchive, package: PackageDocument) -> list[ContentsEntry]:

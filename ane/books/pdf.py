@@ -28,7 +28,7 @@ from ane.books.document import (
     text_block,
 )
 from ane.books.front_matter import without_front_matter
-from ane.books.omissions import PAGE_NUMBER, Omission, counted_omissions
+from ane.books.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
@@ -45,8 +45,9 @@ SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
 LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
 HYPHEN = "\x02"             # PDFium's sign for a hyphen at a line end
-DIVIDED = re.compile(rf"([^\W_]{{1,60}}+){HYPHEN}([^\W_]+)")
-WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*")
+DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
+LAST_PART = re.compile(r"[^\W_]{1,60}$")
+WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
 CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 
 
@@ -63,7 +64,11 @@ class PdfLine(NamedTuple):
 
 def read_pdf(path: Path, rules: Mapping[str, Omission]) -> Document:
     """The text without what ``rules`` leave out. Raises UserError when it is damaged, protected or has no text."""
-    found = extracted(path)
+    return document_of_lines(extracted(path), rules)
+
+
+def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = OMISSIONS) -> Document:
+    """Return the document of what the process found. Raises UserError when it has no text."""
     pages = [[PdfLine(*line) for line in page] for page in found["pages"]]
     if not any(pages):
         raise UserError(f"it has {len(pages)} pages without text: it may be scanned; recognise its text first, with "
@@ -227,15 +232,16 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
 
     A hyphen stays where the text has the word with its hyphen elsewhere, and not without: "well-known".
     """
-    known = {word.lower() for text in texts for word in WORD.findall(DIVIDED.sub(" ", text))}
+    known = {word.lower() for text in texts for word in WORD.findall(text) if HYPHEN not in word}
     count = 0
 
-    def whole(match: re.Match[str]) -> str:
+    def hyphen(match: re.Match[str]) -> str:
         nonlocal count
-        together, apart = f"{match[1]}{match[2]}", f"{match[1]}-{match[2]}"
+        first = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])[0]
+        together, apart = f"{first}{match[1]}", f"{first}-{match[1]}"
         if apart.lower() in known and together.lower() not in known:
-            return apart
+            return "-"
         count += 1
-        return together
+        return ""
 
-    return [DIVIDED.sub(whole, text).replace(HYPHEN, "-") for text in texts], count
+    return [DIVIDED.sub(hyphen, text).replace(HYPHEN, "-") if HYPHEN in text else text for text in texts], count

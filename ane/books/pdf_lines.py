@@ -52,9 +52,9 @@ def read(file: str, most_pages: int, most_characters: int) -> dict[str, Any]:
 
 def lines(page: pypdfium2.PdfTextPage) -> Iterator[list[Any]]:
     """The lines of a page in the order of its text. What stands after a hyphen goes on with the word, if it can."""
-    text, count = "", page.count_chars()
+    text, count, handle, code_at = "", page.count_chars(), page.raw, raw.FPDFText_GetUnicode
     for index in range(count + 1):
-        code = raw.FPDFText_GetUnicode(page, index) if index < count else 10
+        code = code_at(handle, index) if index < count else 10
         hyphen = code in (2, 0xFFFE)
         if code not in (10, 13):
             text += HYPHEN if hyphen else chr(code) if code < 0xD800 or code >= 0xE000 else " "

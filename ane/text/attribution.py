@@ -6,7 +6,8 @@ to it. "{name}" is a name or a description with an article, "{verb}" one of ``VE
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 VERBS = """said says asked asks answered answers replied replies cried cries exclaimed shouted called whispered murmured
@@ -29,7 +30,8 @@ LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"      # from the verb to the qu
 BESIDE = r"(?:,[^,.;:!?]{1,60},)?"              # "Anna, smiling, said"
 END = r"(?![\w’'])"
 NEAR = 300      # characters beside a quotation that are looked at
-QUOTATION = re.compile(r"“[^”]*(?:”|\Z)|(?<!\w)\"[^\"]*(?:\"|\Z)|(?<![\w’])‘(?:[^’]|’(?=\w))+[,.?!…—]’(?!\w)")
+OPENING = re.compile(r"“|(?<!\w)\"|(?<![\w’])‘")
+CLOSING = {"“": re.compile("”|\\Z"), '"': re.compile(r"\"|\Z"), "‘": re.compile(r"(?P<speech>[,.?!…—])?’(?!\w)|\Z")}
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,30 @@ def attribute(paragraphs: Sequence[str], speaker_named: Callable[[str], str] = s
     """
     found: list[QuotedLine] = []
     prepared = CastLines(lines or {})
+    former: list[QuotedLine] = []       # the last lines of the two paragraphs before that have speech
     for number, text in enumerate(paragraphs):
-        own = [QuotedLine(number, match.start(), match.end(), match[0]) for match in QUOTATION.finditer(text)]
+        own = [QuotedLine(number, start, end, text[start:end]) for start, end in quotations(text)]
         stated = [stated_speaker(text, own, index, speaker_named, prepared) for index in range(len(own))]
-        found += with_context(text, stated, found, speaker_named)
+        own = with_context(text, stated, former, speaker_named)
+        former = [*former, *[line for line in own if line.rule != NO_SPEECH][-1:]][-2:]
+        found += own
     return found
+
+
+def quotations(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where quotations begin and end. Of ‘words’ in single marks those are speech that end in a mark."""
+    position, single = 0, None
+    while opening := OPENING.search(text, position):
+        position = opening.end()
+        if opening[0] != "‘":
+            closing = CLOSING[opening[0]].search(text, position)
+        elif single is None or single.start() < position:       # searched once, however many openings share it
+            closing = single = CLOSING["‘"].search(text, position)
+        else:
+            closing = single
+        if opening[0] != "‘" or (closing["speech"] and closing.start() > position):
+            position = closing.end()
+            yield opening.start(), position
 
 
 class CastLines:
@@ -123,22 +144,31 @@ def stated_speaker(text: str, own: Sequence[QuotedLine], index: int, speaker_nam
     return line
 
 
-def with_context(text: str, own: Sequence[QuotedLine], before: Sequence[QuotedLine],
+def with_context(text: str, own: Sequence[QuotedLine], former: Sequence[QuotedLine],
                  speaker_named: Callable[[str], str]) -> list[QuotedLine]:
-    """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest."""
+    """The quotations of a paragraph, with the speakers that the others and the paragraphs before it suggest.
+
+    Args:
+        former: The last line of each of the two paragraphs with speech before it.
+    """
     certain = [line for line in own if line.speaker and not line.doubtful]
     likely = certain or [line for line in own if line.speaker and line.rule != OF_CAST]
     speakers = {line.speaker for line in likely}
-    former = list({line.paragraph: line for line in before if line.rule != NO_SPEECH}.values())[-2:]
+    starts = [line.start for line in likely]
+    others: list[int] | None = None         # where sentences begin with another name
     result = []
     for line in own:
         if line.speaker or line.rule == NO_SPEECH:
             result.append(line)
         elif speakers:
-            nearest = min(likely, key=lambda other: abs(other.start - line.start))
-            between = text[min(line.end, nearest.end):max(line.start, nearest.start)]
-            others = {speaker_named(match["name"]) for match in re.finditer(rf"[.!?;]\s+{NAME}", between)} - speakers
-            doubtful = not certain or len(speakers) > 1 or bool(others)
+            after = bisect_left(starts, line.start)
+            nearest = min(likely[max(0, after - 1):after + 1], key=lambda other: abs(other.start - line.start))
+            if others is None:
+                others = [match.start() for match in re.finditer(rf"[.!?;]\s+{NAME}", text)
+                          if speaker_named(match["name"]) not in speakers]
+            between = [bisect_left(others, position) for position in (
+                min(line.end, nearest.end), max(line.start, nearest.start))]
+            doubtful = not certain or len(speakers) > 1 or between[0] < between[1]
             result.append(replace(line, speaker=nearest.speaker, rule=SAME, doubtful=doubtful))
         elif former and goes_on(former[-1]) and former[-1].paragraph == line.paragraph - 1:
             result.append(replace(former[-1], paragraph=line.paragraph, start=line.start, end=line.end, text=line.text,

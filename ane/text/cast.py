@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,16 @@ class Cast:
     def marked(self, paragraphs: Sequence[str]) -> list[str]:
         """Paragraphs in which the quotations have marks of their voices. One with marks of its own stays as it is."""
         result = list(paragraphs)
-        for line in reversed(self.quoted(paragraphs)):
-            text = result[line.paragraph]
-            if any(map(is_voice, COMMAND.finditer(paragraphs[line.paragraph]))):
+        for number, lines in groupby(self.quoted(paragraphs), key=lambda line: line.paragraph):
+            text, parts, end = paragraphs[number], list[str](), 0
+            if any(map(is_voice, COMMAND.finditer(text))):
                 continue
-            speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
-            if line.rule != NO_SPEECH:
-                marked = with_voice_mark(line.text, speaker)
-                result[line.paragraph] = text[:line.start] + marked + text[line.end:]
+            for line in lines:
+                speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
+                if line.rule != NO_SPEECH:
+                    parts += text[end:line.start], with_voice_mark(line.text, speaker)
+                    end = line.end
+            result[number] = "".join([*parts, text[end:]])
         return result
 
     def marked_text(self, text: str) -> str:

@@ -46,14 +46,16 @@ def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Pas
             otherwise it stays in the text.
     """
     passages, end, voice = [], 0, ""
+    line, counted = first_line, 0
     for match in COMMAND.finditer(text):
         if is_voice(match):
             if text[end:match.start()].strip():
                 passages.append(Passage(text[end:match.start()], voice=voice))
             end, voice = match.end(), (match["voice"] or "").strip()
             continue
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
         try:
-            silence = pause_seconds(match, f"line {first_line + text.count(chr(10), 0, match.start())}")
+            silence = pause_seconds(match, f"line {line}")
         except UserError:
             if strict:
                 raise

@@ -6,7 +6,9 @@ kept even in length, since the model tends to babble on very short ones.
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ane.system.errors import UserError
 from ane.text.date_time_rules import SHORT_MONTHS
@@ -20,6 +22,9 @@ from ane.text.lexicon import (
     TITLES,
     UNITS,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DESIRED = 200       # characters, as upstream
 MAXIMUM = 300
@@ -169,6 +174,15 @@ def join(run: list[TextPiece]) -> TextPiece:
     return TextPiece(" ".join(piece.text for piece in run), run[-1].cost)
 
 
+@lru_cache(maxsize=16)
+def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.ndarray, np.ndarray]":
+    """Return the cost of a chunk of each length up to ``maximum``: its distance from ``desired``, and its shortness."""
+    import numpy as np
+
+    distances = np.array([(length / desired - 1) ** 2 for length in range(maximum + 1)])
+    return distances, np.where(np.arange(maximum + 1) * 5 < desired, SHORT_CHUNK * weight, 0.0)
+
+
 def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
     """Joins neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
 
@@ -178,14 +192,14 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
     """
     import numpy as np  # every command's --help imports this module, so numpy is imported here
 
+    if len(found) < 2:
+        return [piece.text for piece in found]
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
     ends = [0]                                  # ends[j]: length of the first j pieces, each with a space after it
     for piece in found:
         ends.append(ends[-1] + len(piece.text) + 1)
-    lengths = np.arange(maximum + 1)
-    distances = np.array([(length / desired - 1) ** 2 for length in range(maximum + 1)])      # by length of a chunk
-    penalties = np.where(lengths * 5 < desired, SHORT_CHUNK * weight, 0.0)
+    length_costs = costs_of_lengths(desired, maximum, weight)
     positions, best = np.array(ends), np.zeros(len(ends))       # best[j]: lowest cost of the first j pieces
     start, first = [0], 0                                       # start[j]: of the last chunk of the first j pieces
     for j in range(1, len(ends)):
@@ -195,7 +209,7 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
             options = best[first:j] + CHUNK + ((ends[j] - ends[first] - 1) / desired - 1) ** 2 + costs[j - 1]
         else:
             length = ends[j] - positions[first:j] - 1
-            options = best[first:j] + CHUNK + distances[length] + penalties[length] + costs[j - 1]
+            options = best[first:j] + CHUNK + length_costs[0][length] + length_costs[1][length] + costs[j - 1]
         i = int(options.argmin())
         best[j] = options[i]
         start.append(first + i)

@@ -10,6 +10,7 @@ CAMPAIGNS = {
     "kill": "tests.campaigns.kill",             # work interrupted at every call that changes a file
     "fuzz": "tests.campaigns.fuzz",             # damaged and hostile inputs of every kind that is read
     "machines": "tests.campaigns.machines",     # simulated Macs that refuse or spoil one function after the other
+    "growth": "tests.campaigns.growth",         # documents of all kinds, twice and four times as long
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
 }
 
