@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from ane.books.archive import BookArchive, resolve
 from ane.books.document import (
     HEADING,
     ITEM,
@@ -20,7 +21,6 @@ from ane.books.document import (
     split_at_headings,
     text_block,
 )
-from ane.books.epub import BookArchive, resolve
 from ane.books.front_matter import without_front_matter
 from ane.books.markup import MarkupToken, element_texts, tokenize
 from ane.books.omissions import TABLES, Omission, counted_omissions

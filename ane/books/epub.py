@@ -1,24 +1,15 @@
 """EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order.
-
-An EPUB is a ZIP archive, which is read without trust; nothing is extracted to disk.
 """
 
-import codecs
-import posixpath
 import re
-import struct
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
-from urllib.parse import unquote
 
 from ane.audio.media import CoverImage
+from ane.books.archive import BookArchive, UnreadablePartError, resolve
 from ane.books.document import (
     HEADING,
-    MAX_TEXT,
     MAX_TITLE,
     BookChapter,
     Document,
@@ -26,18 +17,12 @@ from ane.books.document import (
     TextBlock,
     first_words,
 )
+from ane.books.front_matter import is_rights_page
 from ane.books.html_reader import AnchorMark, BlockReader
 from ane.books.markup import element_texts, tokenize
 from ane.books.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
 from ane.system.errors import UserError
-from ane.system.files import zip_directory
 
-MAX_ENTRIES = 20_000
-MAX_DIRECTORY = 8 << 20         # bytes of the archive's directory, which zipfile keeps in memory
-MAX_TOTAL = 2 * MAX_TEXT        # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
-DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
-ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252",
-             "cp1252", "iso-8859-15", "windows-1251", "windows-1250")
 CONTAINER = "META-INF/container.xml"
 ENCRYPTION = "META-INF/encryption.xml"
 FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
@@ -45,94 +30,6 @@ READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "appli
 IMAGES = ("image/jpeg", "image/png")
 DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")      # as Calibre names the pieces of a long file
 CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
-
-
-class BookArchive:
-    """The files of an EPUB or a DOCX by their path in it. Every method raises UserError when it is no ZIP archive,
-    damaged, protected, or larger than any book."""
-
-    def __init__(self, file: BinaryIO):
-        _check_directory(file)
-        try:
-            self._zip = zipfile.ZipFile(file)
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, EOFError) as error:
-            raise UserError(f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it "
-                            "again") from error
-        self.names = frozenset(self._zip.namelist())
-        self._left = MAX_TOTAL
-
-    def close(self) -> None:
-        self._zip.close()
-
-    def read(self, name: str, purpose: str) -> bytes:
-        """The bytes of a file; ``purpose``: what it is, for messages."""
-        if name not in self.names:
-            raise UserError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")
-        limit = min(MAX_TEXT, self._left)
-        try:
-            with self._zip.open(name) as part:
-                data = part.read(limit + 1)
-        except RuntimeError as error:           # zipfile's error for a password
-            raise UserError(f"{name!r} in it is encrypted: ane reads books without protection only") from error
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
-            raise UserError(f"{name!r} in it is damaged ({error}); download the book again") from error
-        if len(data) > limit:
-            raise UserError(f"{name!r} in it holds more than {limit >> 20} MB, more than any book: it is damaged or "
-                            "made to fill the memory")
-        self._left -= len(data)
-        return data
-
-    def text(self, name: str, purpose: str) -> str:
-        """The text of an XML file: UTF-8, UTF-16 with its mark, or the encoding that it declares."""
-        data = self.read(name, purpose)
-        encoding = "utf-8"
-        if declared := DECLARED.match(data):
-            encoding = declared[1].decode("ascii").lower()
-            if encoding not in ENCODINGS and not data.startswith(codecs.BOM_UTF8):
-                raise UserError(f"{name!r} in it declares the encoding {encoding!r}, which is not supported: convert "
-                                "the book to UTF-8")
-        return decoded(data, encoding, f"{name!r} in it", "convert the book, with Calibre for example")
-
-
-def resolve(base: str, reference: str) -> tuple[str, str]:
-    """The path and the fragment that ``reference`` means in the file ``base``. UserError: outside of the archive."""
-    path, _, fragment = reference.partition("#")
-    if not path:
-        return base, unquote(fragment)
-    joined = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(path)))
-    if joined.startswith(("/", "../")) or joined == ".." or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path):
-        raise UserError(f"{base!r} in it refers to {reference[:100]!r}, outside the book")
-    return joined, unquote(fragment)
-
-
-def _check_directory(file: BinaryIO) -> None:
-    """Raise UserError for an archive whose directory is too long to be read into memory."""
-    try:
-        entries, length = zip_directory(file)
-    except ValueError as error:
-        raise UserError(f"it is no archive, as EPUB and DOCX are, or cut off: {error}; download it again") from error
-    if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
-        raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
-
-
-def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
-    """Text in UTF-16 if it begins with its mark, else in ``encoding``, with or without the mark of UTF-8.
-
-    Raises UserError when it is in another encoding, or has NUL characters. ``subject`` begins the message, ``advice``
-    ends it.
-    """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif data.startswith(codecs.BOM_UTF8) or encoding in ("utf-8", "us-ascii", "ascii"):
-        encoding = "utf-8-sig"
-    try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{subject} is not text in {encoding.removesuffix('-sig').upper()} (byte {error.start}): "
-                        f"{advice}") from error
-    if "\x00" in text:
-        raise UserError(f"{subject} is no text: it holds NUL characters")
-    return text
 
 
 @dataclass(frozen=True)
@@ -177,18 +74,28 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     for entry in contents(archive, package):
         reader.entries.setdefault(entry.path, []).append(entry)
     navigation = {item.path for item in package.items.values() if "nav" in item.properties}
-    done = set[str]()
+    done, refused = set[str](), list[UserError]()
     for identifier, in_main_text in package.spine:
-        path = readable_path(package, identifier)
-        if path is None or path in done:
+        path = readable_path(package, identifier) if identifier in package.items else None
+        if path in done or (path is None and identifier in package.items):
             continue
-        done.add(path)
-        if "footnotes" in rules and not in_main_text:
+        done.add(path or "")
+        if path is None:
+            refused.append(UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged"))
+            reader.left_out.append(LeftOutPart("unreadable", identifier[:100], "its manifest lacks it"))
+        elif "footnotes" in rules and not in_main_text:
             reader.leave_out(path, "auxiliary")
         elif ("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front):
             reader.leave_out(path, "front-matter")
         else:
-            reader.read_file(path)
+            try:
+                reader.read_file(path)
+            except UnreadablePartError as error:
+                refused.append(error)
+                reader.left_out.append(LeftOutPart("unreadable", path, str(error)))
+    if refused and not reader.chapters:
+        raise refused[0]
+    reader.omitted["unreadable"] += len(refused)
     return Document(reader.chapters, package.title, " & ".join(package.authors), package.language,
                     cover_of(archive, package), counted_omissions(reader.omitted), reader.omitted[TABLES],
                     reader.left_out)
@@ -222,7 +129,7 @@ class SpineReader:
             opens = first.kind == HEADING
             goes_on = part is parts[0] and not part.title and not opens and self._continues(path)
             title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
-            if "front-matter" in self.rules and is_front_title(title):
+            if "front-matter" in self.rules and (is_front_title(title) or (not title and is_rights_page(part.blocks))):
                 self.omitted["front-matter"] += 1
                 self.left_out.append(LeftOutPart("front-matter", title, first_words(part.blocks[opens:])))
                 self._before = ""
@@ -249,16 +156,20 @@ class SpineReader:
         reader = BlockReader(rules, {fragment for fragment in anchors if fragment}, self.package.language)
         try:
             return reader, reader.read(self.archive.text(path, "a part of the text"))
+        except UnreadablePartError:
+            raise
         except UserError as error:
             raise UserError(str(error) if path in str(error) else f"{path!r} in it: {error}") from error
 
     def _continues(self, path: str) -> bool:
         """Return whether a file without a title continues the chapter before it.
 
-        It does so in a book without contents, and where a program divided one file by its size.
+        It does so in a book without contents, if that chapter has a title, and where a program divided one file by its
+        size.
         """
         pieces = [DIVIDED_FILE.fullmatch(name) for name in (self._before, path)]
-        return bool(self._before) and (not self.entries or (all(pieces) and pieces[0][1] == pieces[1][1]))
+        one_file = all(pieces) and pieces[0][1] == pieces[1][1]
+        return bool(self._before) and (one_file or (not self.entries and bool(self.chapters[-1].title)))
 
 
 def divided(items: Sequence[TextBlock | AnchorMark], starts: Mapping[str, str]) -> list[BookChapter]:
@@ -318,8 +229,6 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
 
 def readable_path(package: PackageDocument, identifier: str) -> str | None:
     """The path of the document of a spine entry, through its fallbacks; None for an image or the like."""
-    if identifier not in package.items:
-        raise UserError(f"its spine names {identifier[:100]!r}, which its manifest lacks: it is damaged")
     seen: list[str] = []
     while identifier in package.items and identifier not in package.readable:
         item = package.items[identifier]

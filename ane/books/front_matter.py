@@ -16,6 +16,11 @@ LEGAL = re.compile(
     r"(?i)©|\(c\)\s?\d{4}|\bcopyright|all rights reserved|\bISBN\b|\bpublish(?:ed|ers?|ing)\b|\bprint(?:ed|ing)\b|"
     r"library of congress|catalogu?ing|\bedition\b|no part of this|\breproduc|\bpermission|\btrademark|"
     r"work of fiction|any resemblance|\b(?:cover|jacket|book) (?:design|art|photo|illustration)|\btypeset|\bwww\.")
+# One of these makes a page a statement of rights, if nobody titled it.
+RIGHTS = re.compile(r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
+                    r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}")
+LONGEST_RIGHTS = 5000       # characters of such a page
+NEAR_BEGINNING = 60         # blocks of a text in which one may stand
 # Front matter that is prose itself: it ends with its chapter.
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
 
@@ -47,9 +52,41 @@ def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Om
             kept.append(chapter)
     if not kept:
         return list(chapters)
+    named = len(left_out)
+    kept = without_rights(kept, left_out) or kept
+    omitted["front-matter"] += len(left_out) - named
     omitted["front-matter"] += len(gone)
     left_out += [LeftOutPart("front-matter", chapter.title, first_words(chapter.blocks[1:])) for chapter in gone]
     return kept
+
+
+def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
+    """Return whether a file states rights and nothing else."""
+    texts = [block.text for block in blocks if block.text]
+    return (sum(map(len, texts)) <= LONGEST_RIGHTS and any(map(RIGHTS.search, texts))
+            and all(LEGAL.search(block.text) or is_listing(block) for block in blocks if block.text))
+
+
+def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart]) -> list[BookChapter]:
+    """Return the chapters without paragraphs near the beginning that state rights, where no title announces them."""
+    kept: list[BookChapter] = []
+    seen = 0
+    for chapter in chapters:
+        runs: list[list[TextBlock]] = []
+        blocks: list[TextBlock] = []
+        for block in chapter.blocks if seen < NEAR_BEGINNING else ():
+            legal = block.kind != HEADING and LEGAL.search(block.text)
+            runs += [[]] if legal and not (runs and blocks and blocks[-1] is runs[-1][-1]) else []
+            blocks.append(block)
+            if legal:
+                runs[-1].append(block)
+        gone = [run for run in runs if any(RIGHTS.search(block.text) for block in run)]
+        left_out += [LeftOutPart("front-matter", words=first_words(run)) for run in gone]
+        removed = {id(block) for run in gone for block in run}
+        seen += len(chapter.blocks)
+        kept.append(BookChapter(chapter.title, [block for block in chapter.blocks if id(block) not in removed])
+                    if removed else chapter)
+    return [chapter for chapter in kept if chapter.has_text]
 
 
 def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:

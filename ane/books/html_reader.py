@@ -35,6 +35,9 @@ NEVER_SPOKEN = words("script style head title svg math rt rp template noscript i
                      "select textarea button")
 CELLS = frozenset(("td", "th"))
 SPACES = re.compile(r"\s+")
+POWER = re.compile(r"[-−]?\d{1,3}|n")
+POWER_BASE = re.compile(r"[\d)]$|(?<![A-Za-z])[A-Za-z]{1,3}$")         # a number, a unit or a variable
+SUPERSCRIPTS = str.maketrans("0123456789-−n", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁻ⁿ")
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,18 @@ class BlockReader:
             self._flush()
         elif name in CELLS and not element.skipped:
             self._text.append(", ")
+        elif name == "sup" and not element.skipped and not any(one.note_link for one in self._open[-9:]):
+            self._raise(element.text_at)
         elif element.note_link and NOTE_MARK.fullmatch("".join(self._text[element.text_at:])):
             del self._text[element.text_at:]
             self.omitted["marks"] += 1
         self._close(depth)
+
+    def _raise(self, start: int) -> None:
+        """Write the text from a piece on as the power that it is: 10<sup>6</sup> → 10⁶."""
+        raised = "".join(self._text[start:]).strip()
+        if POWER.fullmatch(raised) and POWER_BASE.search("".join(self._text[max(0, start - 3):start])[-5:]):
+            self._text[start:] = [raised.translate(SUPERSCRIPTS)]
 
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])

@@ -59,6 +59,7 @@ COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "f
            "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
            "hyphens": ("hyphen at a line end", "hyphens at line ends"), "code": ("listing of code", "listings of code"),
            "images": ("image", "images"), "formulas": ("formula", "formulas"),
+           "unreadable": ("file that cannot be read", "files that cannot be read"),
            "auxiliary": ("part outside the main text", "parts outside the main text")}
 # Elements that cannot be spoken.
 UNSPEAKABLE = {"img": "images", "image": "images", "svg": "images", "canvas": "images", "math": "formulas"}

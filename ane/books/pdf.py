@@ -28,8 +28,9 @@ from ane.books.document import (
     text_block,
 )
 from ane.books.front_matter import without_front_matter
+from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
-from ane.books.plain_text import BARE_NUMBER, NUMBERED_HEADING, heading_level
+from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 
@@ -43,12 +44,6 @@ REPEATED = 3                # pages with the same line at an edge, which is a ru
 NOTE_START = re.compile(r"[\[(]?(?:\d{1,3}|[*†‡])[\])]?[.:]?\s")
 SENTENCE_END = re.compile(r"[.!?:…][\"'”’)\]]*$")
 OUTER_NUMBER = re.compile(r"^(\d{1,4})\s+\S|\S\s+(\d{1,4})$")
-LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
-HYPHEN = "\x02"             # PDFium's sign for a hyphen at a line end
-DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
-LAST_PART = re.compile(r"[^\W_]{1,60}$")
-WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
-CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 
 
 class PdfLine(NamedTuple):
@@ -89,7 +84,7 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
         contents = sum(map(len, pages)) - sum(map(len, text))
         pages = text
     groups = list(paragraphs(pages, body))
-    texts, omitted["hyphens"] = without_hyphens([joined(lines) for lines in groups])
+    texts, omitted["hyphens"] = without_hyphens([joined_lines([line.text for line in lines]) for lines in groups])
     omitted["front-matter"] += contents > 0
     left_out: list[LeftOutPart] = []
     chapters = without_front_matter(split_at_headings(blocks(texts, groups, body)), rules, omitted, left_out)
@@ -203,18 +198,6 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
         yield held
 
 
-def joined(lines: Sequence[PdfLine]) -> str:
-    """The text of a paragraph. A hyphen at a line end is marked, also where PDFium did not see it: at a page's end."""
-    parts: list[str] = []
-    for line in lines:
-        if parts and LINE_END_HYPHEN.search(parts[-1][-2:]) and line.text[0].islower():
-            parts[-1] = f"{parts[-1][:-1]}{HYPHEN}"
-        elif parts and not parts[-1].endswith(HYPHEN):
-            parts.append(" ")
-        parts.append(line.text)
-    return "".join(parts)
-
-
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:
     """Headings are larger than the text, the largest highest; where all have one size, their words decide."""
     sizes = [round(lines[0].size) if lines[0].size >= LARGER * body and len(text) <= MAX_TITLE else 0
@@ -225,23 +208,3 @@ def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: floa
         level = ranks.get(size, 0) if ranks else heading_level(text, len(lines))
         made.append(text_block(HEADING if level else PARAGRAPH, text, level=level))
     return [block for block in made if block]
-
-
-def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
-    """The texts with divided words put together, and how many were.
-
-    A hyphen stays where the text has the word with its hyphen elsewhere, and not without: "well-known".
-    """
-    known = {word.lower() for text in texts for word in WORD.findall(text) if HYPHEN not in word}
-    count = 0
-
-    def hyphen(match: re.Match[str]) -> str:
-        nonlocal count
-        first = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])[0]
-        together, apart = f"{first}{match[1]}", f"{first}-{match[1]}"
-        if apart.lower() in known and together.lower() not in known:
-            return "-"
-        count += 1
-        return ""
-
-    return [DIVIDED.sub(hyphen, text).replace(HYPHEN, "-") if HYPHEN in text else text for text in texts], count

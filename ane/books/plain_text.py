@@ -16,10 +16,12 @@ from ane.books.document import (
     Document,
     LeftOutPart,
     TextBlock,
+    first_words,
     split_at_headings,
     text_block,
 )
 from ane.books.front_matter import are_entries, without_front_matter
+from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.omissions import (
     BRACKETED_MARK,
     NOTE_PARAGRAPH,
@@ -28,6 +30,7 @@ from ane.books.omissions import (
     counted_omissions,
     is_front_title,
 )
+from ane.books.printed_pages import without_printed_pages
 from ane.system.errors import UserError
 
 # What Project Gutenberg puts around a text.
@@ -40,7 +43,12 @@ NUMBERED_HEADING = re.compile(
 NAMED_HEADING = re.compile(r"(?i)(?:prologue|epilogue|preface|foreword|introduction|afterword|interlude|appendix|"
                            r"conclusion|dedication|acknowledg[e]?ments|(?:table of )?contents|copyright)\b"
                            r"[^.!?,;]{0,60}[.:]?")
+# The end of a book, an author with initials, and lines of a page of rights or contents, in capitals.
+NO_TITLE = re.compile(r"(?:the end|fin|finis|end of (?:the |book |part |volume ).*)\W*|"
+                      r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
+                      r".*\bisbn\b.*|.*©.*|.*(?:\s?\.){4,}\s*\w{1,6}", re.IGNORECASE)
 BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
+CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
 MAX_HEADING = 90        # characters
 LEVELS = {"part": 1, "book": 1, "volume": 1}
@@ -59,13 +67,19 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
         omitted["front-matter"] += 1
         left_out.append(LeftOutPart("front-matter", "notes and licence of Project Gutenberg"))
         text = inner
+    if "page-numbers" in rules:
+        text = without_printed_pages(text, omitted)
     parts = re.split(r"\n(?:[ \t]*\n)+", text)
     if len(parts) == 1 and text.count("\n") > 1:
         parts = text.split("\n")
     blocks: list[TextBlock] = []
     listing = False             # whether a table of contents goes on
+    dotted: list[str] = []      # lines of contents without a title
     for part in parts:
         lines = spoken_lines(part, rules, omitted)
+        if "front-matter" in rules and not listing and not is_front_title("".join(lines[:1]).strip()):
+            dotted += [line for line in lines if CONTENTS_LINE.search(line[-100:])]
+            lines = [line for line in lines if not CONTENTS_LINE.search(line[-100:])]
         if len(lines) > 1 and is_front_title(lines[0].strip()) and are_entries(lines[1:]):
             blocks += _blocks(lines[:1], rules)
             lines, listing = lines[1:], True
@@ -76,6 +90,11 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
             found = _blocks(lines, rules)
             blocks += found
             listing = listing or any(block.kind == HEADING and is_front_title(block.text) for block in found)
+    if dotted:
+        omitted["front-matter"] += 1
+        left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock(PARAGRAPH, "\n".join(dotted))])))
+    texts, omitted["hyphens"] = without_hyphens([block.text for block in blocks])
+    blocks = [replace(block, text=text) for block, text in zip(blocks, texts, strict=True)]
     chapters = without_front_matter(split_at_headings(blocks), rules, omitted, left_out)
     return Document(chapters, omitted=counted_omissions(omitted), left_out=left_out)
 
@@ -113,9 +132,9 @@ def _blocks(lines: Sequence[str], rules: Mapping[str, Omission]) -> list[TextBlo
             if LIST_ITEM.match(line) or not items:
                 items.append(LIST_ITEM.sub("", line, count=1))
             else:
-                items[-1] += f" {line}"
+                items[-1] = joined_lines([items[-1], line.lstrip()])
         return [block for item in items if (block := text_block(ITEM, _spoken(item, rules)))]
-    text = _spoken(" ".join(lines), rules)
+    text = _spoken(joined_lines([line.strip() for line in lines]), rules)
     level = heading_level(" ".join(text.split()), len(lines))
     block = text_block(HEADING if level else PARAGRAPH, text, level=level)
     return [block] if block else []
@@ -125,12 +144,14 @@ def heading_level(line: str, lines: int = 1) -> int:
     """1 for the title of a part, 2 of a chapter, 0 for text that is no title."""
     if len(line) > MAX_HEADING or lines > 2:
         return 0
-    if NUMBERED_HEADING.fullmatch(line):
+    if NUMBERED_HEADING.fullmatch(line) and not CONTENTS_LINE.search(line):
         word = line.split()[0].lower()
         ends_as_text = line.endswith((".", ",", ";")) and not line.isupper() and len(line.split()) > 4
         return 0 if ends_as_text else LEVELS.get(word, 2)
     if NAMED_HEADING.fullmatch(line) or BARE_NUMBER.fullmatch(line):
         return 2
+    if NO_TITLE.fullmatch(line):
+        return 0
     letters = sum(map(str.isalpha, line))
     return 2 if lines == 1 and letters > 3 and line.isupper() and not line.endswith(("!", "?", ",", ";")) else 0
 

@@ -10,9 +10,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
+from ane.books.archive import BookArchive, decoded, encoding_of_html
 from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document
 from ane.books.docx import CONTENT_TYPES, read_docx
-from ane.books.epub import BookArchive, decoded, read_epub
+from ane.books.epub import read_epub
 from ane.books.html_reader import read_html, read_markdown
 from ane.books.omissions import Omission, active_omissions
 from ane.books.pdf import read_pdf
@@ -79,7 +80,7 @@ def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_t
     if suffix in MARKDOWN and len(data) > MAX_MARKDOWN:
         raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
     try:
-        text = decoded_text(data)
+        text = decoded_text(data, encoding_of_html(data) if suffix in HTML else "utf-8")
     except UserError:
         if b"\0" in data and not data.startswith(UTF16_MARKS):
             raise UserError(f"it is no text, with NUL characters: ane reads {', '.join(SUFFIXES)}") from None
@@ -117,7 +118,7 @@ def _rest(file: BinaryIO, limit: int) -> bytes:
     return b"".join(blocks)
 
 
-def decoded_text(data: bytes) -> str:
-    """UTF-8, or UTF-16 that begins with its mark; line ends become "\\n"."""
-    text = decoded(data, "utf-8", "it", "convert it first, with `iconv -f WINDOWS-1252 -t UTF-8` for example")
+def decoded_text(data: bytes, encoding: str = "utf-8") -> str:
+    """Text in UTF-8 or another encoding, or in UTF-16 that begins with its mark; line ends become "\\n"."""
+    text = decoded(data, encoding, "it", "convert it first, with `iconv -f WINDOWS-1252 -t UTF-8` for example")
     return re.sub("\r\n?|\f", "\n", text)

@@ -1,0 +1,132 @@
+"""The files of an EPUB or a DOCX, which are ZIP archives: read without trust, and nothing is extracted to disk."""
+
+import codecs
+import posixpath
+import re
+import struct
+import zipfile
+import zlib
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from ane.books.document import MAX_TEXT
+from ane.system.errors import UserError
+from ane.system.files import zip_directory
+
+MAX_ENTRIES = 20_000
+MAX_DIRECTORY = 8 << 20         # bytes of the archive's directory, which zipfile keeps in memory
+MAX_TOTAL = 2 * MAX_TEXT        # bytes of all that is read of it, decompressed; the longest novels have 5 MB of markup
+DECLARED = re.compile(rb"""<\?xml[^<>]{0,200}?encoding\s{0,9}=\s{0,9}["']([A-Za-z0-9._-]{1,40})["']""")
+STATED = re.compile(rb"""(?i)<meta\s[^<>]{0,200}?charset\s{0,9}=\s{0,9}["']?([A-Za-z0-9._-]{1,40})""")
+LATIN_1 = ("iso-8859-1", "latin-1", "us-ascii", "ascii")
+ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252",
+             "cp1252", "iso-8859-15", "windows-1251", "windows-1250")
+
+
+class UnreadablePartError(UserError):
+    """A file of an archive is missing, damaged or in an unknown encoding. The others can be read all the same."""
+
+
+class BookArchive:
+    """The files of an EPUB or a DOCX by their path in it. Every method raises UserError when it is no ZIP archive,
+    damaged, protected, or larger than any book."""
+
+    def __init__(self, file: BinaryIO):
+        _check_directory(file)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, EOFError) as error:
+            raise UserError(f"it is no archive, as EPUB and DOCX are, or damaged ({error}); download it "
+                            "again") from error
+        self.names = frozenset(self._zip.namelist())
+        self._left = MAX_TOTAL
+
+    def close(self) -> None:
+        self._zip.close()
+
+    def read(self, name: str, purpose: str) -> bytes:
+        """The bytes of a file; ``purpose``: what it is, for messages."""
+        if name not in self.names:
+            raise UnreadablePartError(f"it lacks {name!r}, {purpose}: it is incomplete, download it again")
+        limit = min(MAX_TEXT, self._left)
+        try:
+            with self._zip.open(name) as part:
+                data = part.read(limit + 1)
+        except RuntimeError as error:           # zipfile's error for a password
+            raise UserError(f"{name!r} in it is encrypted: ane reads books without protection only") from error
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, NotImplementedError) as error:
+            raise UnreadablePartError(f"{name!r} in it is damaged ({error}); download the book again") from error
+        if len(data) > limit:
+            raise UserError(f"{name!r} in it holds more than {limit >> 20} MB, more than any book: it is damaged or "
+                            "made to fill the memory")
+        self._left -= len(data)
+        return data
+
+    def text(self, name: str, purpose: str) -> str:
+        """The text of an XML file: UTF-8, UTF-16 with its mark, or the encoding that it declares."""
+        data = self.read(name, purpose)
+        encoding = "utf-8"
+        if declared := DECLARED.match(data):
+            encoding = declared[1].decode("ascii").lower()
+            if encoding not in ENCODINGS and not data.startswith(codecs.BOM_UTF8):
+                raise UnreadablePartError(f"{name!r} in it declares the encoding {encoding!r}, which is not supported: "
+                                     "convert the book to UTF-8")
+        else:
+            encoding = encoding_of_html(data)
+        try:
+            return decoded(data, encoding, f"{name!r} in it", "convert the book, with Calibre for example")
+        except UserError as error:
+            raise UnreadablePartError(str(error)) from error
+
+
+def resolve(base: str, reference: str) -> tuple[str, str]:
+    """The path and the fragment that ``reference`` means in the file ``base``. UserError: outside of the archive."""
+    path, _, fragment = reference.partition("#")
+    if not path:
+        return base, unquote(fragment)
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(base), unquote(path)))
+    if joined.startswith(("/", "../")) or joined == ".." or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path):
+        raise UserError(f"{base!r} in it refers to {reference[:100]!r}, outside the book")
+    return joined, unquote(fragment)
+
+
+def _check_directory(file: BinaryIO) -> None:
+    """Raise UserError for an archive whose directory is too long to be read into memory."""
+    try:
+        entries, length = zip_directory(file)
+    except ValueError as error:
+        raise UserError(f"it is no archive, as EPUB and DOCX are, or cut off: {error}; download it again") from error
+    if entries > MAX_ENTRIES or length > MAX_DIRECTORY:
+        raise UserError(f"it is an archive of more than {MAX_ENTRIES} files, more than any book")
+
+
+def encoding_of_html(data: bytes) -> str:
+    """Return UTF-8 if the data is, or else the encoding that its ``<meta>`` states, if that is a supported one."""
+    stated = STATED.search(data[:2048])
+    encoding = stated[1].decode("ascii").lower() if stated else "utf-8"
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding = "windows-1252" if encoding in LATIN_1 else encoding         # as browsers do
+        return encoding if encoding in ENCODINGS else "utf-8"
+    return "utf-8"
+
+
+def decoded(data: bytes, encoding: str, subject: str, advice: str) -> str:
+    """Text in UTF-16 if it begins with its mark, else in ``encoding``, with or without the mark of UTF-8.
+
+    Raises UserError when it is in another encoding, or has NUL characters. ``subject`` begins the message, ``advice``
+    ends it.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif data.startswith(codecs.BOM_UTF8) or encoding in ("utf-8", "us-ascii", "ascii"):
+        encoding = "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{subject} is not text in {encoding.removesuffix('-sig').upper()} (byte {error.start}): "
+                        f"{advice}") from error
+    if "\x00" in text:
+        raise UserError(f"{subject} is no text: it holds NUL characters")
+    return text

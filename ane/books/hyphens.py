@@ -1,0 +1,66 @@
+"""Words that a line end divides: whether the hyphen belongs to the word."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from ane.text.phonemes.dictionary import END, Dictionary
+
+HYPHEN = "\x02"             # PDFium's sign for a hyphen at a line end
+DIVIDED = re.compile(rf"(?<=[^\W_]){HYPHEN}(?=([^\W_]{{1,60}}))")
+LAST_PART = re.compile(r"[^\W_]{1,60}$")
+WORD = re.compile(rf"[^\W_]+(?:[-{HYPHEN}][^\W_]+)*")
+LINE_END_HYPHEN = re.compile(r"[^\W\d_]-$")
+MOST_LOOKED_UP = 20_000     # words that are looked up in the dictionary for one document
+
+
+def joined_lines(lines: Sequence[str], continued: Callable[[str], bool] = str.islower) -> str:
+    """Return lines as one text. A hyphen at a line end is marked.
+
+    Args:
+        continued: Whether the first letter of the next line may continue a word.
+    """
+    parts: list[str] = []
+    for line in lines:
+        if parts and LINE_END_HYPHEN.search(parts[-1][-2:]) and continued(line[:1]):
+            parts[-1] = f"{parts[-1][:-1]}{HYPHEN}"
+        elif parts and not parts[-1].endswith(HYPHEN):
+            parts.append(" ")
+        parts.append(line)
+    return "".join(parts)
+
+
+def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
+    """Return the texts with divided words put together, and how many were.
+
+    A hyphen stays if the texts have the word with its hyphen elsewhere, and not without: "well-known". If they have
+    neither, it stays after a letter, "X-rays", and if both parts are English words and the whole is not: "twenty-one".
+    """
+    if not any(HYPHEN in text for text in texts):
+        return list(texts), 0
+    known = {word.lower() for text in texts for word in WORD.findall(text) if HYPHEN not in word}
+    count, looked_up = 0, 0
+
+    def hyphen(match: re.Match[str]) -> str:
+        nonlocal count, looked_up
+        first = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])[0]
+        together, apart = f"{first}{match[1]}".lower(), f"{first}-{match[1]}".lower()
+        if together not in known:
+            looked_up += 1
+            if apart in known or len(first) == 1 or (looked_up <= MOST_LOOKED_UP and not is_word(together)
+                                                     and is_word(first) and is_word(match[1])):
+                return "-"
+        count += 1
+        return ""
+
+    return [DIVIDED.sub(hyphen, text).replace(HYPHEN, "-") if HYPHEN in text else text for text in texts], count
+
+
+@cache
+def dictionary() -> Dictionary:
+    return Dictionary()
+
+
+def is_word(word: str) -> bool:
+    """Return whether the English dictionary has a word or its stem. """
+    return dictionary().word_phonemes(word.lower(), "NN", END) is not None
