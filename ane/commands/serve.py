@@ -58,6 +58,10 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--ignore-instructions", action="store_true", help="ignore instructions; without it they are refused")
     add("--cors", dest="origins", type=names, default=(), metavar="URL,URL",
         help="origins of web pages that may use the server, such as http://localhost:3000 (default: none)")
+    add("--hosts", type=host_names, default=(), metavar="NAME,NAME",
+        help="names by which a proxy in front of the server is called, such as tts.example (default: none)")
+    add("--base-path", default="", metavar="PATH",
+        help="path under which a proxy serves the server, such as /tts (default: none)")
     add("--log-texts", action="store_true", help="write the texts to the log")
     add = rare_group(parser, "models").add_argument
     add("--backend", default="auto", metavar="NAME", help=f"{', '.join(NAMES)} (default: auto)")
@@ -89,6 +93,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 def names(text: str) -> tuple[str, ...]:
     return tuple(comma_separated(text))
+
+
+def host_names(text: str) -> tuple[str, ...]:
+    return tuple(name.lower() for name in comma_separated(text))
 
 
 def voice_mapping(text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
 
 from ane.server.errors import BusyError, RefusedError, error_response
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
@@ -24,6 +26,7 @@ KINDS = {"/v1/audio/speech": "speech", "/v1/audio/stream": "stream", "/v1/audio/
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
 SLOWEST = 32 << 10          # bytes a second of a body, on average, beyond its first seconds
+FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
 HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
 
 Message = dict[str, Any]
@@ -48,6 +51,10 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
+        if scope["path"] == self.settings.base_path != "":
+            await RedirectResponse(f"{self.settings.base_path}/")(scope, receive, send)
+            return
+        scope = without_base(scope, self.settings.base_path)
         send = self._counting(scope, send)
         with ExitStack() as stack:
             try:
@@ -95,14 +102,19 @@ class Guard:
         headers = Headers(scope=scope)
         host, client = headers.get("host", ""), scope.get("client")
         name = split_url(f"//{host}").hostname or "localhost"
-        if self.settings.hosts and name not in self.settings.hosts:
+        is_local = client is not None and is_loopback(client[0])
+        if self.settings.hosts and name not in self.settings.hosts and not (is_local and is_loopback(name)):
             raise RefusedError(f"the server is not called {host}", 403)
         if not self.settings.hosts and is_loopback(self.settings.host) and not is_loopback(name):
-            raise RefusedError(f"the server listens on this machine alone, and is not called {host}", 403)
-        if not self.settings.token and client and not is_loopback(client[0]):
-            raise RefusedError("without a token the server answers its own machine alone", 403)
+            raise RefusedError(f"the server listens on this machine alone, and is not called {host}; behind a proxy, "
+                               f"`ane serve --hosts {name}` allows this name", 403)
+        if not self.settings.token:
+            strangers = [address for address in ([client[0]] if client else []) + forwarded_for(headers)
+                         if not is_loopback(address)]
+            if strangers:
+                raise RefusedError("without a token the server answers its own machine alone", 403)
         origin = headers.get("origin")
-        if origin is not None and origin not in self.settings.origins and split_url(origin).netloc != host:
+        if origin is not None and not self._is_own_page(origin, host):
             raise RefusedError("web pages of other origins may not use this server; `ane serve --cors "
                                f"{origin}` allows those of this one", 403)
         if scope["path"] in OPEN_PATHS:
@@ -117,6 +129,12 @@ class Guard:
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._most_bytes(scope):
             raise too_large(self._most_bytes(scope))
+
+    def _is_own_page(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin is the server's own, also if a proxy replaced its name in ``host``, or one that
+        the settings allow."""
+        own = split_url(origin)
+        return origin in self.settings.origins or own.netloc == host or own.hostname in self.settings.hosts
 
     def _most_bytes(self, scope: Message) -> int:
         return self.settings.limits.upload if has_files(scope) else self.settings.limits.body
@@ -160,6 +178,27 @@ def has_files(scope: Message) -> bool:
 
 def too_large(most: int) -> RefusedError:
     return RefusedError(f"the body must have at most {most} bytes", 413, code="body_too_large")
+
+
+def without_base(scope: Message, base: str) -> Message:
+    """The scope of a request without the path under which a proxy serves the server, if it passed that on."""
+    if not base or not scope["path"].startswith(f"{base}/"):
+        return scope
+    raw = scope.get("raw_path") or b""
+    return {**scope, "path": scope["path"].removeprefix(base), "raw_path": raw.removeprefix(base.encode())}
+
+
+def forwarded_for(headers: Headers) -> list[str]:
+    """Addresses for which proxies pass a request on, as X-Forwarded-For and Forwarded (RFC 7239) state them.
+
+    Whoever asks can write these headers, so they only ever take a right away.
+    """
+    listed = [value for key in ("x-forwarded-for", "x-real-ip") for line in headers.getlist(key)
+              for value in line.split(",")]
+    listed += [found for line in headers.getlist("forwarded") for found in FORWARDED.findall(line)]
+    addresses = [value.strip().strip('"') for value in listed]
+    return [split_url(f"//{address}").hostname or address if address.startswith("[") or address.count(":") == 1
+            else address for address in addresses if address]
 
 
 def split_url(url: str) -> SplitResult:

@@ -15,7 +15,7 @@ INLINE = re.compile(r"<(script|style)[^>]*>(.*?)</\1>", re.DOTALL)
 DOCS = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;
 color-scheme:light dark}}code{{font-size:.95em}}td,th{{text-align:left;vertical-align:top;padding:.1rem .8rem .1rem 0}}
-</style><h1>{title}</h1><p>{description} The schema for programs is <a href="/openapi.json">/openapi.json</a>.</p>
+</style><h1>{title}</h1><p>{description} The schema for programs is <a href="openapi.json">openapi.json</a>.</p>
 {operations}</html>"""
 
 

@@ -1,5 +1,6 @@
 """The settings of a server."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ OPENAI_VOICES = ("alloy", "ash", "ballad", "coral", "echo", "fable", "onyx", "no
                  "marin", "cedar")
 OPENAI_MODELS = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 OPENAI_TRANSCRIBERS = ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe")
+BASE_PATH = re.compile(r"(?:/[\w.~-]+)+", re.ASCII)
 TRANSCRIPTIONS, NEW_VOICES = 2, 1       # that are worked on at a time
 
 
@@ -67,6 +69,7 @@ class ServerSettings:
         voices: voice names of clients → voices. ignore_instructions: whether ``instructions`` are ignored, not refused.
         wyoming_host: "": that of ``host``.
         token: what clients must send as a bearer token; "": nothing, and only clients of the same machine are answered.
+        base_path: Path under which a proxy serves the server, such as /tts; "": none. The proxy may pass it on or not.
         hosts: names by which clients may call the server, in lower case; (): any, or those of the machine itself if
             ``host`` is one of them. origins: of web pages that may use the server.
         add_voices: whether clients may add voices. log_texts: whether the log has the texts that are spoken.
@@ -90,6 +93,7 @@ class ServerSettings:
     ignore_instructions: bool = False
     token: str = ""
     hosts: tuple[str, ...] = ()
+    base_path: str = ""
     origins: tuple[str, ...] = ()
     add_voices: bool = False
     log_texts: bool = False
@@ -98,6 +102,9 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not self.models:
             raise UserError("models must name at least one bundle", "models")
+        if self.base_path and not BASE_PATH.fullmatch(self.base_path):
+            raise UserError(f"base_path must be a path such as /tts, without a slash at its end, got "
+                            f"{self.base_path!r}", "base_path")
         unknown = [name for name in self.preload if name not in (*self.models, self.transcriber)]
         if unknown:
             raise UserError(f"preload must name models that are served, got {', '.join(unknown)}", "preload")
