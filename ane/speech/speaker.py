@@ -25,9 +25,10 @@ from ane.text import ANY_SCRIPT, NothingToSayError
 from ane.text.cast import cast_of
 from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
-from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts
+from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
 from ane.voices import check_named_voice, voice_names
 
+MOST_SIGNS = 8          # in a note
 LOGGER = logging.getLogger("ane.speech")
 
 
@@ -296,18 +297,23 @@ class Speaker(ABC):
             raise UserError(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
-        """A note on letters for which the model has no sounds, or on another language, logged once before it speaks."""
+        """Notes on letters for which the model has no sounds, on another language, and on signs that nothing is spoken
+        for, logged once before it speaks."""
         text = request.lexicon.respelt(request.text) if request.lexicon else request.text
         names, language = foreign_scripts(text), foreign_language(text)
-        if not (names or language) or self.normaliser(request.settings) in ANY_SCRIPT:
+        signs = unread_signs(text)
+        if not (names or language or signs) or self.normaliser(request.settings) in ANY_SCRIPT:
             return []
         how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]
-        note = (f"{' and '.join(names)} letters are {how}" if names
-                else f"the text looks like {language}, and is read as English")
-        if note not in self.warned:
-            self.warned.add(note)
-            LOGGER.warning("%s", note)
-        return [note]
+        notes = [f"{' and '.join(names)} letters are {how}"] if names else [
+            f"the text looks like {language}, and is read as English"] if language else []
+        if signs:
+            notes.append(f"nothing is spoken for {' '.join(signs[:MOST_SIGNS])}: write in words what they mean")
+        for note in notes:
+            if note not in self.warned:
+                self.warned.add(note)
+                LOGGER.warning("%s", note)
+        return notes
 
     def _require(self, request: SpeechRequest) -> None:
         """Raise UserError when the model lacks a network that speaking with these settings needs."""

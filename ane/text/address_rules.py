@@ -7,7 +7,17 @@ read digit by digit after a word that announces it, such as "PIN", or where lett
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import CODE_WORDS, DIRECTIONS, SENTENCE_STARTERS, STATES, STREETS, SURE_STREETS, WITHIN_ADDRESS
+from ane.text.lexicon import (
+    CODE_WORDS,
+    DIRECTIONS,
+    MONTHS,
+    SENTENCE_STARTERS,
+    STATES,
+    STREETS,
+    SURE_STREETS,
+    WITHIN_ADDRESS,
+    words,
+)
 from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, rule
 
 DIRECTION = any_of(DIRECTIONS)
@@ -60,14 +70,17 @@ ORDER_BEFORE = re.compile(r"\b(?i:order|invoice|ticket|case|part|ref|reference|i
 
 
 def expand_code(match: re.Match) -> str:
-    """PIN 4821 and t2000 digit by digit; order 2021-00123 as well, since it has a hyphen, but not order 500."""
+    """Read PIN 4821, t2000 and 1-413-te-5 digit by digit; order 2021-00123 as well, for its hyphen, not order 500."""
     code = match[1]
     known = follows(match, CODE_BEFORE, 60) and len(re.findall(r"\d", code)) > 2
     order = follows(match, ORDER_BEFORE, 30)
     numbered = order and re.fullmatch(r"\d[\d-]*-\d{3,}|0\d{2,}|\d{6,}" + r"|\d{4,}" * bool(order["number"]), code)
-    return spoken_code(code) if known or numbered or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?", code) else code
+    parts = set(re.findall("[A-Za-z]+", code))
+    serial = parts and code.count("-") > 1 and not {part.lower()[:3] for part in parts} & JOINING
+    return spoken_code(code) if known or numbered or serial or re.fullmatch(r"[a-z]{1,4}\d{3,}[a-z]?", code) else code
 
 
+JOINING = words("to and or by in on of for per x vs") | {month[:3] for month in MONTHS}     # 10-to-15, 15-Jan-2020
 RULES: tuple[TextRule, ...] = (
     rule("12 Oak Dr., 1211 E Arques Ave", rf"(?<![\w.,$£€#:-])(\d{{1,5}})([A-D]?)\s+(?:({DIRECTION})\.?\s+)?"
          rf"((?:[A-Z][\w'-]+\.?|\d{{1,3}}(?:st|nd|rd|th))(?:\s+[A-Z][\w']+){{0,3}}?)\s+({STREET})\b(\.?)"

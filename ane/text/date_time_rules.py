@@ -70,7 +70,8 @@ def expand_verse(match: re.Match) -> str:
 
 
 def expand_am_pm(match: re.Match) -> str:
-    return f" {match['am_pm'].lower()} m" + (period_after(match) if match["period"] else "")
+    end = period_after(match) if match["period"] else ""
+    return f" {match['am_pm'].lower()} m{end}" + " " * match.string[match.end():match.end() + 1].isalpha()
 
 
 def expand_minutes(match: re.Match) -> str:
@@ -125,7 +126,7 @@ TIME_RULES = (      # the rules for ranges come first and replace the dash only
          rf"(?:{AM_PM}|(?P<utc>Z\b))?", expand_time),
     rule("10.30pm", rf"(?<![\w:.])(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)(?P<second>(?!))?{AM_PM}(?P<utc>(?!))?",
          expand_time),
-    rule("5pm", rf"(?<![\w:.,$£€])(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
+    rule("5pm", rf"(?<![\w:.$£€])(?<!\d,)(?P<hour>1[0-2]|0?[1-9]){AM_PM}",
          lambda match: number_words.cardinal(int(match["hour"])) + expand_am_pm(match)),
     rule("26:11", r"(?<![\w:.])(\d{2,3}):([0-5]\d)(?![\d:])", expand_minutes),
     rule("2:1", r"(?<=\d):(?=\d)", " to "),

@@ -16,7 +16,7 @@ ATTRIBUTE = (r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{
 HTML_TAG = (rf"<(?i:/?{any_of(HTML_ELEMENTS)})(?:\s{{1,20}}{ATTRIBUTE}){{0,20}}\s{{0,20}}/?>"
             r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>")
 # <name> and <your name>, but not the two comparisons of "a <b and c> d"
-PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w))>"
+PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w)) ?/?>"
 
 
 def expand_address(address: str) -> str:
@@ -38,9 +38,9 @@ WEB_RULES = (
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
     rule("HTML tag", HTML_TAG, " "),
     rule("<name>", PLACEHOLDER, r" \1 "),
-    rule("e-mail", r"(?<![\w.+-])(?:mailto:)?(\w[\w.+'-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5})\b",
+    rule("e-mail", r"(?<![\w.+-])(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",
          lambda match: expand_address(match[1])),
-    rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.)(?P<address>[^\s<>\"]+)", expand_url),
+    rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.|\bfile:/{2,3})(?P<address>[^\s<>\"]+)", expand_url),
     rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"
          r"(?:/[^\s<>\"]*)?)", expand_url),
     rule("file.txt", rf"(?<![\w-])([\w-]{{1,80}})\.({any_of(FILE_TYPES)})\b(?![\w.-]*@)",

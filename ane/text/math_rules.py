@@ -29,7 +29,8 @@ def expand_scientific(match: re.Match) -> str:
 def expand_tex(match: re.Match) -> str:
     """$\\frac{a}{b} \\le x_1$ → " a over b ≤ x 1". Dollars around what is no formula stay: "$5 or US$"."""
     formula = match[1] or match[2]
-    if formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula):
+    if re.fullmatch("[A-Za-z]{3,}", formula) or (
+            formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)):
         return match[0]
     formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1 over \2", formula)
     formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√ \1", formula)

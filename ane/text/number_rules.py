@@ -21,6 +21,7 @@ COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 �
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
 MAGNITUDE = (rf"(?:\s?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
              r"|(?P<letter>[kKmMbBtT]))\b(?!['-]))?")
+LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
@@ -223,6 +224,8 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
     rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?(\1)?(?=\.?\d)(?!\d+-\d)", expand_range_of_money),
+    rule("1234-2000 kg", rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
+         lambda match: f"{number_words.number(match[1])} to "),
     rule("10-20", rf"(?<![\w/-])({NUMBER}%?)\s?[-–]\s?(?={SIGN}?\.?\d)(?!\d+-\d|\d/\d)", r"\1 to "),
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule("6 ft. tall", r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."

@@ -32,6 +32,8 @@ SIGN_NAMES = {"∑": "the sum of", "∏": "the product of", "∫": "the integral
               "∝": "proportional to"}
 SCRIPTS = {"CJK": "Chinese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese", "HANGUL": "Korean"}
 WORD = re.compile(r"[^\W\d_a-zA-Z](?:[^\W\d_a-zA-Z]|(?!\w)[\u0300-\u1cff])*")     # with the marks on its letters
+# Arrows, boxes, shapes, ornaments and emoji, which say nothing.
+PICTURE = re.compile("[\u02b0-\u02ff\u2190-\u21ff\u2400-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff\ufe0f]")
 LETTER_NAME = re.compile(r" (?:LETTER|SYLLABLE|CHARACTER|VOWEL SIGN) (.+?)(?: WITH .*)?$")
 # What is done with words in other scripts, and what a warning says of them.
 UNREADABLE = {"nearest": "read as the English ones nearest to them: the voice speaks English",
@@ -60,7 +62,8 @@ def ascii_character(character: str) -> str:
         return romanised
     if category in ("Sc", "Sm"):
         return spoken_sign(character)
-    return "" if category[0] == "C" else " "
+    plain = unicodedata.normalize("NFKC", character)
+    return "" if category[0] == "C" else plain if category == "So" and plain.isascii() else " "    # ㎏ → kg
 
 
 def spoken_sign(character: str) -> str:
@@ -83,6 +86,13 @@ def script_of(word: str) -> str:
 def foreign_scripts(text: str) -> list[str]:
     """Names of the scripts other than Latin in which words of ``text`` are written."""
     return [] if text.isascii() else sorted(set(map(script_of, WORD.findall(text))) - {""})
+
+
+def unread_signs(text: str) -> list[str]:
+    """Name the signs of ``text`` that nothing is spoken for, other than pictures, arrows and ornaments: "⌘"."""
+    return [] if text.isascii() else sorted(
+        character for character in set(text) if unicodedata.category(character) in ("Co", "Nl", "No", "Po", "So")
+        and character not in REPLACED and not PICTURE.match(character) and not ascii_character(character).strip())
 
 
 def readable(text: str, unreadable: str) -> str:
