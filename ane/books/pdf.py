@@ -30,13 +30,14 @@ from ane.books.document import (
 from ane.books.front_matter import without_front_matter
 from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
-from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level
+from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level, with_whole_titles
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
 
 MAX_PAGES = 5000
 MAX_ANSWER = 128 << 20      # bytes of JSON
 MEMORY, CPU_SECONDS, SECONDS = 2 << 30, 120, 240        # of the process; the last: of the clock
+OPENING = ("“", "‘", '"', "«", "—", "–")
 LARGER = 1.15               # a heading is so much larger than the text
 SMALLER = 0.92              # and a footnote smaller
 GAP = 1.35                  # between paragraphs, relative to that between lines
@@ -87,7 +88,8 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
     texts, omitted["hyphens"] = without_hyphens([joined_lines([line.text for line in lines]) for lines in groups])
     omitted["front-matter"] += contents > 0
     left_out: list[LeftOutPart] = []
-    chapters = without_front_matter(split_at_headings(blocks(texts, groups, body)), rules, omitted, left_out)
+    made = with_whole_titles(blocks(texts, groups, body))
+    chapters = without_front_matter(split_at_headings(made), rules, omitted, left_out)
     return Document(chapters, found["title"].strip(), found["author"].strip(), omitted=counted_omissions(omitted),
                     left_out=left_out)
 
@@ -181,21 +183,41 @@ def paragraphs(pages: Sequence[Sequence[PdfLine]], body: float) -> Iterator[list
     held: list[PdfLine] = []
     for page in pages:
         texts = [line for line in page if line.size == body] or page
-        margin = Counter(round(line.left) for line in texts).most_common(1)[0][0] if texts else 0
         end = max((line.right for line in texts), default=0.0)
+        margin = margin_of(texts, end) if texts else 0
         for index, line in enumerate(page):
             if held:
                 above = held[-1]
                 short = above.right < end - 0.25 * (end - margin)
                 far = index > 0 and above.last - line.bottom > GAP * usual * line.size / body
                 indented = line.left > margin + 0.7 * line.size and above.left < line.left - 0.7 * line.size
-                ended = SENTENCE_END.search(above.text) and (short or heading_level(line.text))
+                ended = SENTENCE_END.search(above.text) and (
+                    short or heading_level(line.text) or begins_beside(above, line, margin, end))
                 if round(above.size) != round(line.size) or far or indented or ended:
                     yield held
                     held = []
             held.append(line)
     if held:
         yield held
+
+
+def margin_of(texts: Sequence[PdfLine], end: float) -> int:
+    """Return where most lines of a page begin, or farther left where lines continue a sentence of an indented line."""
+    most = Counter(round(line.left) for line in texts).most_common(1)[0][0]
+    return min([most, *(round(line.left) for above, line in pairwise(texts)
+                        if round(above.left) == most and line.left < most - 0.7 * line.size
+                        and above.right > end - 0.25 * (end - most) and not SENTENCE_END.search(above.text))])
+
+
+def begins_beside(above: PdfLine, line: PdfLine, margin: float, end: float) -> bool:
+    """Return whether a line as indented as the one above begins a paragraph, as in dialogue.
+
+    It does if it begins with a quotation, or if its first word would have had room above.
+    """
+    if abs(above.left - line.left) > 0.3 * line.size or line.left <= margin + 0.7 * line.size:
+        return False
+    letter = (line.right - line.left) / max(1, len(line.text))
+    return line.text.startswith(OPENING) or above.right + (len(line.text.split(maxsplit=1)[0]) + 2) * letter < end
 
 
 def blocks(texts: Sequence[str], groups: Sequence[Sequence[PdfLine]], body: float) -> list[TextBlock]:

@@ -48,6 +48,8 @@ NO_TITLE = re.compile(r"(?:the end|fin|finis|end of (?:the |book |part |volume )
                       r"(?:by )?(?:[a-z]\.\s?){2,4}[a-z].*|"
                       r".*\bisbn\b.*|.*©.*|.*(?:\s?\.){4,}\s*\w{1,6}", re.IGNORECASE)
 BARE_NUMBER = re.compile(r"(?:[IVXLC]{1,8}|\d{1,3})\.?")
+NUMBER_ALONE = re.compile(rf"(?i)(?:(?:chapter|part|book|volume|canto|act|scene|letter|section)\s+)?(?:the\s+)?"
+                          rf"(?:\d{{1,4}}|[ivxlcdm]{{1,10}}|(?:{NUMBER_WORDS})(?:[- ](?:{NUMBER_WORDS}))?)[.:]?")
 CONTENTS_LINE = re.compile(r"(?:\s?\.){4,}\s*\w{1,6}$")       # a title, dots, and a page
 LIST_ITEM = re.compile(r"[ \t]*(?:[-*+•–][ \t]+|\(?\d{1,3}[.)][ \t]+(?=\S))")
 MAX_HEADING = 90        # characters
@@ -95,7 +97,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
         left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock(PARAGRAPH, "\n".join(dotted))])))
     texts, omitted["hyphens"] = without_hyphens([block.text for block in blocks])
     blocks = [replace(block, text=text) for block, text in zip(blocks, texts, strict=True)]
-    chapters = without_front_matter(split_at_headings(blocks), rules, omitted, left_out)
+    chapters = without_front_matter(split_at_headings(with_whole_titles(blocks)), rules, omitted, left_out)
     return Document(chapters, omitted=counted_omissions(omitted), left_out=left_out)
 
 
@@ -154,6 +156,20 @@ def heading_level(line: str, lines: int = 1) -> int:
         return 0
     letters = sum(map(str.isalpha, line))
     return 2 if lines == 1 and letters > 3 and line.isupper() and not line.endswith(("!", "?", ",", ";")) else 0
+
+
+def with_whole_titles(blocks: Sequence[TextBlock]) -> list[TextBlock]:
+    """Return the blocks with a number that is a heading, and the heading that follows at once, as one heading."""
+    found: list[TextBlock] = []
+    for block in blocks:
+        above = found[-1] if found and found[-1].kind == block.kind == HEADING else None
+        if above and NUMBER_ALONE.fullmatch(above.text) and not (
+                NUMBERED_HEADING.fullmatch(block.text) or NUMBER_ALONE.fullmatch(block.text)
+                or NAMED_HEADING.fullmatch(block.text)):
+            found[-1] = replace(above, text=f"{above.text}\n{block.text}", level=min(above.level, block.level))
+        else:
+            found.append(block)
+    return found
 
 
 def _spoken(text: str, rules: Mapping[str, Omission]) -> str:

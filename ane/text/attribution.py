@@ -13,18 +13,26 @@ from dataclasses import dataclass, replace
 VERBS = """said says asked asks answered answers replied replies cried cries exclaimed shouted called whispered murmured
 muttered remarked observed added continued returned repeated inquired enquired demanded declared began
 interrupted thought suggested agreed insisted protested growled sighed gasped laughed sobbed pleaded shrieked
-screamed roared went\\ on ejaculated retorted rejoined announced explained admitted objected grumbled hissed
-snapped read sneered stammered warned wondered persisted responded urged squeaked panted put\\ in broke\\ in"""
-PHRASES = "went on", "put in", "broke in"
-TITLES = "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle"
-PROPER = rf"(?:(?:{TITLES})\.?\s+)?[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
+screamed roared ejaculated retorted rejoined announced explained admitted objected grumbled hissed
+snapped read sneered stammered warned wondered persisted responded urged squeaked panted
+groaned moaned grunted grinned chuckled giggled croaked barked bellowed boomed breathed choked conceded
+confessed confided corrected countered drawled echoed faltered gulped howled huffed implored interjected joked lamented
+lied mocked mumbled mused noted offered ordered pressed proposed purred quavered queried
+quipped rasped reasoned recited reflected reminded reported scoffed scolded sang snarled sniffed snorted spat
+spluttered squealed stated stuttered swore taunted teased thundered ventured volunteered vowed wailed wheezed whimpered
+whined yawned yelled yelped begged advised cautioned complained concluded cursed guessed hollered commanded"""
+PHRASES = "went on", "put in", "broke in", "chimed in", "piped up", "pointed out", "cut in", "burst out", "spoke up"
+TITLES = ("St|Ste|Saint|Prof|Rev|Hon|Fr|Gen|Col|Maj|Lt|Sgt|Capt|Cpl|Pvt|Cmdr|Adm|Gov|Sen|Pres|Supt|Insp|Mme|Mlle|"
+          "Mr|Mrs|Miss|Ms|Dr|Doctor|Sir|Lady|Lord|Captain|Colonel|Professor|Inspector|King|Queen|Father|Aunt|Uncle")
+PROPER = rf"(?:(?:{TITLES})\.?\s+|[A-Z]\.\s?){{0,3}}[A-Z][\w-]*(?:[’'][A-Z]\w+)?(?:\s+[A-Z][\w-]+){{0,2}}"
 # a name is no pronoun, and no word that begins a sentence
 NAME = (r"(?<!\w)(?P<name>(?!(?:He|She|It|They|We|You|"
         rf"I|This|That|There|Then|But|And|So|Now|What|Who|How|Here|If|When|As|At|In|"
         rf"For|On|Well|Yes|No|Oh|Both|All|Nobody)\b)(?:(?:[Tt]he|[Aa]n?)\s+(?:{PROPER}|[a-z]+(?:\s+[a-z]+)?)|{PROPER}))")
 PRONOUN = r"(?P<pronoun>[Hh]e|[Ss]he|[Ii]t|[Tt]hey|[Hh]im|[Hh]er)"
 ROLE = (r"(?P<name>(?:[Hh]is|[Hh]er|[Mm]y|[Oo]ur|[Tt]heir)\s+\w+)")
-VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
+TOLD = r"told (?:him|her|them|me|us|you|it|[Tt]he \w+|[A-Z]\w+)"
+VERB = (rf"(?:{'|'.join([*VERBS.split(), *PHRASES, TOLD])})(?:\s+(?:out|aloud|again|back))?").replace(" ", r"\s+")
 ADVERB = r"(?:(?:had|only|just|then|at\s+once|at\s+last|again|once\s+more|\w+ly)\s+){0,2}"
 LEAD = r"[^.;!?“”\"‘]*[,:]\s*(?:—\s*)?\Z"      # from the verb to the quotation
 BESIDE = r"(?:,[^,.;:!?]{1,60},)?"              # "Anna, smiling, said"

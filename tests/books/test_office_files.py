@@ -234,3 +234,50 @@ def test_without_pypdfium_the_command_is_named(book, monkeypatch):
     monkeypatch.setattr(pdf.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install '\.\[books\]'"):
         read_document(book)
+
+
+OTHER = {"I": "II", "The Letter": "An Answer", "Chapter One": "Chapter Two", "IV.": "V.", "Part One": "Part Two",
+         "Chapter 1": "Chapter 2", "From Rome": "From Paris"}
+
+
+@pytest.mark.parametrize(("lines", "titles"), [
+    ([("I", 20), ("The Letter", 20)], ["I The Letter"]), 
+    ([("Chapter One", 14), ("The Letter", 22)], ["Chapter One The Letter"]),
+    ([("IV.", 24), ("The Letter", 18)], ["IV. The Letter"]),
+    ([("Part One", 24), ("Chapter 1", 18)], ["Part One", "Chapter 1"]),
+    ([("The Letter", 20), ("From Rome", 20)], ["The Letter", "From Rome"])])
+def test_a_number_and_a_title_of_large_letters_are_one_heading(tmp_path, lines, titles):
+    body = [(50, 400 - 13 * number, BODY, "It was the line of a long text that goes on") for number in range(6)]
+    pages = [[(50, 550 - 40 * number, size, text) for number, (text, size) in enumerate(lines)] + body,
+             [(50, 550 - 40 * number, size, OTHER[text]) for number, (text, size) in enumerate(lines)] + body]
+    document = read_document(write_pdf(tmp_path / "a.pdf", pages))
+    assert [chapter.title for chapter in document.chapters][:len(titles)] == titles
+    assert len(document.chapters) == 2 * len(titles)
+
+
+LONG = "It was the first of all the many lines of a text about a pond and"       # of the width of the page
+SPOKEN = ["“I will not go to the pond with you again today.”", "“You will go to the pond with me if I say so.”",
+          "“Then I will, but I will not swim in it at all.”"]
+
+
+@pytest.mark.parametrize("spoken", [
+    SPOKEN, [text.strip("“”") for text in SPOKEN], ["—" + text.strip("“”") for text in SPOKEN],
+    [text.replace("“", '"').replace("”", '"') for text in SPOKEN]])
+def test_each_paragraph_of_dialogue_in_a_pdf_is_its_own(tmp_path, spoken):
+    lines = [(65, LONG), (50, LONG), (50, "the turtle slept."), *((65, text) for text in spoken), (65, LONG),
+             (50, LONG), (50, "it slept.")]
+    path = write_pdf(tmp_path / "a.pdf", [[(left, 550 - 13 * number, BODY, text)
+                                           for number, (left, text) in enumerate(lines)]])
+    texts = [text for _, text, _ in kinds(read_document(path))]
+    assert texts == [f"{LONG} {LONG} the turtle slept.", *spoken, f"{LONG} {LONG} it slept."]
+
+
+def test_a_quotation_whose_lines_are_all_indented_is_one_paragraph(tmp_path):
+    quoted = ["It was the first of all the many lines. And it was the",
+              "second of them that went on and on to its end. He",
+              "saw."]
+    lines = [(50, LONG), (50, LONG), (50, "the turtle slept."), *((65, text) for text in quoted), (50, LONG),
+             (50, LONG)]
+    path = write_pdf(tmp_path / "a.pdf", [[(left, 550 - 13 * number, BODY, text)
+                                           for number, (left, text) in enumerate(lines)]])
+    assert " ".join(quoted) in [text for _, text, _ in kinds(read_document(path))]

@@ -65,6 +65,30 @@ def test_each_rule_names_the_speaker_and_whether_it_is_a_guess(paragraphs: list[
     assert (line.speaker, line.rule, line.doubtful) == (speaker, rule, doubtful)
 
 
+@pytest.mark.parametrize("name", ["St. John", "Mr. St. John Rivers", "Ste. Marie", "J. K. Hale", "Sgt. Hale",
+                                  "Dr. E. Stone", "St John", "Rev. Mr. Collins", "Mme. Defarge", "Lt. Hale"])
+@pytest.mark.parametrize("text", ["“Look,” said {}.", "“Look,” {} said.", "{} said: “Look.”", "“Look!” groaned {}."])
+def test_an_abbreviated_title_is_a_part_of_the_name(name: str, text: str) -> None:
+    [line] = attribute([text.format(name)])
+    assert (line.speaker, line.doubtful) == (name, False)
+
+
+@pytest.mark.parametrize("verb", ["groaned", "moaned", "grunted", "croaked", "breathed", "drawled", "echoed", "mused",
+                                  "yelled", "wailed", "snarled", "spluttered", "pointed out", "chimed in",
+                                  "quipped", "rasped"])
+@pytest.mark.parametrize("text", ["“It is late. Will you come?” Anna {}.", "“Late?” {} Anna.", "Anna {}, “Why?”"])
+def test_verbs_of_speech_name_who_speaks(verb: str, text: str) -> None:
+    [line] = attribute([text.format(verb)])
+    assert (line.speaker, line.doubtful) == ("Anna", False)
+
+
+@pytest.mark.parametrize("text", ["“No,” Ben told her.",
+                                  "Ben told the frog, “No.”", "“It rains. Stay!” Ben told Anna."])
+def test_who_tells_somebody_speaks(text: str) -> None:
+    [line] = attribute([text])
+    assert (line.speaker, line.doubtful) == ("Ben", False)
+
+
 def test_a_cast_overrides_the_rules_and_knows_other_names() -> None:
     cast = Cast(speakers={"Anna": "a", "Mrs. Bennet": "b", "Mr. Bennet": "c", "Hatter": "d", "Sherlock Holmes": "e"},
                 aliases={"his wife": "Mrs. Bennet"}, lines={"Not so": "Anna"})
