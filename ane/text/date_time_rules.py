@@ -109,7 +109,8 @@ DATE_RULES = (
          lambda match: match[1] + month_day_words(match[2], match[3])),
     rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
          lambda match: month_name(match[1]) + period_after(match)),
-    rule("Tues.", r"\b(Tues?|Thu(?:rs?)?|Wed|Fri)\.", lambda match: DAYS[match[1].lower()] + period_after(match)),
+    rule("Tues.", rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",
+         lambda match: DAYS[match[1].lower()] + period_after(match)),
     rule("2Q22, 1H24", r"(?<!\w)([1-4])([QH])\s?'?(20)?(\d\d)\b",
          lambda match: f"{number_words.ordinal(int(match[1]))} {'quarter' if match[2] == 'Q' else 'half'} of "
          f"{number_words.year(2000 + int(match[4]))}"),
@@ -117,7 +118,8 @@ DATE_RULES = (
 )
 TIME_RULES = (      # the rules for ranges come first and replace the dash only
     rule("9-11am", r"(?<![\w:.-])(\d{1,2}(?::\d\d)?)\s?[-–]\s?(?=\d{1,2}(?::\d\d)?\s?[AaPp]\.?[Mm]\b)", r"\1 to "),
-    rule("9am-5pm", r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?(?=\d)",
+    rule("9am-5pm", r"[-–](?:(?<=[AaPp][Mm].)|(?<=[AaPp][Mm] .)|(?<=[AaPp]\.[Mm]\..)|(?<=[AaPp]\.[Mm]\. .))\s?"
+         r"(?=\d|noon\b|midnight\b)",
          " to "),
     rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
     rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),

@@ -39,7 +39,8 @@ ENDINGS = {
     "rd": "road", "ln": "lane", "hwy": "highway", "apt": "apartment", "dept": "department", "govt": "government",
     "univ": "university", "assn": "association", "intl": "international", "al": "al",
 }
-DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday", "thu": "thursday",
+DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
+        "weds": "wednesday", "thu": "thursday",
         "thur": "thursday", "thurs": "thursday", "fri": "friday", "sat": "saturday", "sun": "sunday"}
 
 # --- addresses -------------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ MAGNITUDES = {
     "k": "thousand", "K": "thousand", "m": "million", "M": "million", "mn": "million", "mln": "million",
     "b": "billion", "B": "billion", "bn": "billion", "bln": "billion", "t": "trillion", "T": "trillion",
     "tn": "trillion", "trn": "trillion",
-    **{word: word for word in ("hundred", "thousand", "million", "billion", "trillion")},
+    **{word: word for word in ("hundred", "thousand", "million", "billion", "trillion", "lakh", "crore")},
 }
 
 UNITS = {           # abbreviation: singular

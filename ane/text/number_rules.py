@@ -19,8 +19,8 @@ from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 €: decimal comma
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
-MAGNITUDE = (rf"(?:\s?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
-             r"|(?P<letter>[kKmMbBtT]))\b(?!['-]))?")
+MAGNITUDE = (rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
+             r"|(?P<letter>[kKmMbBtT]))\b(?!'|-[A-Za-z]))?")
 LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
@@ -223,6 +223,7 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),
     rule("50-50", r"(?<![\w-])(\d+)[-–]\1(?![\w-])", r"\1 \1"),
     rule("$-5", rf"({SIGN})\s?-(?=\.?\d)", r"minus \1"),
+    rule("$3M-$4M", rf"(({SIGN}){NUMBER}\s?(?:[mb]illion|thousand|[kKmMbB]n?))\s?[-–]\s?\2?(?=\.?\d)", r"\1 to \2"),
     rule("$5-$10", rf"({SIGN})({NUMBER})\s?[-–]\s?(\1)?(?=\.?\d)(?!\d+-\d)", expand_range_of_money),
     rule("1234-2000 kg", rf"(?<![\w/.,-])(1[1-9]\d\d|20\d\d)\s?[-–]\s?(?=[\d.,]+\s?{LONG_UNIT}(?!\w))",
          lambda match: f"{number_words.number(match[1])} to "),
@@ -242,7 +243,8 @@ MONEY_RULES = (
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
     rule("Rs. 500", r"\bRs\.\s?(?=\d)", "Rs "),
     rule("84,50 francs", r"(?<![\w.,])(\d{1,4}),(\d{1,2})"
-         r"(?=\s(?:francs?|marks?|kron[ae]r?|lire|pesetas|zloty|crowns)\b)",
+         r"(?=\s(?:francs?|marks?|kron[ae]r?|lire|pesetas|zloty|crowns)\b|\s?"
+         rf"(?:{LONG_UNIT})(?!\w))",
          r"\1.\2"),
     rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
     rule("$5", rf"(?P<sign>{SIGN})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}"

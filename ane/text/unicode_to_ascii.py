@@ -142,7 +142,7 @@ RULER_BEFORE = re.compile(rf"\b(?i:{any_of(RULERS)})\s+\Z")
 RULES: tuple[TextRule, ...] = (
     rule("line ends", "\r\n?", "\n"),
     rule("composed characters", r"\S+", lambda match: unicodedata.normalize("NFC", match[0])),
-    rule("wasn`t", r"`(?<=[A-Za-z]`)(?=(?:[dmst]|ll|re|ve)\b)", lambda match: "`" if follows(match, CODE) else "'"),
+    rule("wasn`t", r"`(?<=[A-Za-z]`)(?=(?:[dmst]|ll|re|ve|all)\b)", lambda match: "`" if follows(match, CODE) else "'"),
     rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
     rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
