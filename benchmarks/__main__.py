@@ -16,6 +16,7 @@ from ane.system.errors import UserError
 from benchmarks import (
     checkpoints,
     embedded,
+    engines,
     exactness,
     memory,
     quality,
@@ -28,7 +29,7 @@ from benchmarks import (
 from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 
 BENCHMARKS: dict[str, Benchmark] = {
-    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "memory": memory.BENCHMARK,
+    **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "engines": engines.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
     "steps": steps.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }

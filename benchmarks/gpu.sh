@@ -99,6 +99,10 @@ add_steps() {
     step verify-onnx 420 "$python -m ane verify --against onnx:cuda --bundle $bundle --json $output/verify-onnx.json"
     step sentence-onnx 420 "$bench sentence $on_onnx -o $output/sentence-onnx.json"
     step stream-torch 420 "$bench stream $on_torch --seconds 5,20,60 -o $output/stream-torch.json"
+    step engines-checkpoint 60 "$python -m tests.fastspeech_files $output/fastspeech.pt"
+    step engines-import 120 "$python -m ane import $output/fastspeech.pt -o $output/fastspeech"
+    step engines-convert 300 "$python -m ane convert $output/fastspeech --to onnx -o $output/fastspeech-onnx"
+    step engines 900 "$bench engines --bundle $output/fastspeech-onnx -o $output/engines.json"
     step sentence-tensorrt 600 "$bench sentence $on_tensorrt -o $output/sentence-tensorrt.json"
 }
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.base import Backend
-from ane.backends.onnx.sessions import LENGTHS, bucket_range
+from ane.backends.onnx.engines import LENGTHS, bucket_range
 from ane.bundles import Model
 from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks import FastSpeech, FFTBlock, FFTStack, joined_heads, position_table

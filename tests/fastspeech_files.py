@@ -1,5 +1,6 @@
 """Checkpoints of random weights at tiny sizes, laid out as NVIDIA's and jik876's programs save theirs."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,7 @@ def write_hifigan(path: Path, config: MelHifiganConfig = V1) -> Path:
     """A generator as jik876's trainer writes it."""
     torch.save({"generator": hifigan_entries(config)}, path)
     return path
+
+
+if __name__ == "__main__":      # random weights of the official size
+    write_fastspeech(Path(sys.argv[1]), fastspeech_entries(FastSpeechConfig()))

@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import sys
+from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
+from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
 from ane.system.checked import checked
 from ane.system.errors import UserError
@@ -26,6 +28,7 @@ NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "mlx", "coreml
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
 PACKAGED = ("coreml", "coreai", "mil")      # these run Core ML packages
 MLX_KEEPS_FROM = 12e9       # bytes of memory; decoder and denoiser take 1.2 GB in fp16 at the official size
+TENSORRT = tuple(field.name for field in fields(TensorRTOptions))
 LOGGER = logging.getLogger(__name__)
 
 
@@ -63,8 +66,9 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
 
 
 @checked
-class EngineOptions:
-    """How an engine runs. ``cache`` and ``compute_units`` are for Core ML packages.
+class EngineOptions(TensorRTOptions):
+    """How an engine runs. ``cache`` and ``compute_units`` are for Core ML packages, the options of ``TensorRTOptions``
+    for onnx:tensorrt.
 
     Attributes:
         precision: "auto"; what torch computes in ("fp32", "bf16", "fp16", on the CPU "int8"); or that of the packages
@@ -93,7 +97,8 @@ class EngineOptions:
         if self.threads is not None and self.threads > cores:
             raise UserError(f"threads must be at most {cores}, the cores of this machine, got {self.threads}",
                             "threads")
-        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML")}
+        uses = {"cache": (kind in PACKAGED, "for Core ML packages"), "compute_units": (kind == "coreml", "for Core ML"),
+                **dict.fromkeys(TENSORRT, (spec == "onnx:tensorrt", "for onnx:tensorrt"))}
         for name in self.given():
             used, purpose = uses.get(name, (True, ""))
             if not used:
@@ -120,7 +125,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         UserError: unknown backend, a device or precision that this machine lacks, more threads than cores, a model
             without the packages that the backend needs, an option that the backend ignores.
     """
-    options = EngineOptions(precision, threads, keep, **others)
+    options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
     if not model.family.networks:
         return load_graph(spec, model, options)
     from ane.backends.torch.backend import TorchBackend
@@ -173,7 +178,7 @@ def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineO
 
     chosen = choose_onnx_device(device)
     onnx = OnnxBackend(model, chosen, fallback, options.precision, options.threads,
-                       keep=chosen.memory != "cpu" if options.keep is None else options.keep)
+                       keep=chosen.memory != "cpu" if options.keep is None else options.keep, options=options)
     refuse_cpu_precision(onnx.packages, chosen)
     return onnx
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from ane.bundles import Model
 from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
-from ane.commands.arguments import natural, pair, positive, rare_group
+from ane.commands.arguments import counts, natural, pair, positive, rare_group
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
 from ane.models.fastspeech.settings import FastSpeechSettings
@@ -123,6 +123,13 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=COMPUTE_UNITS,
         help="where Core ML may run all networks (default: what the bundle states for each)")
+    add("--engine-batch", type=positive, metavar="N", help="TensorRT: items of a call that engines are built for")
+    add("--engine-symbols", type=counts, default=(), metavar="N,…",
+        help="TensorRT: build an engine for each range of symbols that ends at such a number; longer texts are split")
+    add("--engine-frames", type=counts, default=(), metavar="N,…", help="TensorRT: the same for mel frames")
+    add("--engine-fp16", action="store_true", help="TensorRT: compute in fp16 where that is faster")
+    add("--engine-workspace", type=float, metavar="GB", help="TensorRT: memory that building an engine may use")
+    add("--rebuild-engines", action="store_true", help="TensorRT: build engines again, although they are cached")
     add("--threads", type=positive, metavar="N", help="CPU threads (default: all, fewer while other programs are busy)")
 
 
@@ -136,6 +143,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
         UserError: the backend or its packages are not available here.
     """
     from ane.backends import PACKAGED, load_backend, resolve
+    from ane.backends.choosing import TENSORRT
 
     if not model.trained and not getattr(args, "json", False):
         LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
@@ -145,7 +153,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     former = getattr(args, "began_with", "") if chooses else ""          # a book keeps its engine
     name = "torch" if former.startswith("torch") and resolve("auto", model)[0] in PACKAGED else args.backend
     backend = load_backend(name, model, args.precision, args.threads, keep, cache=args.cache,
-                           compute_units=args.compute_units)
+                           compute_units=args.compute_units, **{name: getattr(args, name) for name in TENSORRT})
     synthesizer = model.family.synthesizer(model, backend)
     if chooses and not former and updated_since(backend, synthesizer.networks(settings),
                                                 getattr(args, "bundle", None)):

@@ -239,3 +239,24 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
     expected, actual = (list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
                         for backend in ("torch:cpu", f"onnx:{name}"))
     assert mean_snr_db([speech.audio for speech in expected], [speech.audio for speech in actual]) >= 60
+
+
+@on_tensorrt
+def test_fastspeech_on_engines_of_ranges_in_fp16_that_are_built_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    imported = write_bundle(FastSpeechCheckpoint(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported",
+                            name="small")
+    bundle = convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
+    ranges = {"engine_symbols": (16, 40), "engine_frames": (64, 160), "engine_batch": 1, "engine_fp16": True,
+              "engine_workspace": 1.0}
+    texts, times = ["Yes.", "Hello there, how do you do?"], []
+    [*expected] = FastSpeechSynthesizer(bundle, load_backend("torch:cpu", bundle)).speak_all(texts)
+    for rebuild in (False, False, True):
+        backend = load_backend("onnx:tensorrt", bundle, **ranges, rebuild_engines=rebuild)
+        actual = FastSpeechSynthesizer(bundle, backend).speak_all(texts)
+        assert mean_snr_db([speech.mels[0] for speech in expected], [speech.mels[0] for speech in actual]) >= 35
+        files = sorted((tmp_path / "home" / "cache" / "engines").rglob("*.engine"))
+        times.append([file.stat().st_mtime_ns for file in files])
+    assert times[0]
+    assert times[0] == times[1]
+    assert all(new > old for old, new in zip(times[1], times[2], strict=True))

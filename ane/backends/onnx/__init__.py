@@ -1,5 +1,5 @@
 """The stages on ONNX Runtime.
 
-``providers`` chooses where to compute and makes sessions, ``sessions`` caches them, with TensorRT's engines, and binds
-their calls to tensors, ``decoder`` runs the autoregressive network, and ``backend`` joins them.
+``providers`` chooses where to compute and makes sessions, ``sessions`` caches them and binds their calls to tensors,
+``engines`` has TensorRT's engines, ``decoder`` runs the autoregressive network, and ``backend`` joins them.
 """

@@ -12,23 +12,17 @@ import torch
 from ane.backends.base import Backend, Stage
 from ane.backends.denoising import Denoiser
 from ane.backends.onnx.decoder import OnnxDecoder
+from ane.backends.onnx.engines import ENGINE_FOLDER, USUAL, TensorRTOptions, engine_options, input_axes, this_machine
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
-from ane.backends.onnx.sessions import (
-    BoundCall,
-    SessionCache,
-    SessionKey,
-    engine_options,
-    input_axes,
-    session_loader,
-    this_machine,
-    zeros,
-)
+from ane.backends.onnx.sessions import BoundCall, SessionCache, SessionKey, session_loader, zeros
 from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_onnx_packages
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
 
+# stages that split what exceeds the largest engine, with the axis; vocoders take any length in windows of their own
+LIMITED = {("text", "symbols"), ("mel", "frames")}
 DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
@@ -42,6 +36,7 @@ class OnnxBackend(PackagedEngine):
         keep: keep sessions of released networks loaded.
         load: makes a session (default: ONNX Runtime).
         machine: what TensorRT's engines are built for (default: this machine).
+        options: how they are built.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -49,11 +44,16 @@ class OnnxBackend(PackagedEngine):
 
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, load: Callable[[SessionKey], Any] | None = None,
-                 machine: str | None = None):
+                 machine: str | None = None, options: TensorRTOptions = USUAL):
         super().__init__(model, select_onnx_packages(model, precision, device), f"onnx:{device.name}", fallback, keep)
         self.device = device
         self.engines_for = (machine or this_machine()) if device.name == "tensorrt" else None
+        self.options, self.rebuilt = options, set[str]()
         self.sessions = SessionCache(load or session_loader(device, threads))
+
+    def longest(self, stage: str, length: str) -> int | None:
+        asked = getattr(self.options, f"engine_{length}", ()) if (stage, length) in LIMITED else ()
+        return max(asked, default=None)
 
     def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         return self.run_graph(declared.network, stage, inputs)
@@ -99,7 +99,12 @@ class OnnxBackend(PackagedEngine):
             return SessionKey(path)
         content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
         options = engine_options(self.engines_for, path.name, content, package.precision, input_axes(path), shapes,
-                                 lane_lengths)
+                                 lane_lengths, self.options)
+        folder = options[ENGINE_FOLDER]
+        if self.options.rebuild_engines and folder not in self.rebuilt:
+            self.rebuilt.add(folder)
+            for file in Path(folder).iterdir():
+                file.unlink(missing_ok=True)
         return SessionKey(path, tuple(options.items()))
 
 

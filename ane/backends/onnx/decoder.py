@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ane.backends.base import MASKED
 from ane.backends.decoding import Decoder, DecoderShape, check_step
-from ane.backends.onnx.sessions import LENGTHS, BoundCall, bucket_range, zeros
+from ane.backends.onnx.engines import LENGTHS, bucket_range
+from ane.backends.onnx.sessions import BoundCall, zeros
 
 if TYPE_CHECKING:
     from ane.backends.onnx.backend import OnnxBackend

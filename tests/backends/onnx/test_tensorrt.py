@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.decoder import GROWTH
-from ane.backends.onnx.providers import DEVICES
-from ane.backends.onnx.sessions import (
+from ane.backends.onnx.engines import (
     BATCHES,
     LENGTHS,
-    SessionKey,
+    TensorRTOptions,
     bucket_range,
     engine_options,
     input_axes,
-    session_loader,
     shape_profile,
 )
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.cli import main
 from ane.system.errors import UserError
 from tests.backends import decoder_steps
@@ -105,6 +105,58 @@ def test_each_bucket_of_a_stage_has_an_engine(onnx_packages):
     assert first["trt_profile_max_shapes"] == "mel:1x80x128"
     assert other["trt_profile_min_shapes"] == "mel:1x80x257"
     assert first["trt_engine_cache_path"] != other["trt_engine_cache_path"]
+
+
+def test_ranges_batch_fp16_and_workspace_are_those_that_the_options_state():
+    """A call takes the engine with the least padding: the smallest range that has room for it."""
+    def engine(symbols: int, **fields) -> dict[str, str]:
+        return engine_options(A100, "mel.onnx", "abc", "fp32", {"x": ["batch", "symbols", "frames"]},
+                              {"x": (3, symbols, 300)}, options=TensorRTOptions(**fields))
+
+    ranges = {"engine_symbols": (128, 32, 64), "engine_frames": (256, 512), "engine_batch": 8}
+    found = {symbols: engine(symbols, **ranges) for symbols in (1, 32, 33, 64, 65)}
+    assert [found[symbols]["trt_profile_max_shapes"] for symbols in found] == [
+        f"x:8x{end}x512" for end in (32, 32, 64, 64, 128)]
+    assert found[65]["trt_profile_min_shapes"] == "x:1x65x257"
+    assert len({one["trt_engine_cache_path"] for one in found.values()}) == 3
+    assert found[1]["trt_fp16_enable"] == "0"
+    assert "trt_max_workspace_size" not in found[1]
+    other = engine(1, **ranges, engine_fp16=True, engine_workspace=0.5)
+    assert other["trt_fp16_enable"] == "1"
+    assert other["trt_max_workspace_size"] == str(2 ** 29)
+    assert other["trt_engine_cache_path"] != found[1]["trt_engine_cache_path"]
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_engines_are_built_again_on_demand_and_once(onnx_packages, rebuild):
+    """A stand-in for ONNX Runtime, which builds an engine into its folder unless it finds one there."""
+    bundle = onnx_packages.bundle("conditioning_encoder")
+    built: list[Path] = []
+
+    def load(key: SessionKey):
+        engine = Path(dict(key.options)["trt_engine_cache_path"]) / "graph.engine"
+        if not engine.exists():
+            engine.write_text("an engine")
+            built.append(engine)
+        return session_loader(DEVICES["cpu"])(SessionKey(key.path))
+
+    for options, builds in ((TensorRTOptions(), 1), (TensorRTOptions(rebuild_engines=rebuild), 1 + rebuild)):
+        backend = OnnxBackend(bundle, DEVICES["tensorrt"], load_backend("torch:cpu", bundle), "fp32", load=load,
+                              machine=A100, options=options)
+        for frames in (100, 90):
+            backend.run("ar_conditioning", mel=np.zeros((1, 80, frames), np.float32))
+            backend.sessions.unload()
+        assert len(built) == builds
+    assert len(set(built)) == 1
+
+
+def test_the_options_of_engines_are_refused_elsewhere_by_name(onnx_packages):
+    bundle = onnx_packages.bundle("conditioning_encoder")
+    for field, value in (("engine_batch", 2), ("engine_symbols", (64,)), ("engine_frames", (512,)),
+                         ("engine_fp16", True), ("engine_workspace", 2.0), ("rebuild_engines", True)):
+        for backend in ("onnx:cpu", "torch:cpu"):
+            with pytest.raises(UserError, match=rf"{field} has no effect .*{backend}: it is for onnx:tensorrt"):
+                load_backend(backend, bundle, **{field: value})
 
 
 def test_a_decoder_has_one_engine_for_steps_of_all_lengths(decoder_bundle):

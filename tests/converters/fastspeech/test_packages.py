@@ -1,6 +1,7 @@
 """Speech from FastSpeech's packages is torch's, and a text that exceeds their buckets is split or refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +9,17 @@ import onnx
 import pytest
 
 from ane.backends import load_backend
-from ane.backends.onnx.sessions import input_axes, shape_profile
+from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.engines import TensorRTOptions, input_axes, shape_profile
+from ane.backends.onnx.providers import DEVICES
+from ane.backends.onnx.sessions import SessionKey, session_loader
 from ane.bundles.bundle import Bundle
 from ane.cli import main
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
+from benchmarks.__main__ import main as run_benchmarks
 from converters.fastspeech import FUNCTIONS
 from converters.onnx.package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
@@ -103,6 +108,38 @@ def test_every_length_of_a_tensorrt_engine_has_positions(packaged):
     table = next(tensor for tensor in onnx.load(path, load_external_data=False).graph.initializer
                  if tensor.name.endswith("positions.table"))
     assert table.dims[0] >= 256
+
+
+def test_speech_on_engines_of_some_ranges_is_split_to_fit_them_and_not_cut_off(packaged, tmp_path, monkeypatch):
+    """ONNX Runtime on the CPU, which gets the graphs, with the options that TensorRT would get."""
+    monkeypatch.setenv("ANE_HOME", str(tmp_path))
+    requested: set[tuple[str, str]] = set()
+
+    def load(key: SessionKey):
+        requested.add((key.path.stem, dict(key.options)["trt_profile_max_shapes"]))
+        return session_loader(DEVICES["cpu"])(SessionKey(key.path))
+
+    ranges = TensorRTOptions(engine_symbols=(16, 40), engine_frames=(64, 128), engine_batch=2)
+    backend = OnnxBackend(packaged, replace(DEVICES["tensorrt"], memory="cpu"), load_backend("torch:cpu", packaged),
+                          load=load, machine="a GPU", options=ranges)
+    on_engines = FastSpeechSynthesizer(packaged, backend)
+    assert (on_engines.most_symbols, on_engines.most_frames) == (40, 128)
+    speech = on_engines.speak(LONG)
+    assert "".join(speech.chunks).replace(" ", "") == LONG.replace(" ", "")
+    assert max(len(durations) for durations in speech.durations) <= 40
+    assert snr_db(synthesizer(packaged, "torch:cpu").speak("Yes.").audio, on_engines.speak("Yes.").audio) >= 80
+    assert {shapes for graph, shapes in requested if graph == "text"} == {
+        "ids:6x40,mask:6x40", "ids:2x16,mask:2x16"}, "six chunks in a pass, and one"
+    assert {shapes.rpartition("x")[2] for graph, shapes in requested if graph == "mel"} <= {"64", "128"}
+
+
+def test_the_benchmark_of_engines_calls_both_sides(packaged, tmp_path):
+    """On ONNX Runtime's CPU, where no engine is built."""
+    run_benchmarks(["engines", "--bundle", str(packaged.path), "--backend", "onnx:cpu", "--rounds", "1", "-o",
+                    str(tmp_path / "out.json")])
+    [row] = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["what"] == "usual ranges"
+    assert row["figures"].keys() == {"first_s", "cached_s", "rebuilt_s"}
 
 
 @pytest.mark.parametrize(("flags", "functions"), [(("mil", "--layers"), 5), (("onnx:cpu",), 3)])

@@ -1,0 +1,63 @@
+"""TensorRT's engines of a FastSpeech model, with the options that NVIDIA's example has.
+
+For each row of ``OPTIONS``: milliseconds of a batch of texts of 128 symbols and 768 frames each, from symbols to mels;
+fewer if the model has fewer positions. Before that, the seconds of the first such call, which builds the engines; of
+the first call of another backend, which finds them in the cache; and of one with ``rebuild_engines``. On another
+backend than onnx:tensorrt, only the first row is measured.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ane.backends import load_backend
+from ane.backends.base import Backend
+from ane.bench.records import BenchRow, Spread
+from ane.bundles import open_model
+from benchmarks.harness import Benchmark, BenchmarkResult, model_name
+
+SYMBOLS, FRAMES = 128, 768
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {      # texts of a batch, and how engines are built
+    "usual ranges": (1, {}), "fp16": (1, {"engine_fp16": True}),
+    "NVIDIA's ranges": (1, {"engine_symbols": (32, 64, 96, 128), "engine_frames": (256, 512, 768, 1024)}),
+    "batch of 8": (8, {"engine_batch": 8}), "workspace of 1 GB": (1, {"engine_workspace": 1.0})}
+
+
+def measure(options: argparse.Namespace) -> BenchmarkResult:
+    model, rows, built = open_model(options.bundle), list[BenchRow](), options.backend == "onnx:tensorrt"
+    positions = model.config("fastspeech").max_seq_len
+    symbols = min(SYMBOLS, positions)
+    frames = min(FRAMES, positions) // symbols * symbols
+    for what, (batch, engines) in OPTIONS.items() if built else [*OPTIONS.items()][:1]:
+        forced = {**engines, "rebuild_engines": True} if built else engines
+        first, cached, rebuilt = (load_backend(options.backend, model, keep=True, **each)
+                                  for each in (engines, engines, forced))
+        call = partial(seconds, batch=batch, symbols=symbols, frames=frames)
+        figures = {"first_s": call(first), "cached_s": call(cached), "rebuilt_s": call(rebuilt)}
+        values = [1000 * call(cached) for _ in range(options.rounds)]
+        rows.append(BenchRow(options.backend, what, "ms", {"batch": batch}, Spread.of(values), figures))
+    return BenchmarkResult(rows, {"model": model_name(options), "symbols": symbols, "frames": frames,
+                                  "rounds": options.rounds})
+
+
+def seconds(backend: Backend, batch: int, symbols: int, frames: int) -> float:
+    """The time of one call of the text side and of the mel side, each symbol being as many frames."""
+    started = time.perf_counter()
+    ids = np.arange(batch * symbols).reshape(batch, symbols) % 100 + 1
+    states = backend.run("text", ids=ids, mask=np.ones((batch, symbols), np.float32))[..., :-1]
+    alignment = np.repeat(np.eye(symbols, dtype=np.float32), frames // symbols, axis=1)
+    backend.run("mel", states=np.ascontiguousarray(states), alignment=np.repeat(alignment[None], batch, axis=0),
+                mask=np.ones((batch, frames), np.float32))
+    return time.perf_counter() - started
+
+
+def add_options(add: Callable[..., Any]) -> None:
+    add("--backend", default="onnx:tensorrt", metavar="NAME", help="(default: onnx:tensorrt)")
+
+
+BENCHMARK = Benchmark(measure, "TensorRT's engines of a FastSpeech model: building, cache, options", add_options, None,
+                      ("bundle", "rounds"))
