@@ -12,6 +12,7 @@ CAMPAIGNS = {
     "machines": "tests.campaigns.machines",     # simulated Macs that refuse or spoil one function after the other
     "growth": "tests.campaigns.growth",         # documents of all kinds, twice and four times as long
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
+    "modules": "tests.campaigns.modules",       # small modules of torch, converted and interpreted
 }
 
 

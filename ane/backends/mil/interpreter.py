@@ -126,15 +126,16 @@ class Interpreter:
             except NotImplementedError as error:
                 raise UserError(f"the interpreter does not support {error} in the {self._where(prepared.op)}"
                                 ) from error
-            except (RuntimeError, IndexError, ValueError) as error:     # of inputs in a flexible shape that do not fit
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:      # of shapes that do not fit
                 raise UserError(f"the {self._where(prepared.op)} cannot be computed: "
                                 f"{str(error).partition(chr(10))[0]}") from error
             for (name, type), result in zip(prepared.op.outputs.items(), results, strict=True):
                 if result.numel() == 1 and type.size == 1:
                     result = result.reshape(type.shape)         # coremltools takes () and (1,) for the same
                 if not type.fits(tuple(result.shape)):
-                    raise RuntimeError(f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
-                                       f"{name}, the program declares {type.shape}")
+                    raise UserError(f"the {self._where(prepared.op)} returned the shape {tuple(result.shape)} for "
+                                    f"{name}, the program declares {type.shape}: the inputs do not fit each other, or "
+                                    "the package was converted wrongly")
                 values[name] = self._declared(result, type.dtype, exact=prepared.exact)
             yield prepared.op
             for name in prepared.freed:
@@ -191,7 +192,14 @@ class Interpreter:
             kept.update(prepared.freed)
 
     def _accept(self, inputs: Mapping[str, np.ndarray], state: InterpreterState | None) -> dict[str, Tensor]:
-        arrays = accepted(self.name, self.function.inputs, inputs)
+        ranges = self.function.ranges
+        absent = {name: np.full(ranges[name].shape, ranges[name].default, DTYPES[type.dtype])
+                  for name, type in self.function.inputs.items()
+                  if name not in inputs and name in ranges and ranges[name].default is not None}
+        arrays = accepted(self.name, self.function.inputs, {**inputs, **absent})
+        for name, array in arrays.items():
+            if name in ranges and not ranges[name].allows(array.shape):
+                raise TypeError(f"input {name} of {self.name} takes the shapes {ranges[name]}, got {array.shape}")
         actual = {name: (array.dtype, array.shape) for name, array in (state or {}).items()}
         if actual != {name: (DTYPES[type.dtype], type.shape) for name, type in self.function.states.items()}:
             declared_states = ", ".join(f"{name} {type}" for name, type in self.function.states.items())

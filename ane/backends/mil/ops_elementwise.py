@@ -42,6 +42,8 @@ KERNELS.update(rows({
     "inverse": lambda x, epsilon=1e-4: (x + epsilon).reciprocal(),
     "log": lambda x, epsilon=1e-45: (x + epsilon).log(),
     "rsqrt": lambda x, epsilon=1e-12: (x + epsilon).rsqrt(),
+    "linear_activation": lambda x, alpha, beta: alpha * x + beta,
+    "scaled_tanh": lambda x, alpha, beta: alpha * torch.tanh(beta * x),
     "clip": lambda x, alpha, beta: x.clamp(alpha, beta),
     "threshold": lambda x, alpha: x.clamp(min=alpha),
     "thresholded_relu": lambda x, alpha: torch.where(x < alpha, 0, x),

@@ -14,8 +14,8 @@ KERNELS.update(rows({
     "stack": lambda values, axis: torch.stack(values, axis),
     "transpose": lambda x, perm: x.permute(perm),
     # a size of 0 keeps the dimension, counted from the last one; −1 is inferred
-    "reshape": lambda x, shape: x.reshape([x.shape[axis - len(shape)] if size == 0 else size
-                                           for axis, size in enumerate(shape)]),
+    "reshape": lambda x, shape: x.reshape(tuple(x.shape[axis - len(shape)] if size == 0 else size
+                                                for axis, size in enumerate(shape))),
     "squeeze": lambda x, axes=None: x.squeeze() if axes is None else x.squeeze(axes),
     "reverse": lambda x, axes=None: x.flip(tuple(range(x.ndim)) if axes is None else axes),
     "tile": lambda x, reps: x.repeat(reps),
@@ -27,13 +27,15 @@ KERNELS.update(rows({
     "argsort": lambda x, axis=-1, ascending=False: torch.argsort(x, dim=axis, descending=not ascending,
                                                                        stable=True),
     "non_zero": lambda x: x.nonzero(),
+    "fill_like": lambda ref_tensor, value: value.expand(ref_tensor.shape),
 }, exact=True))
 
 
 @op(exact=True)
 def concat(values: Tensors, axis: int, interleave: bool = False) -> Tensor:
+    values = tuple(value.reshape(1) if value.ndim == 0 else value for value in values)
     if not interleave:
-        return torch.cat(torch.atleast_1d(*values) if len(values) > 1 else values, axis)
+        return torch.cat(values, axis)
     axis %= values[0].ndim
     return torch.stack(values, axis + 1).flatten(axis, axis + 1)
 
@@ -121,9 +123,9 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, batch_dims: int = 0, valid
     if batch_dims:
         rows = zip(x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1), strict=True)
         taken = torch.stack([gather(row, index, axis - batch_dims) for row, index in rows])
-        return taken.reshape(*x.shape[:batch_dims], *taken.shape[1:])
+        return taken.reshape((*x.shape[:batch_dims], *taken.shape[1:]))
     taken = x.index_select(axis, _positive(indices, x.shape[axis]).reshape(-1))
-    return taken.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1:])
+    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1:]))
 
 
 @op(exact=True)
@@ -131,7 +133,7 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0, validate_indices:
     if batch_dims:
         rows = zip(x.flatten(0, batch_dims - 1), indices.flatten(0, batch_dims - 1), strict=True)
         taken = torch.stack([gather_nd(row, index) for row, index in rows])
-        return taken.reshape(*x.shape[:batch_dims], *taken.shape[1:])
+        return taken.reshape((*x.shape[:batch_dims], *taken.shape[1:]))
     return x[indices.unbind(-1)]
 
 
@@ -165,8 +167,10 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add"
     rows = torch.zeros(indices.shape[:-1], dtype=torch.int64)
     for axis, part in enumerate(indices.unbind(-1)):
         rows = rows * data.shape[axis] + _positive(part, data.shape[axis])
-    flat = data.reshape(math.prod(data.shape[:depth]), -1)
-    written = scatter(flat, rows.reshape(-1), updates.reshape(rows.numel(), -1), 0, mode)
+    width = math.prod(data.shape[depth:])
+    flat = data.reshape(math.prod(data.shape[:depth]), width)
+    written = scatter(flat, rows.reshape(-1), updates.expand(*indices.shape[:-1], *data.shape[depth:]).reshape(
+        rows.numel(), width), 0, mode)
     return written.reshape(data.shape)
 
 
@@ -174,8 +178,9 @@ def scatter_nd(data: Tensor, indices: Tensor, updates: Tensor, mode: str = "add"
 def cumsum(x: Tensor, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Tensor:
     data = x.flip(axis) if reverse else x
     total = data.cumsum(axis)
-    if exclusive:
-        total = total - data
+    if exclusive:       # moved, not reduced by x: a difference would lose digits, and make NaN of infinities
+        total = torch.cat((torch.zeros_like(data.narrow(axis, 0, 1)), total.narrow(axis, 0, data.shape[axis] - 1)),
+                          axis)
     return total.flip(axis) if reverse else total
 
 

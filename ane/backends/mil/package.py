@@ -20,6 +20,7 @@ from ane.backends.mil.values import (
     Constant,
     Expression,
     Immediate,
+    InputRange,
     TensorType,
     from_bytes,
     from_immediate,
@@ -90,7 +91,8 @@ class ProgramOp:
 class ProgramFunction:
     """A function of the program: ``ops`` in the order in which they run, ``constants`` by name.
 
-    ``images``: inputs that Core ML takes as images, and converts to the tensors of the program.
+    ``images``: inputs that Core ML takes as images, and converts to the tensors of the program. ``ranges``: the shapes
+    that inputs may have, and what fills those that are left out.
     """
 
     name: str
@@ -100,6 +102,7 @@ class ProgramFunction:
     ops: list[ProgramOp] = field(repr=False)
     constants: dict[str, Constant] = field(repr=False)
     images: frozenset[str] = frozenset()
+    ranges: dict[str, InputRange] = field(default_factory=dict)
 
 
 class Package:
@@ -130,6 +133,9 @@ class Package:
         described = [spec.description, *spec.description.functions]
         self._images = frozenset(item.name for one in described for item in one.input
                                  if item.type.WhichOneof("Type") == "imageType")
+        # a program of one function is described by the model, others each by their own description
+        self._described = {one.name: one for one in spec.description.functions}
+        self._only = spec.description
         self.functions = {name: self._function(name, spec.mlProgram.functions[name])
                           for name in sorted(spec.mlProgram.functions)}
         if not self.functions:
@@ -203,7 +209,9 @@ class Package:
         for op in ops:
             types |= op.outputs
         outputs = {output: types[output] for output in block.outputs}
-        return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs))
+        ranges = {item.name: _input_range(item.type) for item in self._described.get(name, self._only).input
+                  if item.name in inputs and item.type.WhichOneof("Type") == "multiArrayType"}
+        return ProgramFunction(name, inputs, outputs, states, ops, constants, self._images & set(inputs), ranges)
 
     def _ops(self, operations, constants: dict[str, Constant]) -> list[ProgramOp]:
         """The ops of a block. Its constants are added to ``constants``: their names are unique in a function."""
@@ -275,6 +283,20 @@ def _tensor_type(message) -> TensorType:
     shape = tuple(dimension.constant.size if dimension.WhichOneof("dimension") == "constant" else -1
                   for dimension in tensor.dimensions)
     return TensorType(shape, DTYPE_NAMES.get(name, name.lower()))
+
+
+def _input_range(message) -> InputRange:
+    array = message.multiArrayType
+    default = array.WhichOneof("defaultOptionalValue")
+    number = getattr(array, default) if default else 0.0 if message.isOptional else None
+    flexibility = array.WhichOneof("ShapeFlexibility")
+    listed = array.enumeratedShapes.shapes if flexibility == "enumeratedShapes" else ()
+    if flexibility == "shapeRange":
+        bounds = tuple((int(size.lowerBound), int(size.upperBound) if size.upperBound >= 0 else None)
+                       for size in array.shapeRange.sizeRanges)
+    else:
+        bounds = tuple((size, size) for size in array.shape)
+    return InputRange(bounds, tuple(tuple(one.shape) for one in listed), tuple(array.shape), number)
 
 
 def _compute_tensor(array: np.ndarray) -> torch.Tensor:

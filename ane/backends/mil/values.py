@@ -44,6 +44,37 @@ class TensorType:
         return f"{self.dtype} {self.shape}"
 
 
+@dataclass(frozen=True)
+class InputRange:
+    """The shapes that an input may have, and the number that fills it when it is left out.
+
+    Attributes:
+        bounds: Lowest and highest size of each axis. ``None`` means any size above the lowest.
+        listed: Shapes of which one must be taken. Empty means that ``bounds`` decides.
+        shape: Shape of the input when it is left out.
+        default: The number that fills it then. ``None`` means that the input is required.
+    """
+
+    bounds: tuple[tuple[int, int | None], ...]
+    listed: tuple[tuple[int, ...], ...] = ()
+    shape: tuple[int, ...] = ()
+    default: float | None = None
+
+    def allows(self, shape: tuple[int, ...]) -> bool:
+        """Whether an input may have this shape."""
+        if self.listed:
+            return shape in self.listed
+        return not self.bounds or (len(shape) == len(self.bounds) and all(
+            low <= size and (high is None or size <= high)
+            for size, (low, high) in zip(shape, self.bounds, strict=True)))
+
+    def __str__(self) -> str:
+        if self.listed:
+            return "one of " + ", ".join(map(str, self.listed))
+        return "(" + ", ".join(f"{low} to {'any' if high is None else high}" if high != low else str(low)
+                               for low, high in self.bounds) + ")"
+
+
 def accepted(function: str, declared: Mapping[str, TensorType], inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The inputs of a function, in their declared order. TypeError when names, shapes or kinds of numbers differ."""
     if set(inputs) != set(declared):

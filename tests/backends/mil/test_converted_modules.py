@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from coremltools.converters.mil import Builder as mb  # noqa: N813  its name everywhere
 from torch import Tensor, nn
 
 from ane.backends.mil import Interpreter, Package
 from ane.system.errors import UserError
+from tests.campaigns.modules import attempts
 
 
 @dataclass(frozen=True)
@@ -208,3 +210,41 @@ def test_an_image_input_is_refused_in_one_line(tmp_path: Path):
     with pytest.raises(UserError, match=r"takes an image \(x0\).*TensorType") as caught:
         Interpreter(package)
     assert "\n" not in str(caught.value)
+
+
+LENGTHS = ("torch.ones_like", "torch.nan_to_num", "threshold", "y[y > 0] = 1", "var", "expand", "expand of ones",
+           "x[:, x.shape[1] - 1]", "x[:, :x.shape[1] // 2]", "shape as a number", "division by the length", "arange",
+           "arange backwards", "full", "zeros of the shape", "mask of lengths", "einsum")
+ONE_LENGTH = ("causal attention", "attention with a written-out mask", "rotary positions", "learned positions", "LSTM")
+
+
+@pytest.mark.parametrize(("name", "lengths"), [*((name, "two flexible") for name in LENGTHS),
+                                               *((name, "one flexible") for name in ONE_LENGTH)])
+def test_flexible_lengths_are_used_as_numbers_as_torch_uses_them(name, lengths):
+    [(_, outcome, details)] = attempts(name, "iOS18", "fp32", [lengths])
+    assert (outcome, details) == ("equal", "")
+
+
+def test_an_exclusive_sum_keeps_small_numbers_beside_large_ones(tmp_path: Path):
+    @mb.program(input_specs=[mb.TensorSpec((4,))], opset_version=ct.target.iOS18)
+    def program(x):
+        return mb.cumsum(x=x, axis=0, exclusive=True)
+
+    model = ct.convert(program, skip_model_load=True, minimum_deployment_target=ct.target.iOS18,
+                       compute_precision=ct.precision.FLOAT32)
+    package = saved(model, tmp_path)
+    for x, expected in (([1, 1e8, 2, 3], [0, 1, 100000001, 100000003]), ([1, np.inf, 2, 3], [0, 1, np.inf, np.inf])):
+        [found] = Interpreter(package).predict({"x": np.array(x, np.float32)}).values()
+        np.testing.assert_array_equal(found, np.array(expected, np.float32))
+
+
+def test_a_shape_outside_the_declared_range_is_refused_and_an_optional_input_has_its_default(tmp_path: Path):
+    length = ct.RangeDim(2, 9)
+    specs = [ct.TensorType("x0", (1, length)),
+             ct.TensorType("x1", (1, 1), default_value=np.full((1, 1), 2, np.float32))]
+    package = saved(converted(built(lambda: lambda x, y: x * y), (normal(1, 4), normal(1, 1)), specs), tmp_path)
+    x = normal(1, 5).numpy()
+    [found] = Interpreter(package).predict({"x0": x}).values()
+    np.testing.assert_allclose(found, 2 * x)
+    with pytest.raises(TypeError, match=r"input x0 of .* takes the shapes \(1, 2 to 9\), got \(1, 10\)"):
+        Interpreter(package).predict({"x0": normal(1, 10).numpy()})
