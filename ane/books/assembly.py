@@ -83,6 +83,8 @@ def time_book(chunks: Sequence[StoredChunk], titles: Sequence[str],
     rates = {chunk.rate for chunk in chunks}
     if None in rates or len(rates) != 1:
         raise UserError("the job changed while it was written to a file: run the command again")
+    if any(chunk.chunk.chapter >= len(titles) for chunk in chunks):
+        raise UserError("the job is damaged, a chunk is in a chapter that it lacks: delete its folder to start over")
     rate, position, begun, speed = next(rate for rate in rates if rate), 0, 0, 1.0
     cues = {block.first: block.cue for block in blocks if block.cue}
     ends = dict(pairwise([*(index for index, one in enumerate(chunks) if one.chunk.number in cues), len(chunks)]))

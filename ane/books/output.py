@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from ane.books.assembly import (
 )
 from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
+from ane.books.job_facts import WrittenBook
 from ane.books.narration import POLL, leases_renewed
 from ane.books.ownership import FileOwnership, check_replaced, completed
 from ane.books.plan import digest_of
@@ -121,22 +122,6 @@ class OutputOptions:
         return self.path.with_name(f"{self.path.stem} {number:0{max(2, len(str(count)))}} {clean}{self.path.suffix}")
 
 
-@dataclass(frozen=True)
-class WrittenBook:
-    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding.
-
-    ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
-    ``notes``: subtitles that begin late.
-    """
-
-    files: list[str]
-    seconds: float
-    loudness: float | None = None
-    true_peak: float | None = None
-    former: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:
     """Write the files of a job in which every chunk has a sound; files that are up to date are left as they are.
 
@@ -204,7 +189,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:
-        with completed(store, path, ownership) as target:
+        with completed(path, ownership) as target:
             yield target
         files.append(path.name)
 

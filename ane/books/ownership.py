@@ -5,6 +5,7 @@ therefore leaves the former content or the new one there, both of which the job 
 is never taken for the job's.
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +17,7 @@ from ane.books.store import JobStore
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 from ane.system.file_gate import check_apart
-from ane.system.files import check_output_file, flush, keep_mode
+from ane.system.files import check_output_file, flush, flush_folder, keep_mode, rename_to_new, replacing
 
 if TYPE_CHECKING:
     from ane.books.output import OutputOptions
@@ -37,9 +38,9 @@ class FileOwnership:
         if state is None or not path.is_file():
             return False
         if state not in self._judged:
-            hashes = self.store.output_hashes()
-            self._judged[state] = not {path.stat().st_size, None}.isdisjoint(hashes.values()) and (
-                sha256_of(path) in hashes)
+            recorded = {digest: size for digest, size, _ in self.store.recorded_outputs()}
+            self._judged[state] = not {path.stat().st_size, None}.isdisjoint(recorded.values()) and (
+                sha256_of(path) in recorded)
         return self._judged[state]
 
     def check(self, path: Path) -> None:
@@ -47,9 +48,35 @@ class FileOwnership:
         if self.force or not os.path.exists(path) or not os.path.getsize(path) or self.is_own(path):
             return
         advice = "move it, choose another output, or add force=True to replace it"
-        if path.name in self.store.output_names():
+        if path.name in {name for *_, name in self.store.recorded_outputs()}:
             raise UserError(f"{path} was changed since this job wrote it: {advice}")
         raise UserError(f"{path} exists, and this job did not write it: {advice}")
+
+    def publish(self, file: Path, path: Path) -> None:
+        """Rename a complete file to ``path`` unless a file is there that is not this job's.
+
+        The content is recorded as this job's before the rename: a process that is killed between the two leaves the
+        former content there, which is recorded as well.
+
+        Raises:
+            UserError: another process writes the output meanwhile, or a file that ``check`` refuses is in the way.
+        """
+        self.check(path)        # a file that has to be read takes time, which the transaction below then does not
+        with self.store.output_transaction() as run:
+            run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
+        with self.store.output_transaction():
+            self.check(path)
+            try:
+                (os.replace if os.path.lexists(path) else rename_to_new)(file, path)
+            except OSError as error:
+                if isinstance(error, FileExistsError):
+                    self.check(path)
+                if error.errno != errno.EXDEV:
+                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
+                                    "kept") from error
+                with replacing(path, lasting=True, check=self.check) as target:     # the job is on another disk
+                    shutil.copyfile(file, target)
+            flush_folder(path.parent)
 
 
 def state_of(path: Path) -> FileState | None:
@@ -75,11 +102,12 @@ def check_replaced(store: JobStore, options: "OutputOptions", titles: Sequence[s
 
 
 @contextmanager
-def completed(store: JobStore, path: Path, ownership: FileOwnership) -> Iterator[Path]:
+def completed(path: Path, ownership: FileOwnership) -> Iterator[Path]:
     """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
 
     Whoever has the lease on the output removes what an interrupted run left.
     """
+    store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
     path = Path(os.path.realpath(path)) if os.path.islink(path) else path       # a link stays, as with ``replacing``
     try:
@@ -91,7 +119,7 @@ def completed(store: JobStore, path: Path, ownership: FileOwnership) -> Iterator
         keep_mode(target, path)
         flush(target)
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.publish(target, path, ownership.check)
+        ownership.publish(target, path)
     except (OSError, UserError) as error:
         cause = error.__cause__ if isinstance(error, UserError) else error
         if not isinstance(cause, OSError):

@@ -5,17 +5,14 @@ so a power failure at any instant loses at most the chunk that is being spoken, 
 record without its sound cannot exist. Sounds are FLAC, 24 bits.
 """
 
-import errno
 import json
 import os
 import secrets
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +20,11 @@ import soundfile
 
 from ane.books import job_database
 from ane.books.job_database import JobDatabase
+from ane.books.job_facts import read_chunk, read_fact, read_words
 from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
-from ane.bundles.hashes import sha256_of
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
-from ane.system.files import flush_folder, rename_to_new, replacing
 
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 OUTPUT = "output"       # the key of the lease on writing the output
@@ -82,7 +78,7 @@ class JobStore(JobDatabase):
     def fact(self, name: str) -> Any:
         """A fact about the job as JSON, None if it is not known."""
         found = self._row("SELECT value FROM facts WHERE name = ?", name)
-        return json.loads(found[0]) if found else None
+        return read_fact(name, found[0], self.path) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
         with self._transaction() as run:
@@ -110,7 +106,7 @@ class JobStore(JobDatabase):
         """
         with self._transaction() as run:
             self._drop_dead_leases(run)
-            former = {name: json.loads(value) for name, value in
+            former = {name: read_fact(name, value, self.path) for name, value in
                       run("SELECT name, value FROM facts WHERE name IN ('plan', 'options')")}
             changed = former != {"plan": plan.digest, "options": options}
             other = run("SELECT pid, host FROM leases WHERE owner != ?", (self.owner,)).fetchone()
@@ -160,9 +156,9 @@ class JobStore(JobDatabase):
                 f"SELECT {COLUMNS}, s.take, s.samples, s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c "
                 "JOIN sounds s USING (key) LEFT JOIN leases l USING (key) ORDER BY c.number").fetchall()
         return [StoredChunk(PlannedChunk(*row[:7]), take=row[7], samples=row[8], rate=row[9], elapsed=row[10],
-                            notes=json.loads(row[11] or "[]"), leased=row[12] is not None and row[12] > self.clock(),
-                            problems=json.loads(row[13] or "[]"))
-                for row in rows]
+                            notes=row[11] or [], leased=row[12] is not None and row[12] > self.clock(),
+                            problems=row[13] or [])
+                for row in (read_chunk(row, self.path) for row in rows)]
 
     def progress(self) -> tuple[int, int, int]:
         """Chunks with a sound, chunks in all, and characters of those without."""
@@ -172,7 +168,11 @@ class JobStore(JobDatabase):
         return done, total, int(left)
 
     def sound(self, key: str) -> np.ndarray:
-        """The stored sound of a chunk, (S,) float32. UserError when there is none, or it is damaged."""
+        """The stored sound of a chunk, (S,) float32. A damaged one is removed, so that the next run speaks it again.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
         row = self._row("SELECT samples, flac FROM sounds WHERE key = ?", key)
         if row is None or row[0] is None:
             raise UserError(f"the job in {self.path} changed while its sound was read: run the command again")
@@ -180,14 +180,20 @@ class JobStore(JobDatabase):
             return np.zeros(0, np.float32)
         try:
             audio, _ = soundfile.read(BytesIO(row[1]), dtype="float32")
-        except soundfile.LibsndfileError as error:
-            raise UserError(f"a sound in {self.path} is damaged: delete the folder to start over") from error
-        return np.asarray(audio)
+        except (soundfile.LibsndfileError, TypeError):      # TypeError: not even bytes
+            audio = np.zeros((0, 0))
+        if audio.shape == (row[0],):
+            return np.asarray(audio)
+        with self._transaction() as run:
+            [number] = run("SELECT number FROM chunks WHERE key = ?", (key,)).fetchone() or ["?"]
+            run("UPDATE sounds SET samples = NULL, flac = NULL WHERE key = ?", (key,))
+        raise UserError(f"the sound of chunk {number} in {self.path} was damaged, and is removed: run the command "
+                        "again, which speaks this chunk alone")
 
     def words(self, key: str) -> list[SpokenWord]:
         """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
         row = self._row("SELECT words FROM sounds WHERE key = ?", key)
-        return [SpokenWord(*word) for word in json.loads(row[0])] if row and row[0] else []
+        return [SpokenWord(*word) for word in read_words(row[0], self.path)] if row and row[0] else []
 
     # Work
 
@@ -214,34 +220,8 @@ class JobStore(JobDatabase):
             self._lease(run, OUTPUT)
             return True
 
-    def publish(self, file: Path, path: Path, check: Callable[[Path], None]) -> None:
-        """Rename a complete file to ``path`` unless ``check`` refuses, which is called immediately before.
-
-        The content is recorded as this job's before the rename: a process that is killed between the two leaves the
-        former content there, which is recorded as well.
-
-        Raises:
-            UserError: another process writes the output meanwhile, or ``check`` raised it.
-        """
-        check(path)         # a file that has to be read takes time, which the transaction below then does not
-        with self._output_transaction() as run:
-            run("INSERT OR REPLACE INTO outputs VALUES (?, ?, ?)", (sha256_of(file), file.stat().st_size, path.name))
-        with self._output_transaction():
-            check(path)
-            try:
-                (os.replace if os.path.lexists(path) else rename_to_new)(file, path)
-            except OSError as error:
-                if isinstance(error, FileExistsError):
-                    check(path)
-                if error.errno != errno.EXDEV:
-                    raise UserError(f"cannot write {path}: {error.strerror or error}; what was spoken is "
-                                    "kept") from error
-                with replacing(path, lasting=True, check=check) as target:      # the job is on another disk
-                    shutil.copyfile(file, target)
-            flush_folder(path.parent)
-
     @contextmanager
-    def _output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
+    def output_transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
         """A transaction of the process that leases the output. UserError: another process has the lease."""
         with self._transaction() as run:
             if not run("SELECT 1 FROM leases WHERE key = ? AND owner = ?", (OUTPUT, self.owner)).fetchone():
@@ -249,18 +229,12 @@ class JobStore(JobDatabase):
                                 "sign of life for a while: this one stops")
             yield run
 
-    def output_hashes(self) -> dict[str, int | None]:
-        """The SHA-256 of everything that this job ever wrote as output, and its bytes; None: not known."""
-        former: dict[str, str] = self.fact("hashes") or {}      # by name, as earlier versions kept them
+    def recorded_outputs(self) -> list[tuple[str, int | None, str]]:
+        """SHA-256, bytes (None: not known) and name of everything that this job ever wrote as output."""
         with self._errors():
-            rows = self._connection.execute("SELECT sha256, size FROM outputs").fetchall()
-        return {**dict.fromkeys(former.values()), **dict(rows)}
-
-    def output_names(self) -> set[str]:
-        """The names that its output ever had."""
-        with self._errors():
-            rows = self._connection.execute("SELECT DISTINCT name FROM outputs").fetchall()
-        return {name for name, in rows} | set(self.fact("hashes") or ())
+            rows = self._connection.execute("SELECT sha256, size, name FROM outputs").fetchall()
+        # earlier versions kept the hashes of the last run, by name
+        return [*rows, *((digest, None, name) for name, digest in (self.fact("hashes") or {}).items())]
 
     def _unlock(self) -> None:
         if self._lock >= 0:
@@ -293,12 +267,12 @@ class JobStore(JobDatabase):
         with self._errors():
             rows = self._connection.execute("SELECT s.signals FROM chunks c JOIN sounds s USING (key) "
                                             "WHERE s.signals IS NOT NULL ORDER BY c.number").fetchall()
-        return [json.loads(row[0]) for row in rows]
+        return [read_fact("signals", row[0], self.path) for row in rows]
 
     def signals_of(self, key: str) -> dict[str, Any] | None:
         """The signals of a chunk's sound; None: it replaced the first one, or was spoken by an earlier version."""
         row = self._row("SELECT signals FROM sounds WHERE key = ? AND replaced IS NULL", key)
-        return json.loads(row[0]) if row and row[0] else None
+        return read_fact("signals", row[0], self.path) if row and row[0] else None
 
     def checked(self, checker: str) -> int:
         """How many chunks were judged by this checker, or by a recogniser beside ``SOUND_ONLY``."""

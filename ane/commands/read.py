@@ -198,7 +198,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
                             "blocks": [astuple(block) for block in plan.blocks]})
     now = {**vars(identity), "settings": dict(identity.settings)}
     changed = [name for name, value in json.loads(json.dumps(now, default=str)).items()
-               if former is not None and former[name] != value]
+               if former is not None and former.get(name) != value]
     if changed:
         LOGGER.warning("changed since this job was spoken: %s. All chunks are spoken again; to keep them, interrupt "
                        "and repeat the earlier options", ", ".join(changed))

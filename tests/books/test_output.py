@@ -222,17 +222,17 @@ def test_of_two_processes_one_writes_the_output(tmp_path, monkeypatch, held):
     if not held:
         monkeypatch.setattr(job_database, "lock_folder", lambda path: -1)       # a file system without locks
     assert first.claim_output()
-    with completed(first, tmp_path / "book.wav", FileOwnership(first)) as target:
+    with completed(tmp_path / "book.wav", FileOwnership(first)) as target:
         target.write_bytes(b"the beg")
         now[0] += 2 * LEASE
         assert second.claim_output() != held
         if held:
             target.write_bytes(b"all")
         else:
-            with completed(second, tmp_path / "book.wav", FileOwnership(second)) as other:
+            with completed(tmp_path / "book.wav", FileOwnership(second)) as other:
                 other.write_bytes(b"the whole book")
                 with pytest.raises(UserError, match="another process writes the output"):
-                    first.publish(target, tmp_path / "book.wav", FileOwnership(first).check)
+                    FileOwnership(first).publish(target, tmp_path / "book.wav")
             target.parent.mkdir()
             target.write_bytes(b"the beg")
             second.release()

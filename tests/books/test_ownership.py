@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ane.books.output import OutputOptions, write_book_files
-from ane.books.ownership import check_replaced
+from ane.books.ownership import FileOwnership, check_replaced
 from ane.books.store import JobStore
 from ane.system.errors import UserError
 from tests.books.stand_in import StandInSpeaker, book, run_job, write
@@ -42,15 +42,15 @@ def test_a_file_that_the_user_makes_or_edits_while_files_are_written_is_kept(tmp
     run_job(job, book(4))
     edited = path.with_suffix(suffix)
     for user in ("makes", "edits"):
-        publish = JobStore.publish
+        publish = FileOwnership.publish
 
-        def after_the_user(store, file, destination, *arguments, publish=publish):
+        def after_the_user(ownership, file, destination, publish=publish):
             if destination.suffix == suffix:
                 edited.write_text("the user's")
-            return publish(store, file, destination, *arguments)
+            return publish(ownership, file, destination)
 
         with monkeypatch.context() as patched:
-            patched.setattr(JobStore, "publish", after_the_user)
+            patched.setattr(FileOwnership, "publish", after_the_user)
             with pytest.raises(UserError, match=rf"book\{suffix} (exists|was changed)"):
                 write(job, path, srt=True, title=user)
         assert edited.read_text() == "the user's"
@@ -73,7 +73,7 @@ def test_a_subtitle_edited_while_the_next_run_narrates_is_kept_and_so_is_the_sou
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from ane.books import output, store
+from ane.books import output, ownership
 from tests.books.stand_in import write
 job, path, when = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 rename = os.replace
@@ -86,7 +86,7 @@ def kill_around(*names):
 if when == "beginning":
     output._write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 else:
-    store.os.replace = kill_around
+    ownership.os.replace = kill_around
 write(job, path, srt=True, title="Second")
 """
 

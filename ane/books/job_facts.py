@@ -1,0 +1,87 @@
+"""What a job's database may hold: a row or a fact that was altered or damaged is one clear line."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, Json, TypeAdapter, ValidationError
+
+from ane.audio.reader import MAX_RATE, MIN_RATE
+from ane.system.checked import read_record
+from ane.system.errors import UserError
+
+Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Cue = tuple[Seconds, Seconds] | None
+ADVICE = "; delete the folder to start over"
+
+
+@dataclass(frozen=True)
+class WrittenBook:
+    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding.
+
+    ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
+    ``notes``: subtitles that begin late.
+    """
+
+    files: list[str]
+    seconds: float
+    loudness: float | None = None
+    true_peak: float | None = None
+    former: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class OutputFact:
+    """What the last run wrote: the digest of all that it depends on, and the bytes of each file."""
+
+    digest: str
+    book: WrittenBook
+    files: list[tuple[str, Count]]
+
+
+@dataclass(frozen=True)
+class DocumentFact:
+    """The language of the text, and its blocks as ``PlannedBlock``, whose last fields may be missing."""
+
+    language: str
+    blocks: list[tuple[Count, str] | tuple[Count, str, int] | tuple[Count, str, int, Cue]] = field(default_factory=list)
+
+
+FACTS: dict[str, Any] = {
+    "seed": int, "plan": str, "options": str, "title": str, "chapters": list[str], "backend": str, "text": DocumentFact,
+    "lexicon": str | None, "hashes": dict[str, str], "identity": dict[str, Any], "written": OutputFact}
+# the columns that ``JobStore.chunks`` reads: of the chunk; take, samples, rate, elapsed, notes, lease, problems
+CHUNK: TypeAdapter[Any] = TypeAdapter(tuple[
+    Annotated[int, Field(ge=1)], str, str, Count, str, str, Seconds, Count, Count | None,
+    Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)] | None, float | None, Json[list[str]] | None, float | None,
+    Json[list[str]] | None])
+Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple[str, Seconds, Seconds, bool, str]
+
+
+def read_fact(name: str, text: Any, job: Path) -> Any:
+    """Return a fact of a job from its JSON. Raises UserError when it is not as ``FACTS`` states."""
+    where = f"the job in {job} is damaged: {name}"
+    try:
+        value = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        raise UserError(f"{where} is not JSON{ADVICE}") from None
+    read_record(FACTS.get(name, Any), value, where, ADVICE)
+    return value
+
+
+def read_chunk(row: tuple[Any, ...], job: Path) -> tuple[Any, ...]:
+    """Return the columns of a chunk with notes and problems as lists. Raises UserError when ``CHUNK`` refuses them."""
+    try:
+        return CHUNK.validate_python(row)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False)[0]
+        raise UserError(f"the job in {job} is damaged: chunk {row[0]!r}, column {fault['loc'][0]}: "
+                        f"{fault['msg']}{ADVICE}") from None
+
+
+def read_words(text: Any, job: Path) -> list[Any]:
+    """Return the words of a chunk from their JSON. Raises UserError when they are not a list of ``Word``."""
+    return read_record(list[Word], read_fact("words", text, job), f"the job in {job} is damaged: words", ADVICE)
