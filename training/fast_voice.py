@@ -2,13 +2,15 @@
 
     python -m training.fast_voice           # writes ane/demo/fast and ane/text/phonemes/data
 
-Nothing is trained. The int8 weights of hibari.onnx stay int8, each with its scale beside it.
+Nothing is trained. The int8 weights of hibari.onnx stay int8, each with its scale next to it, and the graph itself is
+cut into the stages that ONNX Runtime computes (``training.voice_graphs``).
 """
 
 import argparse
 import gzip
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,12 @@ from safetensors.numpy import save_file
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
+from ane.bundles.packages import WEIGHTS, FunctionRecord, PackageRecord, sections_of
 from ane.bundles.weights import SCALE
 from ane.models.hibari.networks import HibariConfig
 from ane.system.version import version
 from benchmarks.packages import PACKAGES, package_folder
+from training.voice_graphs import write_stages
 
 ROOT = Path(__file__).parents[1]
 BUNDLE, TABLES = ROOT / "ane/demo/fast", ROOT / "ane/text/phonemes/data"
@@ -51,17 +55,26 @@ def main() -> None:
 def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
     """The bundle of hibari.onnx, with its notice. Other files in ``folder``, such as MODEL.md, stay."""
     weights = int8_weights(model)
-    (folder / "weights").mkdir(parents=True, exist_ok=True)
-    file = "weights/hibari.safetensors"
+    stages = folder / "packages/hibari-int8.onnx"
+    stages.mkdir(parents=True, exist_ok=True)
+    file = f"{stages.relative_to(folder)}/hibari.safetensors"       # torch and ONNX Runtime read the same file
     save_file(weights, folder / file)
     (folder / file).chmod(0o644)
+    graphs = write_stages(model, folder / file, stages)
+    package = PackageRecord(
+        "hibari", "int8", str(stages.relative_to(folder)),
+        [record(folder, str(path.relative_to(folder))) for path in (folder / file, *graphs)],
+        {path.stem: FunctionRecord(path.stem, {}) for path in graphs}, format="onnx",
+        source={WEIGHTS: record(folder, file).sha256})
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
     parameters = sum(value.size for key, value in weights.items() if not key.endswith(SCALE))
     write_manifest(folder, Manifest(
         name="demo-fast", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
-        networks={"hibari": NetworkRecord(HibariConfig(), record(folder, file), parameters)}, licence="Apache-2.0",
+        networks={"hibari": NetworkRecord(**asdict(record(folder, file)), config=HibariConfig(),
+                                          parameters=parameters)},
+        licence="Apache-2.0", voices={},
         source={"package": f"{PACKAGE.name} {PACKAGE.version}", "sha256": PACKAGE.sha256, "file": model.name},
-        created_by=f"tortoise-ane {version()}", clones=False, family="hibari"))
+        created_by=f"tortoise-ane {version()}", clones=False, family="hibari", sections=sections_of([package])))
     return Bundle(folder)
 
 

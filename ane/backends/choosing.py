@@ -42,6 +42,11 @@ def core_ml_is_chosen() -> bool:
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
 
+def has_published_graphs(model: "Model") -> bool:
+    """Whether "auto" is ONNX Runtime: for an embedded voice whose bundle has the graphs that its author published."""
+    return is_embedded(getattr(model, "path", None)) and bool(getattr(model, "onnx_packages", None))
+
+
 def mlx_is_chosen(model: "Model") -> bool:
     """Whether "auto" may be MLX: where it is installed on Apple silicon, for a Tortoise that is not embedded."""
     installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
@@ -49,13 +54,17 @@ def mlx_is_chosen(model: "Model") -> bool:
 
 
 def resolve(spec: str, model: "Model") -> tuple[str, str]:
-    """Kind and device that ``spec`` means; "auto" is Core ML for a model with packages where
-    ``core_ml_is_chosen``, else torch.
+    """Return the kind and the device that ``spec`` means.
+
+    "auto" is ONNX Runtime on the CPU for a model that ``has_published_graphs``, Core ML for a model with packages where
+    ``core_ml_is_chosen``, or else torch.
 
     Raises:
         UserError: no such backend.
     """
     kind, colon, device = spec.partition(":")
+    if spec == "auto" and has_published_graphs(model):
+        return "onnx", "cpu"
     if spec == "auto":
         return ("coreml" if core_ml_is_chosen() and getattr(model, "packages", None) else "torch"), "auto"
     if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
@@ -131,6 +140,8 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     from ane.backends.torch.backend import TorchBackend
 
     kind, device = resolve(spec, model)
+    if spec == "auto" and kind == "onnx" and precision not in ("auto", "int8"):
+        kind, device = "torch", "auto"      # the published graphs are in int8
     options.check(spec, kind)
     if spec == "auto" and getattr(model, "packages", None) and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
@@ -177,8 +188,11 @@ def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineO
     from ane.backends.packaged.selection import refuse_cpu_precision
 
     chosen = choose_onnx_device(device)
-    onnx = OnnxBackend(model, chosen, fallback, options.precision, options.threads,
-                       keep=chosen.memory != "cpu" if options.keep is None else options.keep, options=options)
+    small = has_published_graphs(model)
+    usual = small or chosen.memory != "cpu"
+    # the bits of a graph that quantises activations depend on its number of threads
+    onnx = OnnxBackend(model, chosen, fallback, options.precision, 1 if small else options.threads,
+                       keep=usual if options.keep is None else options.keep, options=options)
     refuse_cpu_precision(onnx.packages, chosen)
     return onnx
 

@@ -52,15 +52,20 @@ class OnnxDevice:
         return self.provider.removesuffix("ExecutionProvider")
 
 
+# both packages write the same files, so that the one which was installed last works
+REPLACE_ONNXRUNTIME = "pip uninstall -y onnxruntime; pip install --force-reinstall --no-deps onnxruntime-gpu"
 DEVICES = {device.name: device for device in (
     OnnxDevice("cpu", CPU, "cpu", "onnxruntime"),
     OnnxDevice("cuda", CUDA, "cuda", "an NVIDIA GPU with a current driver, CUDA and cuDNN, and "
-               "onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime onnxruntime-gpu; pip install "
-               "'.[cuda]')"),
+               f"onnxruntime-gpu in place of onnxruntime (pip install '.[cuda]'; {REPLACE_ONNXRUNTIME})"),
     OnnxDevice("tensorrt", "TensorrtExecutionProvider", "cuda", "an NVIDIA GPU with a current driver, CUDA, cuDNN and "
-               "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip uninstall -y onnxruntime "
-               "onnxruntime-gpu; pip install '.[tensorrt]')"),
+               "TensorRT 10, and onnxruntime-gpu in place of onnxruntime (pip install '.[tensorrt]'; "
+               f"{REPLACE_ONNXRUNTIME})"),
 )}
+# A serialised graph whose output y is a copy of its input x (float32, any shape). It is written out, so that no device
+# needs the library onnx.
+IDENTITY = (b'\x08\x08:2\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x08identityZ\t\n\x01x\x12\x04\n\x02\x08\x01'
+            b'b\t\n\x01y\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x12')
 DEFAULT_DEVICES = ("cuda", "cpu")       # plain "onnx" takes the first of these that loads
 
 
@@ -69,10 +74,9 @@ def onnxruntime_module(user: str = "backend=onnx", extras: str = "'.[onnx]', or 
     """Import onnxruntime, with the process-wide logger silent: errors are raised, and its lines would end in pipes.
 
     Raises:
-        UserError: it, or onnx, is not installed: ``user`` needs it, ``extras`` has it.
+        UserError: it is not installed: ``user`` needs it, ``extras`` has it.
     """
     try:
-        import onnx  # noqa: F401
         import onnxruntime
     except ImportError as error:
         raise UserError(f"{user} needs {error.name}: pip install {extras}") from error
@@ -148,21 +152,12 @@ def load_error(device: OnnxDevice) -> str:
     if device.memory == "cuda" and (problem := version_problem(device.name, installed_versions(ort))):
         return problem
     try:
-        session = make_session(identity_graph(), [device.provider])
+        session = make_session(IDENTITY, [device.provider])
     except Exception as error:       # providers raise errors of any type
         return next((line.strip()[:200] for line in str(error).splitlines() if line.strip()), type(error).__name__)
     if device.provider in session.get_providers():
         return ""
     return missing or "ONNX Runtime leaves it out without a reason"
-
-
-def identity_graph() -> bytes:
-    """A graph whose output ``y`` is a copy of its input ``x``, of any shape."""
-    from onnx import TensorProto, helper
-
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
 
 
 # Versions of NVIDIA's libraries, and loading those that pip has installed

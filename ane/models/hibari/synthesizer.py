@@ -20,7 +20,7 @@ SLOW_FRAME = 2                  # frames of a slow one, in which durations count
 MOST_SILENCE = 4                # slow frames before a chunk: the model would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
 GAIN = 1.7                      # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
-FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a stream, and of any other, without margins
+FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a chunk, and of any other, without margins
 STEP = 32       # calls have multiples of it: libraries keep compiled code for every length that they met
 
 
@@ -45,25 +45,22 @@ class HibariSynthesizer(Speaker):
                                    lambda text: request.settings.pause)
 
     def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
-        """Chunk after chunk. The first piece of a stream is short, so that it comes soon."""
-        first = MOST_FRAMES if context.batched else FIRST_FRAMES
+        """Chunk after chunk."""
         try:
             for done, chunk in enumerate(chunks, 1):
-                for piece in self.sound(chunk, request, context, first):
+                for piece in self.sound(chunk, request, context):
                     if piece.last:
                         context.progress("vocode", done, len(chunks), "")
                     yield piece
-                first = MOST_FRAMES
         finally:
             self.backend.release()
 
-    def sound(self, chunk: PhonemeChunk, request: SpeechRequest, context: SpeechContext, first: int) -> Iterator[Piece]:
+    def sound(self, chunk: PhonemeChunk, request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
         """The pieces of a chunk, the facts of it in the first.
 
         A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
-
-        Args:
-            first: the most frames of the first piece.
+        The first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks have the
+        same pieces, because an engine that quantises activations for each call gives the same sound only then.
         """
         speed = request.speed * chunk.speed
         skip = max(speed, 1.0)          # frames for one that is spoken
@@ -78,7 +75,7 @@ class HibariSynthesizer(Speaker):
             "words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(spoken)},
             "details": {"durations": counts, "pitch": f0[spoken]}}
         vocoder = HarmonicNoise(f0[spoken], request.seed or 0)
-        sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken, first))
+        sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken))
         for samples in context.timeline.record_each("vocode", sounds):
             yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), chunk, **facts)
             facts = {}
@@ -93,10 +90,10 @@ class HibariSynthesizer(Speaker):
         pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
         return f0, np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
 
-    def spectra(self, frames: np.ndarray, spoken: np.ndarray, first: int) -> Iterator[np.ndarray]:
+    def spectra(self, frames: np.ndarray, spoken: np.ndarray) -> Iterator[np.ndarray]:
         """The spectra of those of frames (L, C + 2) that are spoken, window after window."""
         done = 0
-        for window in self.in_windows("spectra", "frames", frames, first=first):
+        for window in self.in_windows("spectra", "frames", frames, first=FIRST_FRAMES):
             inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
             done += len(window)
             if len(inside):

@@ -10,16 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
+import ane
 from ane.backends.onnx import providers
 from ane.backends.onnx.providers import (
     CPU,
     DEVICES,
+    IDENTITY,
     GpuVersions,
     choose_onnx_device,
     installed_versions,
@@ -260,3 +263,16 @@ def test_a_library_that_does_not_load_is_the_reason_that_is_given(gpu_wheel, mon
     assert load_libraries(onnxruntime) == reason
     assert providers.load_error(DEVICES["cuda"]) == reason
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_graph_that_asks_whether_a_device_loads_is_a_valid_copy_of_its_input():
+    assert [node.op_type for node in onnx.load_from_string(IDENTITY).graph.node] == ["Identity"]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    [copied] = make_session(IDENTITY, ["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_array_equal(copied, x)
+
+
+def test_the_default_voice_needs_onnx_runtime_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)      # import onnx fails
+    assert choose_onnx_device("cpu").name == "cpu"
+    assert ane.load().speak("Hello.").seconds > 0.3

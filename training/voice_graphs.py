@@ -1,0 +1,183 @@
+"""Cut the published graph of hibari-tts into the three stages of the model hibari, as an ONNX package of a bundle.
+
+The graph computes in int8 with a range for each call (``DynamicQuantizeLinear``), so its rounding is the published
+one. Its weights stay where they are: a stage reads them from the bundle's safetensors as ONNX's external data, and the
+three files hold the operations only.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.utils import Extractor
+
+from ane.models.hibari.networks import PITCH_SCALE
+
+IR_VERSION, OPSET = 10, 17
+INLINE = 128            # bytes; smaller tensors, such as zero points, stay in the graph
+BATCH, LENGTH = "batch", "length"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A stage of the published graph.
+
+    Attributes:
+        name: The stage.
+        value: The stage's input beside its mask.
+        inner: The value of the published graph in its place, (1, channels, n) without padding, or ids (1, n).
+        outputs: Values of the published graph, (1, channels, n) each.
+        rate: Output positions for each input position.
+        output: Name of the stage's output.
+        channels: Channels of the input. 0 means that it is ids.
+    """
+
+    name: str
+    value: str
+    inner: str
+    outputs: tuple[str, ...]
+    output: str
+    channels: int = 0
+    rate: int = 1
+
+
+CUTS = (
+    Cut("text", "ids", "ids", ("/Transpose_55_output_0", "/Transpose_22_output_0", "/dur/dur.2/Conv_output_0"),
+        "encoded"),
+    Cut("prosody", "states", "/Gather_33_output_0", ("/pro_out/Conv_output_0",), "prosody", 192, 2),
+    Cut("spectra", "frames", "/Concat_43_output_0", ("lh", "theta", "ln", "lr", "phi"), "spectra", 130),
+)
+
+
+def write_stages(published: Path, weights: Path, folder: Path) -> list[Path]:
+    """Write a graph for each of ``CUTS`` next to the weights.
+
+    Args:
+        published: hibari.onnx of the package.
+        weights: The bundle's safetensors, in ``folder``.
+    """
+    model = onnx.shape_inference.infer_shapes(onnx.load(published))
+    extractor, places = Extractor(model), stored_places(weights)
+    files = []
+    for cut in CUTS:
+        part = extractor.extract_model([cut.inner], list(cut.outputs))
+        graph = stage_graph(cut, part.graph)
+        share_weights(graph, places, weights.name)
+        written = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION,
+                                    producer_name="tortoise-ane")
+        check_shapes(written)
+        file = folder / f"{cut.name}.onnx"
+        file.write_bytes(written.SerializeToString(deterministic=True))
+        files.append(file)
+    return files
+
+
+def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
+    """Add to a part of the published graph what makes it a stage: the padding is cut off, and put back at the end."""
+    nodes, constants = list(part.node), list(part.initializer)
+
+    def constant(name: str, value: np.ndarray) -> str:
+        constants.append(numpy_helper.from_array(value, f"stage/{name}"))
+        return f"stage/{name}"
+
+    def add(op: str, *inputs: str, output: str, **attributes: object) -> str:
+        made.append(helper.make_node(op, list(inputs), [output], **attributes))
+        return output
+
+    made: list[NodeProto] = []
+    zero, one, two = (constant(name, np.array([value], np.int64))
+                      for name, value in (("zero", 0), ("one", 1), ("two", 2)))
+    # number of positions: (1,) int64
+    count = add("Cast", add("ReduceSum", "mask", constant("axes", np.array([0, 1], np.int64)), output="stage/sum",
+                            keepdims=0), output="stage/count", to=TensorProto.INT64)
+    count = add("Reshape", count, one, output="stage/n")
+    total = add("Slice", add("Shape", "mask", output="stage/shape"), one, two, output="stage/total")
+    inner = f"{cut.inner}/cut" if cut.inner == cut.value else cut.inner
+    taken = add("Slice", cut.value, zero, count, one, output=inner if not cut.channels else "stage/taken")
+    if cut.channels:
+        add("Transpose", taken, output=inner, perm=[0, 2, 1])
+    for node in nodes:
+        node.input[:] = [inner if name == cut.inner else name for name in node.input]
+    before, made = made, []
+    channels = cut.outputs[0]
+    if len(cut.outputs) > 1:
+        channels = add("Concat", *cut.outputs, output="stage/channels", axis=1)
+    if cut.name == "prosody":       # f0, f0, energy, energy of two frames → frames in order, f0 in Hz
+        split = add("Reshape", channels, constant("parts", np.array([1, 2, 2, -1], np.int64)), output="stage/parts4")
+        turned = add("Transpose", split, output="stage/turned", perm=[0, 3, 2, 1])
+        rows = add("Reshape", turned, constant("rows", np.array([1, -1, 2], np.int64)), output="stage/pairs")
+        rows = add("Mul", rows, constant("scale", np.array([PITCH_SCALE, 1], np.float32)), output="stage/scaled")
+    else:
+        rows = add("Transpose", channels, output="stage/rows_of_channels", perm=[0, 2, 1])
+    missing = add("Mul", add("Sub", total, count, output="stage/missing"),
+                  constant("rate", np.array([cut.rate], np.int64)), output="stage/padding")
+    pads = add("Concat", constant("before", np.zeros(4, np.int64)), missing, zero, output="stage/pads", axis=0)
+    add("Pad", rows, pads, output=cut.output)
+    shape = [BATCH, LENGTH] + ([cut.channels] if cut.channels else [])
+    inputs = [helper.make_tensor_value_info(cut.value, TensorProto.FLOAT if cut.channels else TensorProto.INT64, shape),
+              helper.make_tensor_value_info("mask", TensorProto.FLOAT, [BATCH, LENGTH])]
+    output = helper.make_tensor_value_info(cut.output, TensorProto.FLOAT, [BATCH, None, None])
+    return helper.make_graph([*before, *nodes, *made], cut.name, inputs, [output], constants)
+
+
+def stored_places(weights: Path) -> dict[tuple[bytes, tuple[int, ...]], tuple[int, int]]:
+    """Return where each tensor lies in a safetensors file: (bytes, shape) → (offset, length).
+
+    The file begins with the length of its JSON header, which states the tensors' offsets behind it.
+    """
+    content = weights.read_bytes()
+    [length] = struct.unpack("<Q", content[:8])
+    header: Mapping[str, dict] = json.loads(content[8:8 + length])
+    places = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            first, last = (8 + length + offset for offset in entry["data_offsets"])
+            places[content[first:last], tuple(entry["shape"])] = (first, last - first)
+    return places
+
+
+def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...]], tuple[int, int]],
+                  file: str) -> None:
+    """Replace the graph's weights by references to the file. An int8 weight is stored transposed there.
+
+    Raises:
+        ValueError: a weight is not in the file.
+    """
+    kept, transposes = [], []
+    for tensor in graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        if array.nbytes < INLINE:
+            kept.append(tensor)
+            continue
+        place = places.get((array.tobytes(), array.shape))
+        stored, name = array.shape, tensor.name
+        if place is None and array.ndim == 2:
+            place, stored, name = places.get((array.T.tobytes(), array.T.shape)), array.T.shape, f"{tensor.name}/stored"
+            transposes.append(helper.make_node("Transpose", [name], [tensor.name], perm=[1, 0]))
+        if place is None:
+            raise ValueError(f"{tensor.name} of the published graph is not in {file}")
+        outside = TensorProto(name=name, data_type=tensor.data_type, dims=stored,
+                              data_location=TensorProto.EXTERNAL)
+        for key, value in zip(("location", "offset", "length"), (file, *place), strict=True):
+            outside.external_data.add(key=key, value=str(value))
+        kept.append(outside)
+    nodes = [*transposes, *graph.node]
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(kept)
+    graph.node.extend(nodes)
+
+
+def check_shapes(model: ModelProto) -> None:
+    """Raise ValueError if a node reads a value that nothing makes."""
+    graph = model.graph
+    known = {one.name for one in (*graph.input, *graph.initializer)} | {""}
+    for node in graph.node:
+        missing = set(node.input) - known
+        if missing:
+            raise ValueError(f"{node.op_type} {node.name} reads {', '.join(sorted(missing))}, which nothing makes")
+        known |= set(node.output)
