@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ane.bundles.opening import DEFAULT_BUNDLE
@@ -46,10 +47,17 @@ class MacQuestion:
 
 @dataclass
 class MacAnswer:
-    """``status``: of the command; None: it was stopped, or not started. ``results``: what it wrote as JSON."""
+    """What a command answered.
+
+    Attributes:
+        where: Chip, build of macOS, and the compute units that the command names.
+        status: Status of the command. ``None`` means that it was stopped, or not started.
+        results: The JSON that it wrote.
+    """
 
     asks: str
     command: str
+    where: str = ""
     status: int | None = None
     seconds: float = 0.0
     output: str = ""
@@ -66,9 +74,14 @@ sys.exit(code)
 """
 
 
-def questions(bundle: str) -> Iterator[MacQuestion]:
-    """All of them, the most valuable first; the minutes add up to less than ``MINUTES``."""
-    ours = ("--bundle", bundle)
+def questions(bundle: str, units: str | None = None) -> Iterator[MacQuestion]:
+    """Yield all questions, the most valuable first. The minutes add up to less than ``MINUTES``.
+
+    Args:
+        units: Only compute units that Core ML may use. Questions about others, about the GPU and about a loudspeaker
+            are left out. ``None`` asks about all.
+    """
+    ours, only = ("--bundle", bundle), ("--compute-units", units) if units else ()
 
     def ane(asks: str, minutes: float, *arguments: str, limit: float = 2.0) -> MacQuestion:
         return MacQuestion(asks, ("-m", "ane", *arguments), minutes, limit * minutes)
@@ -77,25 +90,31 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
         return ane(asks, minutes, "say", TEXT, *ours, "--preset", "fastest", "--seed", "0", *flags)
 
     yield ane("Does the default voice speak, and how fast?", 0.1, "say", TEXT, "--json", "-o", "default.wav", limit=20)
-    yield ane("Does the default voice speak with Core ML?", 1.5, "say", TEXT, "--backend", "coreml", "--json", "-o",
-              "default-coreml.wav")
+    yield ane("Does the default voice speak with Core ML?", 1.5, "say", TEXT, "--backend", "coreml", *only, "--json",
+              "-o", "default-coreml.wav")
     yield ane("Does each function of the default voice compute what its network does?", 0.9, "verify", "--bundle",
-              DEFAULT_BUNDLE, "--against", "coreml", "--json", REPORT)
-    yield ane("How long do first loads take, and which functions are refused?", 6, "cache", "prewarm", *ours)
+              DEFAULT_BUNDLE, "--against", "coreml", *only, "--json", REPORT)
+    if not units:
+        yield ane("How long do first loads take, and which functions are refused?", 6, "cache", "prewarm", *ours)
     engine, gpu, cpu = COMPUTE_UNITS[2], COMPUTE_UNITS[1], COMPUTE_UNITS[0]
-    for units, minutes, flags in ((engine, 3, ("--layers",)), (gpu, 3, ("--layers",)), (cpu, 2, ())):
+    for one, minutes, flags in ((engine, 3, ("--layers",)), (gpu, 3, ("--layers",)), (cpu, 2, ())):
+        if units not in (None, one):
+            continue
         where = ", and if not, from where on" if flags else ""
-        yield ane(f"Does each function compute what the network does on {units}{where}?", minutes, "verify", *ours,
-                  "--against", "coreml", "--compute-units", units, *flags, "--json", REPORT)
-    yield say("Does it speak with its own choices, and how fast?", 0.5, "--json", "-o", "auto.wav")
+        yield ane(f"Does each function compute what the network does on {one}{where}?", minutes, "verify", *ours,
+                  "--against", "coreml", "--compute-units", one, *flags, "--json", REPORT)
+    yield say("Does it speak with Core ML's own choices, and how fast?", 0.5, "--backend", "coreml", *only, "--json",
+              "-o", "auto.wav")
     folder = Path(__file__).parent
     own = str(folder / "test_ownership_of_caches.py")
     pytest = "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-rA"
-    yield MacQuestion("States, buffers, caches of compiled models", (*pytest, str(folder), f"--ignore={own}"), 2.2, 4)
-    yield MacQuestion("Does each of two decoders and of two streams keep its own caches?", (*pytest, own), 0.8, 3)
+    if not units:
+        yield MacQuestion("States, buffers, caches of compiled models",
+                          (*pytest, str(folder), f"--ignore={own}"), 2.2, 4)
+        yield MacQuestion("Does each of two decoders and of two streams keep its own caches?", (*pytest, own), 0.8, 3)
     several = "--lanes", "16", "--candidates", "16"
     for cache in ("io", "state"):
-        yield say(f"16 lanes, the cache {cache}", 0.7, "--backend", "coreml", "--cache", cache, *several,
+        yield say(f"16 lanes, the cache {cache}", 0.7, "--backend", "coreml", *only, "--cache", cache, *several,
                   "--json", "-o", f"{cache}.wav")
     for asks, minutes, name, flags in (("The reference", 0.5, "torch", ()),
                                        ("The reference of 16 lanes", 0.7, "torch16", several)):
@@ -103,9 +122,13 @@ def questions(bundle: str) -> Iterator[MacQuestion]:
     for sounds in (("torch.wav", "auto.wav"), ("torch16.wav", "io.wav", "state.wav")):
         yield MacQuestion("How many dB are the mels from those of torch?",
                           ("-m", "tests.mac.compare", *sounds), 0.1, 0.5)
-    for precision in TORCH:
+    for precision in () if units else TORCH:
         yield say(f"torch on MPS in {precision}", 0.5, "--backend", "torch:mps", "--precision", precision, "--json",
                   "-o", f"{precision}.wav")
+    if units:
+        yield ane(f"How fast is each function on {units}?", 2.5, "bench", *ours, "--backend", "coreml", *only, "--runs",
+                  "3", "-o", REPORT)
+        return
     yield say("Does it play while it speaks?", 0.5, "--stream")
     yield ane("Which operation runs where?", 3, "plan", *ours, "--json", REPORT)
     yield ane("How fast is each function on each compute unit?", 2.5, "bench", *ours, "--runs", "3", "-o", REPORT)
@@ -135,7 +158,9 @@ def ask(question: MacQuestion, folder: Path, seconds: float,
     """The answer to a question, for which ``seconds`` are left."""
     report = folder / "results.json"
     report.unlink(missing_ok=True)
-    answer = MacAnswer(question.asks, " ".join(question.command[:6]))
+    units = [after for flag, after in pairwise(question.command) if flag == "--compute-units"] or ["units not named"]
+    answer = MacAnswer(question.asks, " ".join(question.command[:6]),
+                       f"{processor_name()}, {system_version()}, {units[0]}")
     limit = min(60 * question.limit, seconds)
     if limit <= 0:
         answer.notes.append("not asked: no time was left")
@@ -168,7 +193,7 @@ def readable(machine: str, answers: Sequence[MacAnswer]) -> str:
         state = "answered" if answer.status == 0 else "not answered" if answer.status is None else \
             f"exit status {answer.status}"
         notes = "".join(f"; {note}" for note in answer.notes)
-        lines += [f"{number}. {answer.asks}", f"   {state}, {answer.seconds:g} s{notes}"]
+        lines += [f"{number}. {answer.asks}", f"   {answer.where}", f"   {state}, {answer.seconds:g} s{notes}"]
         lines += [f"   | {line}" for line in answer.output.rstrip().splitlines()[-30:]] + [""]
     return "\n".join(lines)
 
@@ -177,14 +202,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mac", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", default="demo", metavar="NAME|PATH", help="with Core ML packages (%(default)s)")
+    parser.add_argument("--units", choices=COMPUTE_UNITS, help="ask only about these compute units")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all questions (%(default)g)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="NAME",
-                        help="writes NAME.json and NAME.txt")
+                        help="writes NAME.json, to send, and NAME.txt, the same to read")
     options = parser.parse_args(arguments)
     memory = (memory_bytes() or 0) / 1e9
     machine = f"tortoise-ane {version()}, {processor_name()}, {memory:.0f} GB, {system_version()}"
     ends, answers = time.monotonic() + 60 * options.minutes, list[MacAnswer]()
-    asked = list(questions(options.bundle))
+    asked = list(questions(options.bundle, options.units))
     with tempfile.TemporaryDirectory() as folder:
         for number, question in enumerate(asked, 1):
             sys.stderr.write(f"{number} of {len(asked)}: {question.asks} (about {question.minutes:g} min)\n")

@@ -13,6 +13,7 @@ from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.cli import main as ane
+from ane.cli import parser
 from ane.commands import packages
 from converters.coreml.package import CoreMLOptions
 from tests.audio.recording_device import RecordingDevice
@@ -45,6 +46,8 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, ma
     monkeypatch.setattr(sessions, "WorkerProcess", InProcessWorker)
     monkeypatch.setattr(sessions, "READINGS", 1)
     monkeypatch.setattr(playback, "open_device", RecordingDevice())
+    monkeypatch.setattr(playback, "PlayerProcess", lambda rate, *more: playback.Player(
+        RecordingDevice()(rate), rate, *more))
     monkeypatch.setattr(day_one, "getpass", type("User", (), {"getuser": staticmethod(lambda: "jane.doe")}))
 
     def run(arguments, folder, seconds):
@@ -78,6 +81,7 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, ma
     compared = [line for answer in answers if "mels" in answer["asks"] for line in answer["output"].splitlines()]
     assert [line.partition(":")[0] for line in compared] == [
         "auto.wav and torch.wav", "io.wav and torch16.wav", "state.wav and torch16.wav"]
+    assert all(answer["where"].startswith("Apple M2, macOS 15.5 (24F74), ") for answer in answers)
     readable = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert all(answer["asks"] in readable for answer in answers)
     assert "jane.doe" not in text + readable
@@ -86,6 +90,18 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, ma
 
 def test_the_questions_take_at_most_half_an_hour_by_estimate():
     assert sum(question.minutes for question in day_one.questions("demo")) <= day_one.MINUTES
+
+
+def test_with_compute_units_every_command_names_them_and_nothing_needs_a_gpu_or_a_loudspeaker():
+    """As on hosted machines, which have neither, and hang in a load for the Neural Engine."""
+    asked = [question.command[2:] for question in day_one.questions("demo", "CPU_ONLY") if question.command[1] == "ane"]
+    for command in asked:
+        options = parser().parse_args([part.replace(day_one.REPORT, "report") for part in command])
+        core_ml = "coreml" in command
+        assert (options.compute_units == "CPU_ONLY" or options.compute_units == ["CPU_ONLY"]) == core_ml, command
+        assert "torch:mps" not in command
+        assert "--stream" not in command
+    assert len(asked) == 10
 
 
 def test_a_question_that_hangs_or_for_which_no_time_is_left_ends_nothing_else(tmp_path):
