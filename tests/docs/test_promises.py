@@ -1,0 +1,35 @@
+"""Every promise of the product is a row of ``promises.tsv``, with a command that exists and tests that show it.
+
+A row is removed only on purpose, with CONTRIBUTING's rule and a line in CHANGELOG.
+"""
+
+import ast
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ane import cli
+
+ROOT = Path(__file__).parents[2]
+ROWS = [line.split("\t") for line in Path(__file__).with_name("promises.tsv").read_text(encoding="utf-8").splitlines()
+        if not line.startswith("#")]
+
+
+@pytest.mark.parametrize(("promise", "command", "tests"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_promise_has_its_command_and_its_tests(promise, command, tests):
+    if command:
+        program, *arguments = shlex.split(command)
+        assert program == "ane"
+        cli.parser().parse_args(arguments)      # exits for a subcommand or a flag that is gone
+    assert tests
+    for name in tests.split(" "):
+        file, _, function = name.partition("::")
+        defined = [node.name for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8")))
+                   if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        assert function in defined if function else defined, name
+
+
+def test_the_rows_are_those_that_contributing_speaks_of():
+    assert len({promise for promise, *_ in ROWS}) == len(ROWS)
+    assert "`tests/docs/promises.tsv`" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
