@@ -11,11 +11,10 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from rich.console import Console
 from rich.markup import escape
 
 from ane.commands.arguments import CommandParser, add_common_arguments
-from ane.commands.messages import logging_to_standard_error
+from ane.commands.messages import TerminalConsole, logging_to_standard_error
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
 from ane.system.interruption import Interruptions, interruptions
@@ -70,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
                 logging.getLogger("ane").debug("traceback of the error:", exc_info=error)
                 with suppress(OSError, SystemExit):
                     if report:
-                        Console(stderr=True, soft_wrap=True, highlight=False).print(report)
+                        TerminalConsole(stderr=True, soft_wrap=True, highlight=False).print(report)
                 discard_unwritable_output()
                 return status
 

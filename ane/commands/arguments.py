@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ane.system.terminal import printable
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose flags cannot be abbreviated, and whose ``--help`` hides options marked as rare.
@@ -37,7 +39,7 @@ class CommandParser(argparse.ArgumentParser):
         return known
 
     def error(self, message: str):
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{self.prog}: error: {printable(message)}; see {self.prog} --help\n")
 
 
 def rare_group(parser: argparse.ArgumentParser, title: str, description: str | None = None) -> argparse._ArgumentGroup:

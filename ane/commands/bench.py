@@ -11,7 +11,7 @@ from rich.console import Console
 from ane.bundles import Model, add_model_arguments, open_model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.commands.file_flags import check_files
-from ane.commands.messages import output_console, print_rows
+from ane.commands.messages import TerminalConsole, output_console, print_rows
 from ane.commands.packages import with_packages
 from ane.speech.settings import check_option
 from ane.system.errors import UserError
@@ -99,7 +99,7 @@ def bench(args: argparse.Namespace) -> int:
     for units in args.compute_units or ():
         if units not in COMPUTE_UNITS:
             raise UserError(f"--compute-units must be one of {', '.join(COMPUTE_UNITS)}, got {units}")
-    run = prepare(args, Console(stderr=True, highlight=False, soft_wrap=True))
+    run = prepare(args, TerminalConsole(stderr=True, highlight=False, soft_wrap=True))
     measure_functions(run)
     speak_sentence(run)
     report(run)

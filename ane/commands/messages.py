@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ane.system.streams import TolerantStream
+from ane.system.terminal import printable
 
 if TYPE_CHECKING:
     from ane.bench.records import BenchRow
@@ -27,6 +29,13 @@ UNITS = {"decode": "versions spoken", "rank": "versions compared", "diffuse": "r
 INTERVAL = 5.0      # seconds between two plain lines
 
 
+class TerminalConsole(Console):
+    """A console that shows control characters of all text as escapes: it may be a stranger's."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
 class MessageHandler(logging.Handler):
     """Writes each record as a line to the current ``sys.stderr``, which a progress display may have wrapped."""
 
@@ -36,7 +45,7 @@ class MessageHandler(logging.Handler):
         else:
             start = f"{record.name}: " if record.levelno < logging.INFO else ""
         trace = f"\n{logging.Formatter().formatException(record.exc_info)}" if record.exc_info else ""
-        sys.stderr.write(f"{start}{record.getMessage()}{trace}\n")
+        sys.stderr.write(f"{start}{printable(record.getMessage())}{trace}\n")
         sys.stderr.flush()
 
 
@@ -56,19 +65,20 @@ def logging_to_standard_error(verbose: bool = False, quiet: bool = False) -> Ite
 
 def message_console(args: argparse.Namespace) -> Console:
     """Standard error for progress and closing lines, without markup. It prints nothing with --quiet."""
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True, quiet=getattr(args, "quiet", False))
+    return TerminalConsole(stderr=True, highlight=False, markup=False, soft_wrap=True,
+                           quiet=getattr(args, "quiet", False))
 
 
 def report_console(args: argparse.Namespace) -> Console:
     """Standard output for the report of finished work. A report that cannot be written is dropped."""
-    return Console(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
-                   quiet=getattr(args, "quiet", False))
+    return TerminalConsole(file=TolerantStream(sys.stdout), highlight=False, markup=False, soft_wrap=True,
+                           quiet=getattr(args, "quiet", False))
 
 
 def output_console() -> Console:
     """Standard output for requested lists and tables, without markup."""
     width = None if sys.stdout.isatty() else 200        # a file or pipe has no width of its own
-    return Console(highlight=False, markup=False, soft_wrap=True, width=width)
+    return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
 def how_to_use(family: "ModelFamily", bundle: str) -> str:
@@ -118,7 +128,7 @@ class ProgressDisplay:
     def update(self, phase: str, done: int, total: int, note: str) -> None:
         if not phase:
             return
-        unit = UNITS.get(phase, phase)
+        unit, note = printable(UNITS.get(phase, phase)), printable(note)
         if self.lines:
             self.lines.print(f"{unit}: {done} of {total}{f' ({note})' if note else ''}")
             return

@@ -1,6 +1,5 @@
 """What `ane read` prints: the time left, the closing lines, and the state of a job."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -178,8 +177,8 @@ def print_contents(console: Console, document: "Document") -> None:
     console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
                   + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
     for part in document.left_out:
-        title, words = (re.sub(r"[\x00-\x1f\x7f-\x9f]", "", text) for text in (part.title, part.words))
-        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (title, words))), markup=False)
+        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (part.title, part.words))),
+                      markup=False)
 
 
 def print_cast(console: Console, report: "CastReport") -> None:

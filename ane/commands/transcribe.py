@@ -15,6 +15,7 @@ from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
 from ane.system.errors import UserError
 from ane.system.files import check_folder_of, check_output_file, no_such_file, replacing
+from ane.system.terminal import printable
 
 if TYPE_CHECKING:
     from ane.models.whisper.transcript import Transcript
@@ -168,7 +169,7 @@ def write_transcript(transcript: "Transcript", form: str, output: Path | None, t
     if form == "json" and title:
         text = json.dumps({"file": title, **json.loads(text)}, ensure_ascii=False) + "\n"
     if output is None:
-        sys.stdout.write(f"{title}:\n{text}" if title and form == "txt" else text)
+        sys.stdout.write(f"{printable(title)}:\n{text}" if title and form == "txt" else text)
         return
     with replacing(output, lasting=True, check=check) as path:
         path.write_text(text, encoding="utf-8")
