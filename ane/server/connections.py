@@ -7,13 +7,17 @@ import resource
 from collections.abc import Callable
 from typing import Any
 
+import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 RESERVE = 128           # descriptors for everything but open connections: files, logs, connections about to be closed
 MOST_UNCOUNTED = 1000       # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
+MOST_SMALL, SMALL = 1000, 256        # parts of a chunked body below so many bytes; a client that sends more means harm
 SLICE = 4096            # bytes of a WebSocket that are parsed at a time
 BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
+MAX_HEADERS = 32 << 10
 PLACE = "ane.place"     # the key under which a WebSocket's scope has the function that keeps its connection
 LOGGER = logging.getLogger("ane.server")
 
@@ -77,12 +81,34 @@ class Connections:
         self._waiting.pop(key, None)
 
 
+class SmallPartsError(Exception):
+    """A chunked body has too many small parts, each of which takes the time of a large one."""
+
+
+class LimitedParser(h11.Connection):
+    """h11's parser. Raises SmallPartsError."""
+
+    _small = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Data) and len(event.data) < SMALL:
+            self._small += 1
+            if self._small > MOST_SMALL:
+                raise SmallPartsError
+        return event
+
+
 def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
     """uvicorn's protocol for connections that are closed when, for ``seconds``, a client sends no complete headers, or
-    takes nothing of what is sent."""
+    takes nothing of what is sent, and when it sends its body in many small parts."""
 
     class LimitedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None
+
+        def __init__(self, config: Config, *arguments: Any, **named: Any):
+            super().__init__(config, *arguments, **named)
+            self.conn = LimitedParser(h11.SERVER, config.h11_max_incomplete_event_size or MAX_HEADERS)
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -95,7 +121,11 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
             super().connection_lost(exc)
 
         def handle_events(self) -> None:
-            super().handle_events()
+            try:
+                super().handle_events()
+            except SmallPartsError:
+                self.transport.abort()
+                return
             # the headers are complete; the guard watches over the body
             if self._answering:
                 connections.answers(self.transport)

@@ -25,6 +25,7 @@ KINDS = {"/v1/audio/speech": "speech", "/v1/audio/stream": "stream", "/v1/audio/
          "/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 FILE_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices")
 TOKEN_PROTOCOL = "openai-insecure-api-key."         # browsers cannot set headers of a WebSocket
+GONE = 499              # status of a request whose client has left, which nobody reads
 SLOWEST = 32 << 10          # bytes a second of a body, on average, beyond its first seconds
 FORWARDED = re.compile(r"(?i)\bfor=(\"[^\"]*\"|[^;,\s]+)")
 HEADERS = "latin-1"         # how Starlette decodes headers: what was sent in bytes is got back with it
@@ -76,7 +77,7 @@ class Guard:
         """``send`` that counts answers of errors, apart from those of what watches over the server."""
         async def counting(message: Message) -> None:
             status = message.get("status", 0) if message["type"].endswith("response.start") else 0
-            if status >= 400 and scope["path"] != "/ready":
+            if status >= 400 and status != GONE and scope["path"] != "/ready":
                 self._count_refusal(KINDS.get(scope["path"], "other"), status, client=(scope.get("client") or [""])[0])
             await send(message)
 

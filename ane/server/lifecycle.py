@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from ane.server.app import make_app
-from ane.server.connections import BACKLOG, Connections, affordable_connections, limited_protocol, limited_websocket
+from ane.server.connections import (
+    BACKLOG,
+    MAX_HEADERS,
+    Connections,
+    affordable_connections,
+    limited_protocol,
+    limited_websocket,
+)
 from ane.server.guard import is_loopback
 from ane.server.settings import ServerSettings
 from ane.server.speech_service import Service
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
-MAX_HEADERS = 32 << 10
 QUEUE = 1024            # connections that wait to be accepted
 REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
 INTERVAL = 60.0

@@ -22,6 +22,7 @@ from ane.server.speech_service import Service
 from ane.server.waiting import while_connected
 from ane.system import paths
 from ane.system.child_process import ChildProcess
+from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices import check_voice_name, save_voice
 
@@ -84,7 +85,10 @@ def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate:
             with tempfile.TemporaryDirectory() as folder:
                 clip = Path(folder) / f"{name}.wav"
                 soundfile.write(clip, audio, rate, "FLOAT")
-                voice = served.speaker.prepare(voice=str(clip))
+                try:
+                    voice = served.speaker.prepare(voice=str(clip))
+                except UserError as error:      # without the path of this machine
+                    raise RefusedError(str(error).replace(f"{clip}: ", ""), 400, "audio_sample") from error
             if job.gone:
                 return
             destination = paths.voices_dir() / f"{name}.safetensors"

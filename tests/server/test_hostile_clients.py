@@ -184,6 +184,28 @@ def test_clients_that_stop_writing_make_room_when_others_need_it() -> None:
         assert seconds_of_a_short_request(server) < PATIENCE / 2
 
 
+def slowest_health(server: ServerProcess, connection: socket.socket, data: bytes) -> float:
+    """Seconds of the slowest answer of /health while data is sent, until the server ends the connection."""
+    ended = []
+
+    def send() -> None:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+            while connection.recv(1 << 16):
+                pass
+        ended.append(True)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    slowest = 0.0
+    while sending.is_alive():
+        began = time.monotonic()
+        with urllib.request.urlopen(f"{server.address}/health", timeout=PATIENCE):
+            slowest = max(slowest, time.monotonic() - began)
+    assert ended
+    return slowest
+
+
 EMPTY_CONTINUATION, PING = b"\x00\x80\0\0\0\0", b"\x89\x80\0\0\0\0"       # masked, without payload
 OPENING = b"\x01\x80\0\0\0\0"
 
@@ -196,24 +218,21 @@ def test_frames_that_hold_no_text_hold_nobody_up_and_end_their_connection(server
         connection.sendall(f"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
                            f"Connection: Upgrade\r\n{key}\r\n\r\n".encode())
         assert b" 101 " in connection.recv(1000)
-        ended = []
+        assert slowest_health(server, connection, frames) < 2
 
-        def send() -> None:
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(frames)
-                while connection.recv(1 << 16):
-                    pass
-            ended.append(True)
 
-        sending = threading.Thread(target=send)
-        sending.start()
-        slowest = 0.0
-        while sending.is_alive():
-            began = time.monotonic()
-            with urllib.request.urlopen(f"{server.address}/health", timeout=PATIENCE):
-                slowest = max(slowest, time.monotonic() - began)
-        assert ended
-        assert slowest < 2
+def test_a_body_in_a_million_parts_holds_nobody_up(server: ServerProcess) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert slowest_health(server, connection, b"1\r\n \r\n" * 900_000) < 2
+    body = json.dumps({"model": "demo-fast", "input": "It rained."}).encode().ljust(300_000)
+    parts = b"".join(b"12c\r\n" + body[start:start + 300] + b"\r\n" for start in range(0, len(body), 300))
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
+        connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + parts
+                           + b"0\r\n\r\n")
+        assert b" 200 " in connection.recv(1000)
 
 
 def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:

@@ -1,11 +1,15 @@
 """Requests as the clients of other projects send them, and answers as these read them."""
 
+import asyncio
+import gc
 import io
 import json
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +17,15 @@ import pytest
 import soundfile
 
 from tests.models.whisper.random_whisper import write_openai
-from tests.server.server_process import PATIENCE, ServerProcess, wait_until
+from tests.server.server_process import PATIENCE, ServerProcess
 from tests.server.speech_requests import TEXT
 from tests.server.test_uploads import form_with, sound_file
 
 pytest.importorskip("fastapi", reason="needs the extra server: pip install '.[server]'")
 openai = pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
+
+from ane.server.app import encoded  # noqa: E402 (all need the extra)
+from ane.server.speech import SoundPiece  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +164,13 @@ def test_the_name_of_a_new_voice_fits_a_file_system(server, tmp_path):
     assert add_voice(server, "语" * 60)["id"] == "语" * 60
 
 
-def add_voice(server: ServerProcess, name: str) -> dict[str, Any]:
-    body = form_with(sound_file(6.0), "audio_sample", name=name, model="demo",
+def test_the_error_of_a_clip_names_no_path_of_the_server(server):
+    error = add_voice(server, "ann", 0.3)["error"]
+    assert (error["param"], error["message"][:12]) == ("audio_sample", "lasts 0.300 ")
+
+
+def add_voice(server: ServerProcess, name: str, seconds: float = 6.0) -> dict[str, Any]:
+    body = form_with(sound_file(seconds), "audio_sample", name=name, model="demo",
                      consent="I agree that this recording of mine is used to make speech.")
     request = urllib.request.Request(f"{server.address}/v1/audio/voices", body,
                                      {"Content-Type": "multipart/form-data; boundary=x"})
@@ -169,27 +181,48 @@ def add_voice(server: ServerProcess, name: str) -> dict[str, Any]:
         return json.load(error)
 
 
-@pytest.mark.parametrize("form", ["flac", "aac", "mp3"])
-def test_the_threads_of_an_encoder_end_with_its_request(server, form):
-    """Of one that was answered, and of one whose client left in the middle."""
-    def ask(read: Callable[[Any], Any]) -> None:
-        request = urllib.request.Request(
-            f"{server.address}/v1/audio/speech", json.dumps({
-                "model": "demo-fast", "input": " ".join([TEXT] * 12), "response_format": form}).encode(),
-            {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            read(response)
+class SpokenPieces:
+    """Ten seconds of sound, and whether it was closed."""
 
-    def many(count: int, read: Callable[[Any], Any]) -> None:
-        threads = [threading.Thread(target=ask, args=(read,)) for _ in range(count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    closed = False
 
-    many(8, lambda response: response.read())           # asyncio's pool has its threads now
-    before = server.status()["threads"]
-    for read in (lambda response: response.read(), lambda response: response.read(1000)):
-        many(8, read)
-    wait_until(lambda: server.metric("ane_active_requests") == 0)
-    wait_until(lambda: server.status()["threads"] <= before + 8, 20)       # asyncio may add threads of its pool
+    def __init__(self) -> None:
+        self._left = 100
+
+    def __aiter__(self) -> "SpokenPieces":
+        return self
+
+    async def __anext__(self) -> SoundPiece:
+        self._left -= 1
+        if not self._left:
+            raise StopAsyncIteration
+        return SoundPiece(np.full(2400, 0.1, np.float32), 24000)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def threads_of_encoders() -> int:
+    """Threads of this process that Python does not know."""
+    return len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads on Linux: run it there")
+@pytest.mark.parametrize("pieces", [3, 1000])
+async def test_the_threads_of_an_encoder_end_with_its_request(pieces: int) -> None:
+    """Of one that is answered, and of one whose client leaves in the middle; not when memory is collected at last."""
+    gc.collect()
+    gc.disable()
+    try:
+        before, utterances = threads_of_encoders(), [SpokenPieces() for _ in range(12)]
+        for utterance in utterances:
+            async with aclosing(encoded(utterance, await anext(utterance), "flac")) as parts:
+                for _ in range(pieces):
+                    if await anext(parts, None) is None:
+                        break
+        async with asyncio.timeout(PATIENCE):
+            while threads_of_encoders() > before:
+                await asyncio.sleep(0.05)
+        assert all(utterance.closed for utterance in utterances)
+    finally:
+        gc.enable()
