@@ -56,9 +56,9 @@ CONFIGS: dict[str, Config] = {
 
 # settings that differ from upstream's: the embedded voice repeats codes often, so a repetition penalty would exclude
 # correct codes; it was trained on clips of a few sentences at most; codes close to silence often follow the last word;
-# ranking makes no audible difference, and the path without diffusion sounds better
+# ranking makes no audible difference, and the path without diffusion sounds better; after a word alone it may ramble
 SETTINGS = {"sampling": {"temperature": 0.45, "repetition_penalty": 1.0, "max_codes": 260}, "split": [80, 125],
-            "silence": [0.1, 0.25], "preset": "fastest"}
+            "silence": [0.1, 0.25], "codes_per_word": 25, "preset": "fastest"}
 
 CONFIG = Path(__file__).parent / "config"           # of the voices in ane/demo: a file a part, and speech.toml
 TRAINED_PARTS = (           # in this order

@@ -54,9 +54,14 @@ class Tokenizer:
             raise nothing_to_say_error(text)
         return ids
 
-    def speakable_ids(self, text: str) -> list[int]:
-        """Like ``encode``, but returns an empty list where that raises."""
-        ids = self.encode_normalised(self.normalise(text))
+    def speakable_ids(self, text: str, end: str = "") -> list[int]:
+        """Like ``encode``, but returns an empty list where that raises.
+
+        Args:
+            end: is added to a normalised text that ends with a letter.
+        """
+        normalised = self.normalise(text)
+        ids = self.encode_normalised(normalised + end if normalised[-1:].isalpha() else normalised)
         return ids if any(character.isalnum() for character in self.decode(ids)) else []
 
     def encode_normalised(self, normalised: str) -> list[int]:

@@ -1,5 +1,6 @@
 """Text to chunks, each short enough to be spoken in one pass."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from ane.system.errors import UserError
 from ane.text import Tokenizer
 from ane.text.passages import Passage
 
+WORD = re.compile(r"[\w']+")
+
 
 @dataclass(eq=False)
 class TokenChunk(Chunk):
@@ -18,6 +21,7 @@ class TokenChunk(Chunk):
 
     tokens: list[int]       # the result of ``text_tokens``
     index: int = 0          # position in its text; its random numbers depend on it
+    words: float = 1.0      # the result of ``spoken_words``
 
     @property
     def length(self) -> int:
@@ -34,14 +38,23 @@ def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Set
     """
     tokenizer, config = Tokenizer(model.tokenizer, settings.normaliser), model.config("autoregressive")
 
+    end = "" if settings.codes_per_word is None else "."
+
     def make(piece: str, passage: Passage) -> TokenChunk | None:
-        ids = tokenizer.speakable_ids(piece)
-        return TokenChunk(piece, [*ids, config.stop_text_token]) if ids else None
+        ids = tokenizer.speakable_ids(piece, end)
+        words = spoken_words(tokenizer.decode(ids)) if ids and end else 1.0
+        return TokenChunk(piece, [*ids, config.stop_text_token], words=words) if ids else None
 
     chunks = split_to_fit(text, make, settings.split, max_text_tokens(config), "tokens")
     for index, chunk in enumerate(chunks):
         chunk.index, chunk.tokens = index, text_tokens(chunk.tokens[:-1], config)
     return chunks
+
+
+def spoken_words(normalised: str) -> float:
+    """How many words of usual length a normalised text takes as long as: a letter alone is a third of one, and eight
+    letters more are one more. At least one."""
+    return max(1.0, sum(1 / 3 if len(word) == 1 else max(1.0, len(word) / 8) for word in WORD.findall(normalised)))
 
 
 def text_tokens(ids: Sequence[int], config: UnifiedVoiceConfig) -> list[int]:

@@ -4,6 +4,7 @@ Whole speech is made in groups of chunks: each step is finished for a group, and
 next step begins, so that few networks are loaded at a time. A stream alternates between the steps.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ LARGEST_WINDOW = 126        # frames of a call to a vocoder, in the middle of a 
 MIN_GROUP = 16      # chunks of a group, at least: enough to fill the lanes, few enough to bound memory for long texts
 UNFINISHED = ("chunk {chunks} did not end with a stop code: the speech may be cut off or ramble; try another seed, "
               "more candidates or shorter sentences")
+TOO_LONG = ("chunk {chunks} was ended, since it took far longer than its words do: the speech may be cut off; try "
+            "another seed or a longer sentence")
 UNRANKED = "chunk {chunks} was not ranked: CLVP does not know all of its tokens, so the first candidates are spoken"
 
 
@@ -244,9 +247,14 @@ class Rendering:
     def _queue(self, lanes: Lanes, chunk: TokenChunk) -> None:
         samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
                     for candidate in range(self.settings.candidates)]
-        prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, self.settings.sampling,
-                        self.diffused)
+        sampling = replace(self.settings.sampling, max_codes=self._most_codes(chunk))
+        prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
         self._queued.append(lanes.add(prompt, self.context.priority))
+
+    def _most_codes(self, chunk: TokenChunk) -> int:
+        """The codes of a candidate at most: of any chunk, or for the words of this one."""
+        most, per_word = self.settings.sampling.max_codes, self.settings.codes_per_word
+        return most if per_word is None else min(most, math.ceil(per_word * chunk.words))
 
     @cached_property
     def _tables(self) -> Embeddings:
@@ -273,11 +281,12 @@ class Rendering:
         if self.timer is not None:
             with self.timeline.record("words"):
                 words = self.timer.words(chunk, self.voice.ar, best[0])
+        unfinished = UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG
         unused = "latents" if self.settings.diffusion is None else "hidden"     # freed, to save memory
         freed = {unused: np.empty((0, best[0].hidden.shape[1]), np.float32)}
         return RankedChunk(chunk, [replace(candidate, **freed) for candidate in best], {
             "words": words, "counts": {"codes": sum(len(candidate.codes) for candidate in candidates)},
-            "notes": notes if best[0].stopped else [*notes, UNFINISHED], "details": {"decoded": signals}})
+            "notes": notes if best[0].stopped else [*notes, unfinished], "details": {"decoded": signals}})
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in

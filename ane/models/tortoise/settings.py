@@ -115,6 +115,8 @@ class Settings(SpeechSettings):
         clip_mode: a mode of ``ane.models.tortoise.voices.encode_clips``.
         split: desired and maximum characters of a chunk; None: the text is one chunk.
         silence: seconds of silence kept before and after each chunk's speech; None: all, as in upstream.
+        codes_per_word: codes in a chunk at most for each word of its text, 21.5 a second, and text without a mark at
+            its end gets a full stop: what a small model needs that rambles after a single word; None: neither.
     """
 
     presets: ClassVar[Sequence[str]] = tuple(PRESETS)
@@ -131,6 +133,7 @@ class Settings(SpeechSettings):
         "clip, clips alike", group=TEXT)
     split: tuple[int, int] | None = split_setting(200, 300)
     silence: tuple[float, float] | None = None
+    codes_per_word: int | None = None
     lanes: int = setting(16, "candidates sampled at a time, over all chunks", metavar="N", group=CODES, ge=1)
 
     def __post_init__(self) -> None:
@@ -141,6 +144,8 @@ class Settings(SpeechSettings):
         if self.silence is not None and not all(MIN_SILENCE <= seconds < inf for seconds in self.silence):
             raise UserError(f"silence must be the seconds kept before and after the speech, {MIN_SILENCE} at least, "
                             f"got {self.silence[0]},{self.silence[1]}", "silence")
+        if self.codes_per_word is not None and self.codes_per_word < 1:
+            raise UserError(f"codes_per_word must be at least 1, got {self.codes_per_word}", "codes_per_word")
 
     @classmethod
     def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
@@ -149,7 +154,7 @@ class Settings(SpeechSettings):
         Args:
             preset: a name of ``PRESETS``; None: ``default_preset(model)``.
             model: the model's own ``settings``: "sampling" (fields of ``Sampling`` that differ from upstream's),
-                "split", "silence", "normaliser", and "preset", the default preset.
+                "split", "silence", "normaliser", "codes_per_word", and "preset", the default preset.
 
         Raises:
             UserError: there is no such preset, the model's settings are unknown or out of range, or a change is.
@@ -177,7 +182,7 @@ def _model_changes(model: Mapping[str, Any] | None) -> dict[str, Any]:
     """The fields of ``Settings`` that a model's ``settings`` change. Raises UserError for invalid ones."""
     default_preset(model)
     stated = {name: value for name, value in (model or {}).items() if name != "preset"}
-    unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser"}))
+    unknown = ", ".join(sorted(stated.keys() - {"sampling", "split", "silence", "normaliser", "codes_per_word"}))
     if unknown:
         raise _model_error(f"{unknown} is unknown")
     if not isinstance(stated.get("sampling", {}), Mapping) or stated.get("split", ()) is None:

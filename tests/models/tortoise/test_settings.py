@@ -64,6 +64,7 @@ def test_settings_of_a_later_version_are_refused(unknown):
     ({"preset": "slow"}, "preset"), ({"preset": ["fast"]}, "preset"), ({"preset": None}, "preset"),
     ({"silence": 0.3}, "silence"), ({"silence": [0.1]}, "silence"), ({"silence": [0, 0.3]}, "silence"),
     ({"silence": [0.1, float("inf")]}, "silence"), ({"silence": [0.1, float("nan")]}, "silence"),
+    ({"codes_per_word": 0}, "codes_per_word"), ({"codes_per_word": "many"}, "codes_per_word"),
     ({"silence": ["0.1", "0.3"]}, "silence"), ({"silence": [True, True]}, "silence"),
     ({"sampling": {"max_codes": "many"}}, "max_codes"), ({"sampling": {"max_codes": 100.5}}, "max_codes"),
     ({"sampling": {"max_codes": 0}}, "max_codes"), ({"sampling": {"top_k": None}}, "top_k"),
