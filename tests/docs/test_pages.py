@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ane.cli import parser
 from docs import generate
@@ -165,6 +166,19 @@ def test_the_launchd_file():
     assert content["ExitTimeOut"] > 30          # what the server has to end its requests
 
 
-def test_the_container_runs_a_command_that_exists():
-    [command] = re.findall(r"^CMD (\[.*\])$", block("FROM"), re.MULTILINE)
-    assert accepted([word.strip('"') for word in command.strip("[]").split(", ")][1:])
+def test_the_container_runs_a_command_that_exists_as_a_user_without_rights():
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    command = json.loads(next(line.removeprefix("CMD ") for line in lines if line.startswith("CMD ")))
+    assert accepted(command[1:])
+    assert "USER ane" in lines[max(index for index, line in enumerate(lines) if line.startswith("FROM")):]
+    [check] = [json.loads(line.partition("CMD ")[2]) for line in lines if line.startswith("HEALTHCHECK")]
+    assert "127.0.0.1:8880/health" in check[-1]
+    compile(check[-1], "health check", "exec")
+
+
+def test_compose_gives_the_container_a_token_a_volume_and_time_to_end():
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["ane"]
+    assert service["environment"]["ANE_TOKEN"].startswith("${ANE_TOKEN:?")
+    assert service["volumes"] == ["models:/models"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > 30
+    assert service["ports"] == ["127.0.0.1:8880:8880"]
