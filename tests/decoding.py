@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.tortoise.decoding import Candidate, Embeddings, Prompt, candidates_of, make_lanes
+from ane.models.tortoise.decoding import Candidate, Embeddings, Prompt, make_lanes
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import CodeSampler, Sampling
 
@@ -37,9 +37,7 @@ def decode(backend: Backend, prompts: Sequence[ChunkPrompt], config: UnifiedVoic
     lanes = min(lanes, sum(len(prompt.samplers) for prompt in prompts))
     longest = max(Embeddings.prefix_length(prompt.tokens) for prompt in prompts)
     shared = make_lanes(backend, config, lanes, sampling.max_codes, min(lanes, len(prompts)), longest, recorded_heads)
-    jobs = [shared.add(prompt.bound(backend, config, sampling, rewrite_tail)) for prompt in prompts]
-    for job in jobs:
-        while not job.done:
-            shared.step()
-            progress(sum(each.prompt.codes for each in jobs), sum(each.finished for each in jobs))
-        yield candidates_of(job)
+    made = [shared.submit(prompt.bound(backend, config, sampling, rewrite_tail)) for prompt in prompts]
+    for decoding in made:
+        yield decoding.all(lambda: progress(sum(each.prompt.codes for each in made),
+                                            sum(each.finished for each in made)))

@@ -12,7 +12,6 @@ functions for, and crops the result.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -198,16 +197,6 @@ class Backend(ABC):
     @abstractmethod
     def release(self, *networks: str) -> None:
         """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
-
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Keep networks in memory within the block, and release them after it."""
-        keep, self.keep = self.keep, True
-        try:
-            yield
-        finally:
-            self.keep = keep
-            self.release()
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import torch
 
 from ane.backends import load_backend
+from ane.backends.owned import Owned
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.device import return_freed_memory
 from ane.bundles import Model, find_bundle, open_model
 from ane.models.whisper.transcription import Transcriber
+from ane.server.jobs import Job
 from ane.server.settings import ServerSettings
 from ane.speech.lanes import Lanes
+from ane.speech.turns import Turns
 from ane.system.errors import UserError
 from ane.voices import RANDOM, voice_names
 
@@ -43,16 +47,22 @@ class ServedModel:
     users: int = 0
     used: float = field(default_factory=time.monotonic)
     voices: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def serial(self) -> bool:
-        """Whether only one thread may use it: it is not on the CPU."""
-        backend = self.speaker.backend
-        return not isinstance(backend, TorchBackend) or backend.device.type != "cpu"
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def model(self) -> Model:
         return self.speaker.model
+
+    @contextmanager
+    def alone(self, job: Job) -> Iterator[None]:
+        """Use within the block what only one job may use at a time: the decoder of a window."""
+        with job.resting():
+            self._lock.acquire()
+        try:
+            job.check()
+            yield
+        finally:
+            self._lock.release()
 
     def voice(self, name: str) -> Any:
         """What ``speak`` takes for a voice that ``voice_names`` lists; the latents are read once."""
@@ -66,8 +76,8 @@ class ServedModel:
 class ServedModels:
     """The models that a server has loaded, by name. Several threads may use them."""
 
-    def __init__(self, settings: ServerSettings):
-        self.settings = settings
+    def __init__(self, settings: ServerSettings, turns: Turns | None = None):
+        self.settings, self._turns = settings, turns
         self._lock = threading.RLock()
         self._loaded: dict[str, ServedModel] = {}
         self._memory_returned = 0.0
@@ -81,6 +91,8 @@ class ServedModels:
         """A model, loaded now if it is not; it is not released within the block."""
         with self._lock:
             served = self._loaded.get(name) or self._load(name)
+            if served.lanes is not None and served.lanes.ended is not None:       # what they hold is unknown
+                served.lanes = served.speaker.shared_lanes(self.settings.lanes, self._turns)
             served.users += 1
         try:
             yield served
@@ -111,18 +123,31 @@ class ServedModels:
         self._make_room(size)
         began = time.monotonic()
         model = open_model(bundle=name)
-        backend = load_backend(self.settings.backend, model, self.settings.precision, self.settings.threads, True)
-        backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
+        backend = self._backend(model)
         if model.family.settings is None:
             served = ServedModel(name, Transcriber(model, backend), size)
         else:
             speaker = model.family.synthesizer(model, backend)
-            served = ServedModel(name, speaker, size, speaker.shared_lanes(self.settings.lanes))
+            served = ServedModel(name, speaker, size, speaker.shared_lanes(self.settings.lanes, self._turns))
             speaker.prepare()
         self._loaded[name] = served
         LOGGER.info("model loaded", extra={"fields": {"model": name, "backend": getattr(backend, "name", ""),
                                                       "seconds": round(time.monotonic() - began, 3)}})
         return served
+
+    def _backend(self, model: Model) -> Any:
+        """The backend of a model. Several threads may use it: of one that is not torch on the CPU, a thread of its own
+        makes all calls."""
+        settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
+        backend = thread.submit(load_backend, settings.backend, model, settings.precision, settings.threads,
+                                True).result()
+        backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
+        if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
+            thread.shutdown(wait=False)
+            if self._turns is not None:
+                self._turns.set_threads()       # loading has chosen MKL's
+            return backend
+        return Owned(backend, thread)
 
     def _make_room(self, size: int) -> None:
         """Release the least recently used models until another of this size fits, as far as nobody uses them."""
@@ -132,7 +157,9 @@ class ServedModels:
             self._release(idle.pop(0).name)
 
     def _release(self, name: str) -> None:
-        del self._loaded[name]
+        backend = self._loaded.pop(name).speaker.backend
+        if isinstance(backend, Owned):
+            backend.end()
         LOGGER.info("model released", extra={"fields": {"model": name}})
         gc.collect()
 

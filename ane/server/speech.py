@@ -1,7 +1,7 @@
 """Speech as a job: what a client asks for, checked, and the work that speaks it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,11 @@ import numpy as np
 from ane.bundles import Model, open_model
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
-from ane.server.jobs import Job, Waits, Work
+from ane.server.jobs import Job, Work
 from ane.server.schemas import CastFields, SpeechFields
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
-from ane.speech.lanes import Lanes
 from ane.speech.request import SpeechContext, SpeechRequest, Spending
 from ane.speech.stream import Stream
 from ane.speech.words import SpokenWord
@@ -150,28 +149,26 @@ def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:
 def speak(models: ServedModels, request: ServedRequest, catalogue: Catalogue) -> Work:
     """Work that speaks the request's text, or if that is "" the texts that the client sends while they are spoken: puts
     ``SoundPiece``s, then ``SpokenFacts``."""
-    def work(job: Job) -> Iterator[Waits]:
+    def work(job: Job) -> None:
         with models.using(request.model) as served:
-            job.serial = served.serial
-            yield None
-            speaker = served.speaker
+            job.wait()
             context = SpeechContext(
-                job.check, lanes=served.lanes, priority=lambda: job.priority,
+                job.check, lanes=served.lanes, priority=lambda: job.priority, check=job.check,
                 spending=Spending(models.settings.limits),
                 named_voice=lambda name: served.voice(catalogue.voice(served.name, name)))
             wanted = in_its_voice(served, request)
             if request.text:
                 job.text_at = time.monotonic()
-                stream = speaker.stream_of(wanted, context)
+                stream = served.speaker.stream_of(wanted, context)
             else:
-                stream = speaker.feed_of(job.texts(), wanted, context)
-            yield from sent(job, stream)
+                stream = served.speaker.feed_of(job.texts(), wanted, context)
+            send_sound(job, stream)
 
     return work
 
 
-def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
-    """Put the sound of a stream, and wait for what it waits for."""
+def send_sound(job: Job, stream: Stream | FedStream) -> None:
+    """Send the sound of a stream, then its facts."""
     stated = 0
 
     def new_words() -> list[SpokenWord]:
@@ -180,14 +177,8 @@ def sent(job: Job, stream: Stream | FedStream) -> Iterator[Waits]:
         return list(stream.words[before:])
 
     with closing(stream):
-        for item in stream.items():
-            if item is None:
-                yield job.has_text
-            elif isinstance(item, Lanes):
-                yield item
-            else:
-                piece = SoundPiece(item, stream.sample_rate, new_words(), stream.notes)
-                yield job.put(piece, len(item) / stream.sample_rate)
+        for audio in stream:
+            job.send(SoundPiece(audio, stream.sample_rate, new_words(), stream.notes), len(audio) / stream.sample_rate)
         if words := new_words():
             job.put(SoundPiece(np.zeros(0, np.float32), stream.sample_rate, words))
         made = sum(stream.facts.get(name, 0) for name in COUNTED)

@@ -49,7 +49,7 @@ class Service:
         self.settings, self.catalogue, self.metrics = settings, Catalogue(settings), Metrics()
         cpu_threads = settings.threads or torch.get_num_threads()
         self.engine = Engine(settings.limits, calls_at_a_time(settings.calls, cpu_threads), cpu_threads)
-        self.models = ServedModels(settings)
+        self.models = ServedModels(settings, self.engine.turns)
         self.engine.start(self.models.release_unused)
         self.ready = False
         self.metrics.active.set_function(lambda: self.engine.count)

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -15,7 +15,7 @@ from ane.models.whisper.languages import LANGUAGES
 from ane.models.whisper.transcript import Transcript, TranscriptSegment, as_srt, as_vtt
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.server.errors import RefusedError, error_content
-from ane.server.jobs import Job, Waits
+from ane.server.jobs import Job
 from ane.server.settings import TRANSCRIPTIONS
 from ane.server.speech_service import Service
 from ane.server.uploads import Recording, check_form, decode_upload
@@ -30,6 +30,15 @@ Temperature = Annotated[float, Form(ge=0, le=1, allow_inf_nan=False,
                                     description="0: the most probable words, and more where that fails")]
 
 
+def next_window(windows: Generator[Any, None, Transcript]) -> StopIteration | None:
+    """Write a window down. Returns the exception with the transcript after the last one."""
+    try:
+        next(windows)
+    except StopIteration as end:
+        return end
+    return None
+
+
 def transcription_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audio", tags=["files"])
     # from decoding to the end: others wait, as files, not as decoded sound; the guard limits their number
@@ -42,18 +51,13 @@ def transcription_routes(service: Service) -> APIRouter:
         async with transcribing:
             audio, rate = await decode_upload(file, limits, limits.clip_seconds, RATE)
 
-            def work(job: Job) -> Iterator[Waits]:
+            def work(job: Job) -> None:
                 with service.models.using(name) as served:
-                    job.serial = True           # recordings share the decoder of a window
-                    yield None
-                    windows = served.speaker.transcribing(audio, rate, options, job.put)
-                    while True:
-                        try:
-                            next(windows)
-                        except StopIteration as end:
-                            job.put(end.value)
-                            return
-                        yield None
+                    windows, ended = served.speaker.transcribing(audio, rate, options, job.put), None
+                    while ended is None:
+                        with served.alone(job):         # recordings share the decoder of a window
+                            ended = service.engine.turns.wide(lambda: next_window(windows))
+                    job.put(ended.value)
 
             async with aclosing(service.items(options.task, work)) as items:
                 async for item in items:

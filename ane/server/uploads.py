@@ -5,7 +5,6 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from fastapi import APIRouter, File, Form, Request, UploadFile
 
 from ane.models.tortoise.voices import cloning_notes
 from ane.server.errors import RefusedError
-from ane.server.jobs import Job, Waits
+from ane.server.jobs import Job
 from ane.server.schemas import NewVoice
 from ane.server.settings import NEW_VOICES, Limits
 from ane.server.speech_service import Service
@@ -74,10 +73,9 @@ async def check_form(request: Request, *known: str) -> None:
 
 def voice_work(service: Service, model: str, name: str, audio: np.ndarray, rate: int, consent: str) -> Any:
     """Work that encodes a clip and stores the voice, and puts warnings about it. It does not replace one."""
-    def work(job: Job) -> Iterator[Waits]:
+    def work(job: Job) -> None:
         with service.models.using(model) as served:
-            job.serial = served.serial
-            yield None
+            job.wait()
             if not served.model.has_latents:
                 raise served.model.lacks("voices made of clips")
             if name in service.catalogue.voices(model) or (paths.voices_dir() / f"{name}.safetensors").exists():

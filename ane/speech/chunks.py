@@ -1,9 +1,12 @@
-"""Chunks: a text, or its passages, in pieces that a network speaks in one pass."""
+"""Chunks: a text, or its passages, in pieces that a network speaks in one pass; and their sound."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
+from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error, shorten, split
 from ane.text.passages import Passage
@@ -39,6 +42,37 @@ class Chunk:
     def length(self) -> int:
         """How much of what one pass takes it needs."""
         raise NotImplementedError
+
+
+@dataclass(eq=False)
+class RenderedChunk:
+    """The sound of a chunk, which is made while it is read, and what else is known of it.
+
+    A model states the facts at the latest with the last sound.
+
+    Attributes:
+        sound: Pieces (n,) float32 within ±1, n ≥ 0, in order.
+        words: When each word is heard, in seconds from the beginning of the sound.
+        counts: What was made for it: codes, frames or tokens.
+        notes: Warnings. "{chunks}" in one stands for the numbers of all chunks that have it.
+        details: Other facts, such as its mel, by the names under which ``Speech`` lists them.
+        alternatives: Sound of other candidates, where whole chunks are made.
+        stated: Whether the facts are known.
+    """
+
+    chunk: Chunk
+    sound: Iterator[np.ndarray] = field(default_factory=lambda: iter(()))
+    words: Sequence[SpokenWord] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    alternatives: Sequence[np.ndarray] = ()
+    stated: bool = False
+
+    def state(self, words: Sequence[SpokenWord], counts: Mapping[str, int], notes: Sequence[str] = (),
+              **details: Any) -> None:
+        """State the facts."""
+        self.words, self.counts, self.notes, self.details, self.stated = words, counts, notes, details, True
 
 
 OneChunk = TypeVar("OneChunk", bound=Chunk)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.speech.lanes import Lanes
-from ane.speech.stream import SoundStream, silent_blocks, stepped
+from ane.speech.stream import SoundStream, silent_blocks
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline, closing_source
@@ -15,7 +14,6 @@ from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import MAX_HELD, ClauseReader
 from ane.text.passages import read_pauses, without_words
 
-END = object()
 COUNTED = ("codes", "frames", "tokens")       # facts that are sums
 
 
@@ -30,7 +28,7 @@ class FedStream(SoundStream):
         UserError: when a piece is requested: what ``stream`` raises, or nothing of all the text can be spoken.
     """
 
-    def __init__(self, texts: Iterable[str | None], stream: Callable[[str], Any], normalise: Callable[[str], str],
+    def __init__(self, texts: Iterable[str], stream: Callable[[str], Any], normalise: Callable[[str], str],
                  lexicon: Lexicon | None, sample_rate: int, timeline: Timeline):
         """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon."""
         self.sample_rate, self.timeline = sample_rate, timeline
@@ -38,21 +36,7 @@ class FedStream(SoundStream):
         self._stream = stream
         self._streams: list[Any] = []           # ``Stream``, one for each text
         self._begins: list[float] = []          # the second of the sound at which each begins
-        self._work = self._pieces(ready_texts(texts, reader))
-        self._sound = stepped(self.items(), timeline)
-
-    def items(self) -> Iterator[np.ndarray | Lanes | None]:
-        """As ``Stream.items``; and None where there is no text yet, if the texts have a None there."""
-        while True:
-            try:
-                item = next(self._work, END)
-            finally:
-                self.elapsed = self.timeline.now() - self.timeline.text_ready
-            if item is END:
-                return
-            if isinstance(item, np.ndarray):
-                self._samples += len(item)
-            yield item
+        self._sound = self._spoken(ready_texts(texts, reader))
 
     @property
     def chunks(self) -> list[str]:
@@ -73,15 +57,12 @@ class FedStream(SoundStream):
         return [replace(word, start=word.start + begin, end=word.end + begin)
                 for stream, begin in zip(self._streams, self._begins, strict=True) for word in stream.words]
 
-    def _pieces(self, texts: Iterator[str | None]) -> Generator[np.ndarray | Lanes | None, None, None]:
+    def _spoken(self, texts: Iterator[str]) -> Generator[np.ndarray, None, None]:
         """The sound of each text. One without a word is held back until a word follows; a long one with its pauses
         alone."""
         held, line = "", 1
         with closing_source(texts):
             for text in texts:
-                if text is None:
-                    yield None
-                    continue
                 text = held + text
                 read_pauses(text, line)         # refuses markup with the line in the whole text
                 stream = self._begin(text)
@@ -92,7 +73,7 @@ class FedStream(SoundStream):
                     continue
                 held, line = "", line + text.count("\n")
                 with closing_source(stream):
-                    yield from stream.items()
+                    yield from stream
         if not self._streams:
             raise nothing_to_say_error(held)
         if seconds := sum(passage.silence for passage in read_pauses(held)):
@@ -114,15 +95,11 @@ class FedStream(SoundStream):
         return stream
 
 
-def ready_texts(texts: Iterable[str | None], reader: ClauseReader) -> Iterator[str | None]:
-    """Yield the first clause, then all that is complete whenever more text arrives, the rest at the end, and every
-    None."""
+def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:
+    """Yield the first clause, then all that is complete whenever more text arrives, and the rest at the end."""
     first = True
     with closing_source(texts):
         for text in texts:
-            if text is None:
-                yield None
-                continue
             pieces = reader.feed(text)
             if first and pieces:
                 yield pieces.pop(0)

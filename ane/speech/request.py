@@ -1,8 +1,8 @@
-"""A request for speech, the context of its work, and the sound that a model makes for it, piece by piece."""
+"""A request for speech, and the context of its work."""
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -10,9 +10,8 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from ane.speech.chunks import Chunk
 from ane.speech.lanes import Lanes
-from ane.speech.words import SpokenWord
+from ane.speech.turns import Urgency
 from ane.system.checked import checked
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
@@ -129,13 +128,20 @@ class SpeechContext:
     progress: Progress = report_nothing
     timeline: Timeline = field(default_factory=Timeline)
     lanes: Lanes | None = None      # those that several requests share; None: a request has its own if it needs some
-    priority: Callable[[], Any] = lambda: 0     # key for sorting requests that share lanes; the least is most urgent
+    priority: Urgency = lambda: (0, 0.0)    # of requests that share lanes
+    # raises an error when nobody wants the sound any more; any thread calls it
+    check: Callable[[], None] = lambda: None
     # whether chunks are worked on in groups, phase by phase, with networks released between; otherwise one after the
     # other, each as soon as it can be
     batched: bool = False
     spending: Spending = field(default_factory=Spending)
     # the voice that a name in a text means; None: the model's own of that name
     named_voice: Callable[[str], Any] | None = None
+
+    def reporting(self, sound: Iterator[np.ndarray], phase: str, done: int, total: int) -> Iterator[np.ndarray]:
+        """Yield a sound, then report progress."""
+        yield from sound
+        self.progress(phase, done, total, "")
 
     def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
@@ -152,21 +158,3 @@ class SpeechContext:
                             "or a respelling")
         self.spending.add(request.text, passages)
         return passages
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Sound of one chunk. Pieces of chunks follow each other in order; each chunk has at least its last one.
-
-    What is known of the chunk is stated by one of its pieces.
-    """
-
-    samples: np.ndarray                         # (n,) float32 within ±1, n ≥ 0
-    chunk: Chunk
-    last: bool = False                          # whether it is the last of its chunk
-    words: Sequence[SpokenWord] = ()            # of the chunk, in seconds from the beginning of its sound
-    counts: Mapping[str, int] = field(default_factory=dict)     # what was made for it: codes, frames or tokens
-    notes: Sequence[str] = ()       # warnings; "{chunks}" in one stands for the numbers of all chunks that have it
-    # other facts of the chunk, such as its mel, by the name under which ``Speech`` lists them
-    details: Mapping[str, Any] = field(default_factory=dict)
-    alternatives: Sequence[np.ndarray] = ()     # other candidates' sound of the chunk, where whole chunks are made

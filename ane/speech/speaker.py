@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,12 +12,13 @@ import numpy as np
 
 from ane.bundles import Model
 from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
-from ane.speech.chunks import Chunk
+from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import Piece, SpeechContext, SpeechRequest, Spending
+from ane.speech.request import SpeechContext, SpeechRequest, Spending
 from ane.speech.settings import SpeechSettings, check_option, chosen_settings
-from ane.speech.stream import Speech, Stream, delivered
+from ane.speech.stream import Speech, Stream
+from ane.speech.turns import Turns
 from ane.system.errors import UserError
 from ane.system.timeline import closing_source
 from ane.text import ANY_SCRIPT, NothingToSayError
@@ -52,7 +52,7 @@ class Speaker(ABC):
 
     def __init__(self, model: Model, backend: Any):
         self.model, self.backend = model, backend
-        self._lock = threading.Lock()
+        self.turns = Turns()        # of coroutines
         self.warned: set[str] = set()       # notes that were logged
 
     def __repr__(self) -> str:
@@ -70,11 +70,9 @@ class Speaker(ABC):
         """The chunks of the request's text, at least one. Raises UserError when nothing can be spoken."""
 
     @abstractmethod
-    def render(self, chunks: Sequence[Any], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece | Lanes]:
-        """The sound of chunks, in order, before their delivery, and lanes that must take a step before more can come.
-
-        Closing the iterator releases the networks.
-        """
+    def render(self, chunks: Sequence[Any], request: SpeechRequest, context: SpeechContext) -> Iterator[RenderedChunk]:
+        """Yield the chunks with their sound, in order, before their delivery. The caller reads the sound of each before
+        it takes the next; closing the iterator releases the networks."""
 
     def completed(self, request: SpeechRequest) -> SpeechRequest:
         """Return the request with its settings and its cast; the request itself if it has them.
@@ -105,8 +103,9 @@ class Speaker(ABC):
         """How words of a text that arrives incrementally are read, after the lexicon."""
         return str
 
-    def shared_lanes(self, lanes: int) -> Lanes | None:
-        """Lanes that streams may share, as ``SpeechContext.lanes``; None: this kind of model needs none."""
+    def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes | None:
+        """Lanes that streams may share, as ``SpeechContext.lanes``; None: this kind of model needs none. ``turns``:
+        of ``Lanes``."""
         return None
 
     # Once for all
@@ -180,12 +179,13 @@ class Speaker(ABC):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request = self.completed(request)
         requests = [request.changed(text=text) for text in texts]
-        chunks, facts, pieces = self._begin(requests, context)
+        chunks, facts, rendered = self._begin(requests, context)
         notes = [self._scripts(each) for each in requests]
-        with closing_source(pieces):
+        with closing_source(rendered):
             began = context.timeline.text_ready
             for own, noted in zip(chunks, notes, strict=True):
-                yield Stream(up_to_final(pieces), own, facts, self.sample_rate, context, noted, began).collect()
+                yield Stream(up_to_final(rendered), own, facts, self.sample_rate, self.stretches, context, noted,
+                             began).collect()
                 began = context.timeline.now()
 
     def stream_of(self, request: SpeechRequest, context: SpeechContext) -> Stream:
@@ -193,11 +193,11 @@ class Speaker(ABC):
         request = self.completed(request)
         if (best := getattr(request.settings, "best", 1)) > 1:
             raise UserError(f"a stream returns the best candidate only: best must be 1, got {best}")
-        [chunks], facts, pieces = self._begin([request], context)
-        return Stream(pieces, chunks, facts, self.sample_rate, context, self._scripts(request))
+        [chunks], facts, rendered = self._begin([request], context)
+        return Stream(rendered, chunks, facts, self.sample_rate, self.stretches, context, self._scripts(request))
 
-    def feed_of(self, texts: Iterable[str | None], request: SpeechRequest, context: SpeechContext) -> FedStream:
-        """``feed`` of a request without a text; a None among the texts stands where there is no text yet."""
+    def feed_of(self, texts: Iterable[str], request: SpeechRequest, context: SpeechContext) -> FedStream:
+        """``feed`` of a request without a text."""
         request = self.completed(request.changed(ssml=False))
         self._require(request)
         if (cast := request.roles) and cast.attributed and cast.voices:
@@ -252,18 +252,14 @@ class Speaker(ABC):
             await self._work(stream.close)
 
     async def _work(self, call: Callable[[], Any]) -> Any:
-        def locked() -> Any:
-            with self._lock:
-                return call()
-
-        return await asyncio.to_thread(locked)
+        return await asyncio.to_thread(self.turns.run, call)
 
     # Within
 
     def _begin(self, requests: Sequence[SpeechRequest], context: SpeechContext
-               ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Generator[Piece | Lanes, None, None]]:
-        """Chunk every request (they differ in their texts only); return the chunks of each, their shared facts and one
-        generator of their sound."""
+               ) -> tuple[list[Sequence[Chunk]], dict[str, Any], Iterator[RenderedChunk]]:
+        """Chunk every request (they differ in their texts only); return the chunks of each, their shared facts and the
+        iterator that renders all."""
         context.timeline.mark_text_ready()
         # texts that are spoken together are requests of their own; a text that arrives in pieces is one
         contexts = [context] if len(requests) == 1 else [
@@ -278,8 +274,7 @@ class Speaker(ABC):
         voices[""] = self.voice_of(requests[0], context)
         for chunk in (every := [chunk for own in chunks for chunk in own]):
             chunk.voice = voices[chunk.named]
-        sound = self.render(every, requests[0], context)
-        return chunks, self.facts(requests[0], voices[""]), delivered(sound, self.sample_rate, self.stretches)
+        return chunks, self.facts(requests[0], voices[""]), self.render(every, requests[0], context)
 
     def named_voice(self, name: str, request: SpeechRequest, context: SpeechContext) -> Any:
         """What ``render`` takes for a voice that a text or its cast names. Raises UserError, with its place."""
@@ -321,9 +316,9 @@ class Speaker(ABC):
             self.model.require(network)
 
 
-def up_to_final(pieces: Iterator[Piece | Lanes]) -> Generator[Piece | Lanes, None, None]:
-    """The pieces up to the last of a text. The iterator stays open."""
-    for piece in pieces:
-        yield piece
-        if isinstance(piece, Piece) and piece.last and piece.chunk.final:
+def up_to_final(rendered: Iterator[RenderedChunk]) -> Iterator[RenderedChunk]:
+    """The chunks up to the last of a text. The iterator stays open."""
+    for chunk in rendered:
+        yield chunk
+        if chunk.chunk.final:
             return

@@ -1,8 +1,8 @@
 """Sound that arrives in pieces, as a text's markup asks for it, and speech: a stream that has been collected."""
 
 from base64 import b64encode
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -13,10 +13,9 @@ import soundfile
 
 from ane.audio import write
 from ane.audio.time_stretch import TimeStretcher
-from ane.speech.chunks import Chunk
-from ane.speech.lanes import Lanes
-from ane.speech.request import Piece, SpeechContext
-from ane.speech.words import SpokenWord, delivered_words
+from ane.speech.chunks import Chunk, RenderedChunk
+from ane.speech.request import SpeechContext
+from ane.speech.words import SpokenWord, delivered_words, words_until
 from ane.system.timeline import Timeline, closing_source
 
 
@@ -90,7 +89,7 @@ class Speech(SoundFacts):
 
 
 class SoundStream(SoundFacts, Iterator[np.ndarray]):
-    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``.
+    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1.
 
     Attributes:
         elapsed: seconds from the text to the last piece, including the caller's time between pieces.
@@ -101,16 +100,22 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     timeline: Timeline
     elapsed = 0.0
     words: Sequence[SpokenWord] = ()
-    _samples = 0            # of the pieces returned so far
-    _sound: Iterator[np.ndarray]
-    _work: Generator        # makes the sound
+    _began: float | None = None     # second of the timeline at which the work did; None: when the text was known
+    _samples = 0                    # of the pieces returned so far
+    _sound: Generator[np.ndarray, None, None]
 
     def __next__(self) -> np.ndarray:
-        return next(self._sound)
+        try:
+            piece = next(self._sound)
+        finally:
+            began = self.timeline.text_ready if self._began is None else self._began
+            self.elapsed = self.timeline.now() - began
+        self._samples += len(piece)
+        return piece
 
     def close(self) -> None:
         """Stop the work and release the networks."""
-        self._work.close()
+        self._sound.close()
 
     @property
     def seconds(self) -> float:     # type: ignore[override]
@@ -119,16 +124,6 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     @property
     def seconds_by_phase(self) -> dict[str, float]:
         return self.timeline.seconds_by_phase()
-
-
-def stepped(items: Iterable[Any], timeline: Timeline) -> Iterator[Any]:
-    """The items but lanes, which take a step each time."""
-    for item in items:
-        if isinstance(item, Lanes):
-            with timeline.record("decode"):
-                item.step()
-        else:
-            yield item
 
 
 class Stream(SoundStream):
@@ -142,72 +137,66 @@ class Stream(SoundStream):
         chunks: the pieces of text that will be spoken in one pass each, unless one proves to be too long.
     """
 
-    def __init__(self, pieces: Generator[Piece | Lanes, None, None], chunks: Sequence[Chunk], stated: Mapping[str, Any],
-                 sample_rate: int, context: SpeechContext, notes: Sequence[str] = (), began: float | None = None):
-        """``pieces``: up to the last of the text, as they are to be heard. ``stated``: facts known before, with 0 for
-        what is counted; ``notes`` are known before, too. ``began``: second of the timeline at which its work did, when
-        the text was not first."""
+    def __init__(self, rendered: Iterator[RenderedChunk], chunks: Sequence[Chunk], stated: Mapping[str, Any],
+                 sample_rate: int, stretches: bool, context: SpeechContext, notes: Sequence[str] = (),
+                 began: float | None = None):
+        """``rendered``: up to the last chunk of the text. ``stated``: facts known before, with 0 for what is counted;
+        ``notes`` are known before, too. ``stretches``: whether the speed of chunks is not yet that of their sound."""
         self.chunks, self.sample_rate, self.timeline = [chunk.text for chunk in chunks], sample_rate, context.timeline
         self.facts = dict(stated)
         self.words: list[SpokenWord] = []
-        self._work, self._whole, self._spoken, self._ended = pieces, context.batched, list[str](), 0
+        self._stretches, self._batched, self._spoken, self._began = stretches, context.batched, list[str](), began
         self._notes: dict[str, list[int]] = {note: [] for note in notes}        # each with the numbers of its chunks
-        self._began = context.timeline.text_ready if began is None else began
-        self._tracked = self._tracking()
-        self._sound = stepped(self.items(), self.timeline)
+        self._details: dict[str, list[Any]] = {}
+        self._alternatives: list[list[np.ndarray]] = []
+        self._sound = self._delivered(rendered)
 
-    def items(self) -> Iterator[np.ndarray | Lanes]:
-        """The pieces of sound, and between them the lanes that must take a step before the next piece can come.
-
-        For a caller that lets several streams share these lanes: iteration of the stream itself takes the steps.
-        """
-        for item in self._tracked:
-            if isinstance(item, Lanes):
-                yield item
-            elif len(item.samples):
-                yield item.samples
-
-    def _tracking(self) -> Iterator[Piece | Lanes]:
-        """The pieces, each after its facts have been noted."""
-        while True:
-            try:
-                item = next(self._work, None)
-            finally:
-                self.elapsed = self.timeline.now() - self._began
-            if item is None:
-                break
-            if isinstance(item, Piece):
-                if len(item.samples) and not self._whole:
-                    self.timeline.mark_first_audio()
-                self._add(item)
-            yield item
+    def _delivered(self, rendered: Iterator[RenderedChunk]) -> Generator[np.ndarray, None, None]:
+        """The pieces as they are to be heard, each after the facts that are known with it."""
+        with closing_source(rendered):
+            for chunk in rendered:
+                for piece in self._chunk(chunk):
+                    if len(piece):
+                        if not self._batched:
+                            self.timeline.mark_first_audio()
+                        yield piece
         self.timeline.mark_first_audio()        # of whole speech, of which nothing is heard before
 
-    def _add(self, piece: Piece) -> None:
-        """Note the facts of a piece."""
-        self._samples += len(piece.samples)
-        if len(self._spoken) == self._ended:
-            self._spoken.append(piece.chunk.text)
-        self._ended += piece.last
-        self.words += piece.words
-        for name, count in piece.counts.items():
+    def _chunk(self, rendered: RenderedChunk) -> Iterator[np.ndarray]:
+        """The pieces of a chunk. The silence before it comes when its sound does, but for what exceeds a block."""
+        delivery = ChunkDelivery(rendered.chunk, self.sample_rate, self._stretches)
+        self._spoken.append(rendered.chunk.text)
+        first, begin, noted = len(self.words), self._samples, False
+        with closing_source(rendered.sound):
+            for samples in rendered.sound:
+                if rendered.stated and not noted:
+                    self._note(rendered, delivery.speed, begin)
+                    noted = True
+                yield from delivery.feed(samples)
+        if not noted:
+            self._note(rendered, delivery.speed, begin)
+        yield from delivery.finish()
+        if self._batched:       # a stream has told of them already
+            self.words[first:] = words_until(self._samples / self.sample_rate, self.words[first:])
+        if rendered.alternatives:
+            self._alternatives.append([delivery.whole(each) for each in rendered.alternatives])
+
+    def _note(self, rendered: RenderedChunk, speed: float, begin: int) -> None:
+        """Note the facts of a chunk that begins at this sample of its text."""
+        self.words += delivered_words(rendered.words, 0.0, inf, begin / self.sample_rate, speed, rendered.chunk.before,
+                                      rendered.chunk.named)
+        for name, count in rendered.counts.items():
             self.facts[name] = self.facts.get(name, 0) + count
-        for note in piece.notes:
+        for note in rendered.notes:
             self._notes.setdefault(note, []).append(len(self._spoken))
+        for name, value in rendered.details.items():
+            self._details.setdefault(name, []).append(value)
 
     def collect(self) -> Speech:
         """The speech: all pieces that are left."""
-        samples: list[np.ndarray] = []
-        details: dict[str, list[Any]] = {}
-        others: list[Sequence[np.ndarray]] = []
-        for piece in stepped(self._tracked, self.timeline):
-            samples.append(piece.samples)
-            for name, value in piece.details.items():
-                details.setdefault(name, []).append(value)
-            if piece.alternatives:
-                others.append(piece.alternatives)
-        return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, details,
-                      [np.concatenate(rank) for rank in zip(*others, strict=True)],
+        samples = [np.zeros(0, np.float32), *self]
+        return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, self._details,
+                      [np.concatenate(rank) for rank in zip(*self._alternatives, strict=True)],
                       self.timeline.new_seconds_by_phase(), self.elapsed, self.notes, self.timeline, self.words)
 
     @property
@@ -219,66 +208,39 @@ BLOCK_SECONDS = 1.0     # of silence in a piece
 
 
 class ChunkDelivery:
-    """Delivers the sound of one chunk, which arrives in pieces. Samples that a gain takes beyond ±1 are clipped.
+    """Delivers the sound of one chunk, which arrives in pieces, with the silence around it.
 
-    Attributes:
-        before, after: samples of silence that are still to come before and after the sound.
+    Samples that a gain takes beyond ±1 are clipped. Silence of more than ``BLOCK_SECONDS`` comes in blocks.
     """
 
     def __init__(self, chunk: Chunk, sample_rate: int, stretches: bool):
-        self.gain, self.speed = chunk.gain, chunk.speed if stretches else 1.0
+        self.chunk, self.sample_rate, self.stretches = chunk, sample_rate, stretches
+        self.speed = chunk.speed if stretches else 1.0
         self.stretcher = TimeStretcher(self.speed, sample_rate)
-        self.before, self.after = round(chunk.before * sample_rate), round(chunk.after * sample_rate)
-
-    def feed(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Take (n,) float32 and return what is certain without the silence, all with ``last``."""
-        if self.speed != 1:
-            samples = self.stretcher.feed(samples)
-            if last:
-                samples = np.concatenate((samples, self.stretcher.finish()))
-        return np.clip(samples * np.float32(self.gain), -1, 1) if self.gain != 1 else samples
+        self.before = round(chunk.before * sample_rate)         # samples that are still to come
 
     def whole(self, samples: np.ndarray) -> np.ndarray:
-        """All of a chunk's sound at once, with its silence."""
-        sound = self.feed(samples, last=True)
-        return np.concatenate((np.zeros(self.before, np.float32), sound, np.zeros(self.after, np.float32)))
+        """Another sound of the chunk, delivered at once."""
+        other = ChunkDelivery(self.chunk, self.sample_rate, self.stretches)
+        return np.concatenate([*other.feed(samples), *other.finish()])
 
+    def feed(self, samples: np.ndarray, last: bool = False) -> Iterator[np.ndarray]:
+        """Take (n,) float32 and yield what is certain; with ``last`` all, and the silence after it."""
+        sound = self.stretcher.feed(samples)
+        if last:
+            sound = np.concatenate((sound, self.stretcher.finish()))
+        if self.chunk.gain != 1:
+            sound = np.clip(sound * np.float32(self.chunk.gain), -1, 1)
+        if len(sound) or last:
+            blocks, self.before = silent_blocks(self.before, self.sample_rate), 0
+            yield from blocks[:-1]
+            yield np.concatenate((blocks[-1], sound)) if blocks else sound
+        if last:
+            yield from silent_blocks(round(self.chunk.after * self.sample_rate), self.sample_rate)
 
-def delivered(pieces: Iterable[Piece | Lanes], sample_rate: int,
-              stretches: bool = True) -> Generator[Piece | Lanes, None, None]:
-    """Yield the pieces as they are to be heard, the words of each text in seconds from its beginning; and the lanes.
-
-    The silence before a chunk comes when its sound does. Silence of more than ``BLOCK_SECONDS`` comes in blocks.
-    ``stretches``: whether the speed of chunks is not yet that of their sound.
-    """
-    begins = samples = 0            # of the chunk, and so far, in its text
-    current: ChunkDelivery | None = None
-    with closing_source(pieces):
-        for piece in pieces:
-            if isinstance(piece, Lanes):
-                yield piece
-                continue
-            chunk = piece.chunk
-            current = current or ChunkDelivery(chunk, sample_rate, stretches)
-            sound = current.feed(piece.samples, piece.last)
-            before = silent_blocks(current.before if len(sound) or piece.last else 0, sample_rate)
-            after = silent_blocks(current.after if piece.last else 0, sample_rate)
-            current.before -= sum(map(len, before))
-            if before or after:
-                sound = np.concatenate((*before[-1:], sound, *after[:1]))
-            yield from (Piece(block, chunk) for block in before[:-1])
-            samples += sum(map(len, (*before[:-1], sound, *after[1:])))
-            length = (samples - begins) / sample_rate if piece.last else inf
-            yield replace(
-                piece, samples=sound, last=piece.last and not after[1:],
-                words=delivered_words(piece.words, 0.0, length, begins / sample_rate, current.speed, chunk.before,
-                                      chunk.named),
-                alternatives=[ChunkDelivery(chunk, sample_rate, stretches).whole(each) for each in piece.alternatives])
-            yield from (Piece(block, chunk, block is after[-1]) for block in after[1:])
-            if piece.last:
-                current, begins = None, samples
-                if chunk.final:
-                    begins = samples = 0
+    def finish(self) -> Iterator[np.ndarray]:
+        """Yield the rest, and the silence after it."""
+        return self.feed(np.zeros(0, np.float32), last=True)
 
 
 def silent_blocks(samples: int, sample_rate: int) -> list[np.ndarray]:

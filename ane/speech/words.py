@@ -103,3 +103,9 @@ def delivered_words(words: Sequence[SpokenWord], removed: float, seconds: float,
         return offset + min(max(0.0, (time - removed) / speed + before), seconds)
 
     return [replace(word, start=moved(word.start), end=moved(word.end), voice=voice or word.voice) for word in words]
+
+
+def words_until(seconds: float, words: Sequence[SpokenWord]) -> list[SpokenWord]:
+    """Return the words, none of which ends later than ``seconds``."""
+    return [word if word.end <= seconds else replace(word, start=min(word.start, seconds), end=seconds)
+            for word in words]

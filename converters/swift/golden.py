@@ -20,7 +20,7 @@ from ane.backends.packaged.selection import select_packages
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.chunks import split_into_chunks
-from ane.models.tortoise.decoding import Embeddings, Prompt, candidates_of, make_lanes
+from ane.models.tortoise.decoding import Embeddings, Prompt, make_lanes
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.vocoding import hifigan_sound
@@ -107,10 +107,7 @@ def recorded_sentence(bundle: Bundle, precision: str, voice: Voice, settings: Se
     prompt = Prompt(voice.ar, chunk.tokens, [sampler], Embeddings(**backend.embeddings()), config, sampling,
                     rewrite_tail=False)
     lanes = make_lanes(backend, config, 1, sampling.max_codes, 1, len(prompt.prefix()))
-    queued = lanes.add(prompt)
-    while not queued.done:
-        lanes.step()
-    [candidate] = candidates_of(queued)
+    [candidate] = lanes.submit(prompt).all()
     sound = trimmed(hifigan_sound(backend, voice.ar, candidate.hidden), settings.silence)
     replay = {"text": chunk.text, "seed": SEED, "maxCodes": sampling.max_codes, "codes": candidate.codes,
               "calls": backend.runtime.calls}

@@ -11,6 +11,7 @@ CAMPAIGNS = {
     "fuzz": "tests.campaigns.fuzz",             # damaged and hostile inputs of every kind that is read
     "machines": "tests.campaigns.machines",     # simulated Macs that refuse or spoil one function after the other
     "growth": "tests.campaigns.growth",         # documents of all kinds, twice and four times as long
+    "lanes": "tests.campaigns.lanes",           # threads that share a decoder, with cancels, failures and slow readers
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
     "modules": "tests.campaigns.modules",       # small modules of torch, converted and interpreted
 }

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,8 @@ import torch
 
 from ane.server.engine import Engine, calls_at_a_time
 from ane.server.errors import BusyError, ClientGoneError, DeadlineError
-from ane.server.jobs import Job, Waits, Work
+from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
-from ane.speech.lanes import Lanes
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, wait_until
 
@@ -47,12 +45,12 @@ async def received(job: Job) -> list[Any]:
     return [item async for item in job.items()]
 
 
-def turns(order: list[str], name: str, count: int, wait: Waits = None) -> Work:
-    """Work that notes its name in every turn, and then waits for ``wait``."""
-    def work(job: Job) -> Iterator[Waits]:
+def turns(order: list[str], name: str, count: int) -> Work:
+    """Work that notes its name in every turn."""
+    def work(job: Job) -> None:
         for _ in range(count):
             order.append(name)
-            yield wait
+            job.wait()
 
     return work
 
@@ -60,9 +58,12 @@ def turns(order: list[str], name: str, count: int, wait: Waits = None) -> Work:
 @asynccontextmanager
 async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
     """The engine, busy until the end of the block; then all jobs run that are added to the list."""
-    gate = threading.Event()
-    jobs = [engine.submit(lambda job: gate.wait(5))]
+    gate, begun = threading.Event(), threading.Event()
+    jobs = [engine.submit(lambda job: (begun.set(), gate.wait(5)))]
+    begun.wait(5)
     yield jobs
+    while len(engine.turns._waiting) < len(jobs) - 1:       # all of them want a turn
+        await asyncio.sleep(0.001)
     gate.set()
     await asyncio.gather(*map(received, jobs))
 
@@ -70,7 +71,7 @@ async def busy(engine: Engine) -> AsyncIterator[list[Job]]:
 async def test_items_arrive_in_order_and_the_error_of_the_work_after_them(engine):
     def work(job: Job) -> None:
         for number in range(5):
-            yield job.put(number, 1.0)
+            job.send(number, 1.0)
         raise UserError("no more")
 
     items = engine.submit(work).items()
@@ -98,7 +99,7 @@ async def test_work_that_is_ahead_of_its_client_pauses_while_others_run(engine):
         def produce(job: Job) -> None:
             for number in range(50):
                 produced[name] += 1
-                yield job.put(number, 1.0)
+                job.send(number, 1.0)
         return produce
 
     slow = engine.submit(work("slow")).items()
@@ -114,11 +115,11 @@ async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_clean
     """Work that does not rest ends when it reports its progress."""
     cleaned = threading.Event()
 
-    def work(job: Job) -> Iterator[Waits]:
+    def work(job: Job) -> None:
         try:
             while True:
                 if rests:
-                    yield job.put(0, 0.0)
+                    job.send(0, 0.0)
                 else:
                     job.check("diffuse", 1, 30, "")
         finally:
@@ -137,12 +138,13 @@ async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_clean
 async def test_one_request_too_many_is_refused_until_another_ends(engine):
     opened = threading.Event()
     await received(engine.submit(lambda job: None))     # how long it took is what the one too many must wait
-    jobs = [engine.submit(lambda job: (opened.is_set for _ in range(1))) for _ in range(3)]
+    jobs = [engine.submit(lambda job: job.wait(opened.is_set)) for _ in range(3)]
     with pytest.raises(BusyError) as found:
         engine.submit(lambda job: None)
     assert 1 <= found.value.retry_after < 60
     opened.set()
-    engine.wake()
+    for job in jobs:
+        job.send_text("")           # wakes it
     await asyncio.gather(*map(received, jobs))
     await received(engine.submit(lambda job: None))
 
@@ -152,10 +154,10 @@ async def test_a_listener_who_would_hear_a_gap_goes_first_then_newcomers_then_th
     order: list[str] = []
 
     def work(name: str, seconds: float) -> Work:
-        def speak(job: Job) -> Iterator[Waits]:
+        def speak(job: Job) -> None:
             for number in range(2):
                 order.append(f"{name} {number}")
-                yield job.put(number, seconds)
+                job.send(number, seconds)
         return speak
 
     async with busy(engine) as jobs:
@@ -172,55 +174,26 @@ async def test_work_without_sound_takes_turns_and_lets_later_speech_go_first(eng
     assert order == ["speech"] * 2 + ["first", "second"] * 3
 
 
-class CountedLanes(Lanes):
-    """Lanes whose steps do nothing but note that they were taken."""
-
-    def __init__(self, order: list[str]):
-        self.order = order
-
-    def step(self) -> None:
-        self.order.append("step")
-
-
-async def test_no_step_of_speech_waits_for_work_without_sound(engine):
-    order: list[str] = []
-    async with busy(engine) as jobs:
-        jobs.append(engine.submit(turns(order, "transcription", 3), speaks=False))
-        jobs.append(engine.submit(turns([], "speech", 3, CountedLanes(order))))
-    assert order == ["step"] * 3 + ["transcription"] * 3
-
-
-async def test_a_step_waits_for_the_turns_of_others_for_a_moment_only(engine):
-    """A turn takes 10 ms here, and a moment 50."""
-    order: list[str] = []
-
-    def take_turns(job: Job) -> Iterator[Waits]:
-        while order.count("step") < 2 and len(order) < 200:
-            order.append("turn")
-            time.sleep(0.01)
-            yield None
-
-    async with busy(engine) as jobs:
-        jobs += [engine.submit(work) for work in (turns([], "speech", 2, CountedLanes(order)), take_turns)]
-    assert len(order) < 15
-
-
 @engine_of(calls=2, threads=4)
-async def test_a_step_has_all_threads_unless_another_job_runs_beside_it(engine):
+async def test_what_may_be_wide_has_all_threads_unless_another_job_computes(engine):
     seen: list[int] = []
-    lanes, gate = CountedLanes([]), threading.Event()
-    lanes.step = lambda: seen.append(torch.get_num_threads())
-    await received(engine.submit(turns([], "speech", 1, lanes)))
-    beside = engine.submit(lambda job: gate.wait(PATIENCE))
-    await received(engine.submit(turns([], "speech", 1, lanes)))
+
+    def work(job: Job) -> None:
+        seen.append(engine.turns.wide(torch.get_num_threads))
+        seen.append(torch.get_num_threads())
+
+    gate, begun = threading.Event(), threading.Event()
+    await received(engine.submit(work))
+    beside = engine.submit(lambda job: (begun.set(), gate.wait(PATIENCE)))
+    begun.wait(PATIENCE)
+    await received(engine.submit(work))
     gate.set()
     await received(beside)
-    assert seen == [4, 2]
+    assert seen == [4, 2, 2, 2]
 
 
-async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_the_others_up(engine, monkeypatch):
-    monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 30.0)
-    job = engine.submit(lambda job: (job.has_text if text is None else job.put(text) for text in job.texts()))
+async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_the_others_up(engine):
+    job = engine.submit(lambda job: [job.put(text) for text in job.texts()])
     items = job.items()
     for text in ("one", "two"):
         await asyncio.sleep(0.1)        # the engine has nothing to do
@@ -232,15 +205,14 @@ async def test_text_that_arrives_is_spoken_at_once_and_awaited_without_holding_t
 
 
 def test_unused_models_are_looked_for_every_few_seconds(monkeypatch):
-    clock, looked = [1000.0], queue.SimpleQueue()
-    monkeypatch.setattr("ane.server.engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr("ane.server.engine.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("ane.server.engine.PERIOD", 0.2)
+    looked = queue.SimpleQueue()
     engine = Engine(Limits())
-    engine.start(lambda: looked.put(clock[0]))
+    engine.start(lambda: looked.put(time.monotonic()))
     try:
-        assert looked.get(timeout=PATIENCE) == 1000
-        clock[0] += 6
-        engine.wake()
-        assert looked.get(timeout=PATIENCE) == 1006
+        first, second = (looked.get(timeout=PATIENCE) for _ in range(2))
+        assert second - first >= 0.2
     finally:
         engine.stop()
 
@@ -252,7 +224,7 @@ async def test_stopping_ends_the_thread_what_waits_and_what_has_not_begun(engine
         begun.set()
         gate.wait(10)
 
-    waiting = engine.submit(lambda job: (lambda: False for _ in range(1)))
+    waiting = engine.submit(lambda job: job.wait(lambda: False))
     engine.submit(work)
     assert begun.wait(10)
     queued = engine.submit(lambda job: job.put(1))
@@ -268,7 +240,7 @@ async def test_stopping_ends_the_thread_what_waits_and_what_has_not_begun(engine
     assert not engine.alive
 
 
-# Jobs on threads beside the engine's
+# Two at a time
 
 @engine_of(calls=2)
 async def test_two_jobs_run_at_a_time_and_a_third_waits(engine):
@@ -292,10 +264,10 @@ async def test_two_jobs_run_at_a_time_and_a_third_waits(engine):
 async def test_a_job_that_is_left_while_it_runs_is_cleaned_up_when_it_rests(engine):
     gate, cleaned = threading.Event(), threading.Event()
 
-    def work(job: Job) -> Iterator[Waits]:
+    def work(job: Job) -> None:
         try:
             gate.wait(10)
-            yield None
+            job.wait()
         finally:
             cleaned.set()
 
@@ -317,13 +289,11 @@ def test_jobs_on_the_cpu_have_at_most_the_threads_that_there_are():
         calls_at_a_time(3, 2)
 
 
-async def test_the_thread_uses_no_processor_while_there_is_nothing_to_do(engine):
-    async def used() -> float:
-        return (await received(engine.submit(lambda job: job.put(time.thread_time()))))[0]
-
-    before = await used()
+async def test_no_thread_uses_a_processor_while_there_is_nothing_to_do(engine):
+    await received(engine.submit(lambda job: job.put(1)))
+    before = time.process_time()
     await asyncio.sleep(0.5)
-    assert await used() - before < 0.1
+    assert time.process_time() - before < 0.1
 
 
 @engine_of(threads=3)

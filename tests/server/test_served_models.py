@@ -18,13 +18,12 @@ from ane.models.tortoise.synthesizer import Synthesizer
 from ane.server import served_models
 from ane.server.engine import Engine
 from ane.server.errors import RefusedError
-from ane.server.jobs import Job, Waits, Work
+from ane.server.jobs import Job, Work
 from ane.server.schemas import CastFields
 from ane.server.served_models import ServedModel, ServedModels
 from ane.server.settings import Limits, ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, in_its_voice
 from ane.server.speech_service import Service
-from ane.speech.lanes import Lanes
 from ane.speech.request import SpeechContext
 from tests.fastspeech_files import write_fastspeech
 from tests.random_model import RandomModel
@@ -168,21 +167,21 @@ SETTINGS = Settings(1, None, split=(20, 40), lanes=4)
 
 
 class Sharing:
-    """A synthesizer whose streams share lanes, on an engine; ``calls`` of them run at a time."""
+    """A synthesizer whose streams share lanes, on an engine."""
 
-    def __init__(self, lanes: int = 4):
+    def __init__(self, engine: Engine, lanes: int = 4):
         model = RandomModel()
         self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
         self.synthesizer.backend.keeps_threads = True       # as of a server's models
-        self.lanes = self.synthesizer.shared_lanes(lanes)
+        self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)
 
     def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:
-        def work(job: Job) -> Iterator[Waits]:
+        def work(job: Job) -> None:
             request = self.synthesizer.request(text, "random", seed=seed, settings=settings)
-            run = SpeechContext(job.check, lanes=self.lanes, priority=lambda: job.priority)
-            with closing(self.synthesizer.stream_of(request, run)) as stream:
-                for item in stream.items():
-                    yield item if isinstance(item, Lanes) else job.put(item)
+            context = SpeechContext(job.check, lanes=self.lanes, priority=lambda: job.priority, check=job.check)
+            with closing(self.synthesizer.stream_of(request, context)) as stream:
+                for piece in stream:
+                    job.send(piece)
 
         return work
 
@@ -203,7 +202,7 @@ def small(settings: Settings, max_codes: int = 12) -> Settings:
 
 async def test_streams_that_share_lanes_sound_as_alone(engine):
     """The pieces are divided alike, and their samples are equal."""
-    shared, settings = Sharing(), small(SETTINGS)
+    shared, settings = Sharing(engine), small(SETTINGS)
     works = [shared.work(text, seed, settings) for seed, text in enumerate(TEXTS)]
     alone = [(await heard(engine, work))[0] for work in works]
     together = await heard(engine, *works, *works)
@@ -215,7 +214,7 @@ async def test_streams_that_share_lanes_sound_as_alone(engine):
 
 
 async def test_streams_share_the_steps_of_the_decoder(engine):
-    shared, counted = Sharing(), []
+    shared, counted = Sharing(engine), []
     step = shared.lanes.decoder.step
     shared.lanes.decoder.step = lambda columns, *rest: (counted.append(len(columns)), step(columns, *rest))[1]
     work = shared.work("One.", 1, small(SETTINGS))
@@ -228,7 +227,7 @@ async def test_streams_share_the_steps_of_the_decoder(engine):
 
 
 async def test_a_stream_that_is_left_frees_its_lanes_for_others(engine):
-    shared = Sharing(1)
+    shared = Sharing(engine, 1)
     leaving = engine.submit(shared.work(TEXTS[2], 1))
     async for _ in leaving.items():
         leaving.leave()
@@ -243,11 +242,12 @@ async def test_a_step_that_fails_ends_its_streams_and_no_others(engine, caplog):
     def broken(*arguments: Any) -> None:
         raise RuntimeError("out of order")
 
-    shared = Sharing()
+    shared = Sharing(engine)
     work = shared.work("One.", 1, small(SETTINGS))
-    step, shared.lanes.decoder.step = shared.lanes.decoder.step, broken
-    with pytest.raises(RuntimeError, match="out of order"):
-        await received(engine.submit(work))
+    shared.lanes.decoder.step = broken
+    jobs = [engine.submit(work) for _ in range(2)]
+    for job in jobs:
+        with pytest.raises(RuntimeError, match=r"out of order|a step of the decoder failed"):
+            await received(job)
     assert "a step of the decoder failed" in caplog.text
-    shared.lanes.decoder.step = step
-    assert await received(engine.submit(work))
+    assert await received(engine.submit(Sharing(engine).work("One.", 1, small(SETTINGS))))

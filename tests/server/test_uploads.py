@@ -218,9 +218,8 @@ def test_a_voice_is_not_stored_before_its_consent(tmp_path, monkeypatch):
 
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     monkeypatch.setattr(uploads, "save_voice", save)
-    job = SimpleNamespace(gone=False, put=lambda item: None)
-    for _ in uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job):
-        pass
+    job = SimpleNamespace(gone=False, put=lambda item: None, wait=lambda: None)
+    uploads.voice_work(MagicMock(), "model", "ann", noise(1), 16000, CONSENT)(job)
     assert next(tmp_path.rglob("ann.safetensors")).read_text() == "voice"
 
 

@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ane
 from ane.models.tortoise.settings import Settings
-from ane.speech.chunks import Chunk
-from ane.speech.request import Budget, Piece, SpeechContext, Spending
-from ane.speech.stream import BLOCK_SECONDS, Speech, delivered
+from ane.speech.chunks import Chunk, RenderedChunk
+from ane.speech.request import Budget, SpeechContext, Spending
+from ane.speech.stream import BLOCK_SECONDS, Speech, Stream
 from ane.speech.words import SpokenWord, delivered_words, matched_words, shared_time
 from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, read_passages
@@ -63,13 +63,20 @@ def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     assert speaker.voices == voices
 
 
-def pieces_of(chunk: Chunk, count: int = 1, sound: np.ndarray = SOUND, **facts) -> Iterator[Piece]:
-    for index, samples in enumerate(np.array_split(sound, count)):
-        yield Piece(samples, chunk, index == count - 1, **(facts if index == 0 else {}))
+def stream_of(*chunks: Chunk, count: int = 1, sound: np.ndarray = SOUND, alternatives: Sequence[np.ndarray] = (),
+              words: Sequence[SpokenWord] = (), batched: bool = False) -> Stream:
+    """The stream of chunks that all have this sound, in so many pieces, and these facts."""
+    def rendered() -> Iterator[RenderedChunk]:
+        for chunk in chunks:
+            made = RenderedChunk(chunk, iter(np.array_split(sound, count)), alternatives=alternatives)
+            made.state(words, {"frames": 1})
+            yield made
+
+    return Stream(rendered(), chunks, {"frames": 0}, RATE, True, SpeechContext(batched=batched))
 
 
 def sound_of(chunk: Chunk, count: int = 1, sound: np.ndarray = SOUND) -> list[np.ndarray]:
-    return [piece.samples for piece in delivered(pieces_of(chunk, count, sound), RATE)]
+    return list(stream_of(chunk, count=count, sound=sound))
 
 
 def test_silence_lies_around_the_sound_and_the_first_piece_is_not_silence_alone():
@@ -78,7 +85,9 @@ def test_silence_lies_around_the_sound_and_the_first_piece_is_not_silence_alone(
     np.testing.assert_array_equal(np.concatenate(pieces),
                                   np.concatenate((np.zeros(12000), SOUND, np.zeros(6000))).astype(np.float32))
     assert pieces[0].any()
-    assert len(sound_of(Chunk("a", before=0.1, after=0.1), sound=SOUND[:0])[0]) == 4800, "around no sound"
+    assert sum(map(len, sound_of(Chunk("a", before=0.1, after=0.1), sound=SOUND[:0]))) == 4800, "around no sound"
+    assert [len(piece) for piece in sound_of(Chunk("a", before=2.5 * BLOCK_SECONDS))] == [
+        RATE, RATE, RATE // 2 + len(SOUND)], "in blocks, which share their memory"
 
 
 def test_gain_is_a_factor_and_clips():
@@ -89,33 +98,44 @@ def test_gain_is_a_factor_and_clips():
 @pytest.mark.parametrize("pieces", [1, 3, 100])
 def test_speed_changes_the_length_alike_in_pieces_and_whole(pieces):
     chunk = Chunk("a", speed=1.25, before=0.1, gain=0.7)
-    [whole] = sound_of(chunk)
+    whole = np.concatenate(sound_of(chunk))
     assert len(whole) == RATE * 0.8 + 2400
     np.testing.assert_array_equal(np.concatenate(sound_of(chunk, pieces)), whole)
 
 
 def test_words_and_alternatives_are_delivered_as_the_sound_is():
-    """The second text begins at 0 again."""
-    facts = {"words": [SpokenWord("a", 0.25, 0.5)], "alternatives": [SOUND / 2]}
+    words = [SpokenWord("a", 0.25, 0.5)]
     chunk = Chunk("a", speed=2.0, before=1.0)
-    for piece in list(delivered([*pieces_of(chunk, **facts), *pieces_of(chunk, **facts)], RATE)):
-        assert piece.words == [SpokenWord("a", 1.125, 1.25)]
-        assert [len(other) for other in piece.alternatives] == [len(piece.samples)] == [36000]
+    speech = stream_of(chunk, chunk, alternatives=[SOUND / 2], words=words, batched=True).collect()
+    assert speech.words == [SpokenWord("a", 1.125, 1.25), SpokenWord("a", 2.625, 2.75)]
+    assert [len(other) for other in speech.alternatives] == [len(speech.audio)] == [72000]
+    assert speech.facts == {"frames": 2}
 
 
-def test_closing_closes_the_source():
+def test_words_of_whole_speech_end_within_their_chunk():
+    speech = stream_of(Chunk("a"), Chunk("b"), words=[SpokenWord("a", 0.5, 1.5)], batched=True).collect()
+    assert [(word.start, word.end) for word in speech.words] == [(0.5, 1.0), (1.5, 2.0)]
+
+
+def test_closing_closes_the_source_and_the_sound_of_its_chunk():
     closed = []
 
-    def source() -> Iterator[Piece]:
+    def sound() -> Iterator[np.ndarray]:
         try:
-            yield from pieces_of(Chunk("a", after=1), 2)
+            yield from np.array_split(SOUND, 3)
         finally:
-            closed.append(True)
+            closed.append("sound")
 
-    sound = delivered(source(), RATE)
-    next(sound)
-    sound.close()
-    assert closed
+    def source() -> Iterator[RenderedChunk]:
+        try:
+            yield RenderedChunk(Chunk("a"), sound())
+        finally:
+            closed.append("source")
+
+    stream = Stream(source(), [Chunk("a")], {}, RATE, True, SpeechContext())
+    next(stream)
+    stream.close()
+    assert closed == ["sound", "source"]
 
 
 def spoken(text: str) -> list[tuple[str, tuple[float, float]]]:

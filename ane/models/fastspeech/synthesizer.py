@@ -19,7 +19,8 @@ from ane.models.fastspeech.text import (
     unknown_phonemes,
 )
 from ane.models.vocoders.streaming import FIRST_LENGTHS, vocoded_in_calls
-from ane.speech.request import Piece, SpeechContext, SpeechRequest
+from ane.speech.chunks import RenderedChunk
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.system.errors import UserError
@@ -64,7 +65,8 @@ class FastSpeechSynthesizer(Speaker):
         return split_into_symbols(context.passages(request, arpabet=True), request.settings.split, self.most_symbols,
                                   request.settings.pause)
 
-    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[SymbolChunk], request: SpeechRequest,
+               context: SpeechContext) -> Iterator[RenderedChunk]:
         """Chunk after chunk; of whole speech, several in a pass of each network. The first piece of a stream is short,
         so that it comes soon."""
         settings = request.settings if context.batched else replace(request.settings, batch=1)
@@ -74,26 +76,21 @@ class FastSpeechSynthesizer(Speaker):
                 parts = self.encode(group, settings, request.speed, context)
                 for part, mel in zip(parts, self.mels(parts, settings, context), strict=True):
                     done, total = done + 1, len(parts) if context.batched else max(done + 1, len(chunks))
-                    for piece in self.sound(part, mel, context, first):
-                        if piece.last:
-                            context.progress("vocode", done, total, "")
-                        yield piece
+                    rendered = self.rendered(part, mel, context, first)
+                    rendered.sound = context.reporting(rendered.sound, "vocode", done, total)
+                    yield rendered
                     first = ()
         finally:
             self.backend.release()
 
-    def sound(self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext,
-              first: Sequence[int]) -> Iterator[Piece]:
-        """The pieces of a chunk, the facts of it in the first."""
-        chunk = part.chunk
+    def rendered(self, part: EncodedChunk, mel: np.ndarray, context: SpeechContext,
+                 first: Sequence[int]) -> RenderedChunk:
+        """A chunk with its sound, whose facts are known."""
         times = np.concatenate(([0], part.repeats.cumsum())) * HOP / SAMPLE_RATE
-        facts: dict[str, Any] = {"words": timed_words(chunk.text, symbol_words(chunk.ids), times),
-                                 "counts": {"frames": part.frames}, "notes": self.notes(part),
-                                 "details": {"mels": mel, "durations": part.repeats}}
-        for samples in context.timeline.record_each("vocode", self.vocoded(mel, first)):
-            yield Piece(samples, chunk, **facts)
-            facts = {}
-        yield Piece(np.zeros(0, np.float32), chunk, last=True, **facts)
+        rendered = RenderedChunk(part.chunk, context.timeline.record_each("vocode", self.vocoded(mel, first)))
+        rendered.state(timed_words(part.chunk.text, symbol_words(part.chunk.ids), times), {"frames": part.frames},
+                       self.notes(part), mels=mel, durations=part.repeats)
+        return rendered
 
     def vocoded(self, mel: np.ndarray, first: Sequence[int] = ()) -> Iterator[np.ndarray]:
         """Mel (M, L) → its sound, (256·L,) float32 within ±1 in all. ``first``: lengths that the first call of HiFi-GAN

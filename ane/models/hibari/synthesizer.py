@@ -10,7 +10,8 @@ from ane.models.hibari.networks import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
 from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
-from ane.speech.request import Piece, SpeechContext, SpeechRequest
+from ane.speech.chunks import RenderedChunk
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import timed_words
 from ane.text.english import normalise_cased
@@ -44,24 +45,25 @@ class HibariSynthesizer(Speaker):
         return split_into_phonemes(context.passages(request), request.settings.split, most,
                                    lambda text: request.settings.pause)
 
-    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest,
+               context: SpeechContext) -> Iterator[RenderedChunk]:
         """Chunk after chunk."""
         try:
             for done, chunk in enumerate(chunks, 1):
-                for piece in self.sound(chunk, request, context):
-                    if piece.last:
-                        context.progress("vocode", done, len(chunks), "")
-                    yield piece
+                rendered = RenderedChunk(chunk)
+                rendered.sound = context.reporting(self.sound(rendered, request, context), "vocode", done, len(chunks))
+                yield rendered
         finally:
             self.backend.release()
 
-    def sound(self, chunk: PhonemeChunk, request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
-        """The pieces of a chunk, the facts of it in the first.
+    def sound(self, rendered: RenderedChunk, request: SpeechRequest, context: SpeechContext) -> Iterator[np.ndarray]:
+        """The sound of a chunk, whose facts are known with the first piece.
 
         A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
         The first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks have the
         same pieces, because an engine that quantises activations for each call gives the same sound only then.
         """
+        chunk: Any = rendered.chunk
         speed = request.speed * chunk.speed
         skip = max(speed, 1.0)          # frames for one that is spoken
         with context.timeline.record("text"):
@@ -71,15 +73,12 @@ class HibariSynthesizer(Speaker):
             f0, frames = self.prosody(states, counts)
         spoken = (np.arange(int(len(f0) / skip) or 1) * skip).astype(int)
         times = np.concatenate(([0], counts.cumsum())) * SLOW_FRAME * HOP / SAMPLE_RATE / skip
-        facts: dict[str, Any] = {
-            "words": timed_words(chunk.text, chunk.spans, times), "counts": {"frames": len(spoken)},
-            "details": {"durations": counts, "pitch": f0[spoken]}}
+        rendered.state(timed_words(chunk.text, chunk.spans, times), {"frames": len(spoken)}, durations=counts,
+                       pitch=f0[spoken])
         vocoder = HarmonicNoise(f0[spoken], request.seed or 0)
         sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken))
         for samples in context.timeline.record_each("vocode", sounds):
-            yield Piece(np.clip(GAIN * samples, -1, 1).astype(np.float32), chunk, **facts)
-            facts = {}
-        yield Piece(np.zeros(0, np.float32), chunk, last=True)
+            yield np.clip(GAIN * samples, -1, 1).astype(np.float32)
 
     def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""

@@ -9,8 +9,8 @@ import numpy as np
 
 from ane.backends.base import Backend
 from ane.models.styletts.bundle import StyleModel
-from ane.speech.chunks import Chunk
-from ane.speech.request import Piece, SpeechContext, SpeechRequest
+from ane.speech.chunks import Chunk, RenderedChunk
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
 from ane.speech.words import SpokenWord, shared_time, timed_words
 from ane.system.errors import UserError
@@ -76,7 +76,8 @@ class StyleSpeaker(Speaker):
         return StyleChunk(text, ids[None], *self.styles.style(voice, row),
                           self.styles.speed(voice, request.speed * passage.speed), spans)
 
-    def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest, context: SpeechContext) -> Iterator[Piece]:
+    def render(self, chunks: Sequence[StyleChunk], request: SpeechRequest,
+               context: SpeechContext) -> Iterator[RenderedChunk]:
         """Each chunk as soon as it and those before it are computed, several at once."""
         outputs = context.timeline.record_each("synthesis", self.backend.run_each("speech", [
             {"input_ids": chunk.input_ids, "style": chunk.style, "speed": chunk.graph_speed} for chunk in chunks]))
@@ -88,10 +89,11 @@ class StyleSpeaker(Speaker):
                     raise UserError(f"chunk {done} of {len(chunks)}, {shorten(chunk.text)!r}: {error}") from error
                 durations, whole = np.split(output, [chunk.input_ids.size])
                 wave, removed = self.trimmed(whole, request.settings)
-                words = chunk_words(chunk, durations, len(whole), removed, len(wave))
                 context.progress("synthesis", done, len(chunks), "")
-                yield Piece(wave, chunk, True, words,
-                            {"tokens": chunk.input_ids.size})
+                rendered = RenderedChunk(chunk, iter([wave]))
+                rendered.state(chunk_words(chunk, durations, len(whole), removed, len(wave)),
+                               {"tokens": chunk.input_ids.size})
+                yield rendered
 
 
 def chunk_words(chunk: StyleChunk, durations: np.ndarray, whole: int, removed: int, kept: int) -> list[SpokenWord]:

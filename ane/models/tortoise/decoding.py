@@ -17,7 +17,8 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.sampling import CodeSampler, Sampling, distribution
-from ane.speech.lanes import Extend, Lanes, QueuedPrompt
+from ane.speech.lanes import Extend, Lanes
+from ane.speech.turns import Turns
 from ane.system.errors import UserError
 
 
@@ -170,9 +171,10 @@ class SampledCandidate:
         prompt.codes += 1
         return None if count + 1 == prompt.sampling.max_codes else prompt.tables.codes(code, count + 1)
 
-    def rows(self, latents: bool) -> int:
-        """How many rows of ``hidden`` are certain to be those of the result, or of its latents."""
-        return min(trimmed_length(self.codes, self.prompt.config), len(self.hidden)) if latents else len(self.hidden)
+    def certain(self, start: int) -> list[np.ndarray]:
+        """Rows of ``hidden`` that are certain to be those of the result, or of its latents if diffusion takes them."""
+        end = trimmed_length(self.codes, self.prompt.config) if self.prompt.rewrite_tail else len(self.hidden)
+        return self.hidden[start:end]
 
     def finish(self, extend: Extend) -> Candidate:
         """The result, including the latents of the codes that upstream writes after the stop code."""
@@ -192,12 +194,13 @@ class SampledCandidate:
 
 
 def make_lanes(backend: Backend, config: UnifiedVoiceConfig, lanes: int, max_codes: int, prefixes: int,
-               longest: int | None = None, recorded_heads: Sequence[tuple[int, int]] = ()) -> Lanes:
+               longest: int | None = None, recorded_heads: Sequence[tuple[int, int]] = (),
+               turns: Turns | None = None) -> Lanes:
     """Lanes for candidates of at most ``max_codes`` codes.
 
     Args:
         prefixes: that the decoder stores. longest: columns of a prefix; None: of any that the network takes.
-        recorded_heads: (layer, head) each, of ``Candidate.prefix_scores``.
+        recorded_heads: (layer, head) each, of ``Candidate.prefix_scores``. turns: of ``Lanes``.
 
     Raises:
         UserError: ``max_codes`` exceeds the decoder's positions.
@@ -205,7 +208,7 @@ def make_lanes(backend: Backend, config: UnifiedVoiceConfig, lanes: int, max_cod
     check_codes(max_codes, config.max_mel_tokens - 1)
     if longest is None:
         longest = len(backend.embeddings()["text_position"]) + Embeddings.prefix_length(())
-    return Lanes(backend.decoder(lanes, max_codes, prefixes, longest), recorded_heads)
+    return Lanes(backend.decoder(lanes, max_codes, prefixes, longest), recorded_heads, turns)
 
 
 def check_codes(max_codes: int, limit: int) -> None:
@@ -213,11 +216,6 @@ def check_codes(max_codes: int, limit: int) -> None:
     if not 1 <= max_codes <= limit:
         raise UserError(f"max_codes must be from 1 to {limit}, the positions of this decoder, got {max_codes}",
                         "max_codes")
-
-
-def candidates_of(queued: QueuedPrompt) -> list[Candidate]:
-    """All candidates of a chunk, which are not kept."""
-    return [queued.results.pop(index) for index in range(queued.prompt.count)]
 
 
 CANDIDATES_PER_CALL = 8     # enough to keep the hardware busy; more would only take more memory

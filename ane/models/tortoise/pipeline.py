@@ -5,10 +5,10 @@ next step begins, so that few networks are loaded at a time. A stream alternates
 """
 
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from ane.models.tortoise.decoding import (
     Embeddings,
     Prompt,
     best_candidates,
-    candidates_of,
     check_codes,
     longest_loop,
     make_lanes,
@@ -42,8 +41,9 @@ from ane.models.tortoise.vocoding import (
 from ane.models.tortoise.voices import cloning_notes
 from ane.models.tortoise.word_times import SECONDS_PER_CODE, WordTimer
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
-from ane.speech.lanes import Lanes, QueuedPrompt
-from ane.speech.request import Piece, SpeechContext, SpeechRequest
+from ane.speech.chunks import RenderedChunk
+from ane.speech.lanes import Decoding, Lanes
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.timeline import Timeline
 
@@ -64,15 +64,6 @@ class DecodingSignals:
     stopped: bool               # whether they ended with a stop code
     loop: int                   # how many codes in a row repeat those just before them
     log_probability: float      # mean in nats, among the codes that could be sampled
-
-
-@dataclass(frozen=True)
-class RankedChunk:
-    """A chunk with its best candidates, best first, and fields of one of its pieces, the words before trimming."""
-
-    chunk: TokenChunk
-    best: list[Candidate]
-    facts: dict[str, Any]
 
 
 class DiffusedSound:
@@ -98,14 +89,13 @@ class Rendering:
     """The steps of one request, from chunks to their sound.
 
     Args:
-        chunks: in one voice.
         timer: what times words; None: nothing does.
     """
 
     def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest,
                  context: SpeechContext, timer: WordTimer | None = None):
         self.model, self.backend, self.chunks, self.context, self.timer = model, backend, chunks, context, timer
-        self.voice, self.settings, self.timeline = chunks[0].voice, request.settings, context.timeline
+        self.settings, self.timeline = request.settings, context.timeline
         self.randomness, self.config = Randomness(request.seed), model.config("autoregressive")
         self.diffused = self.settings.diffusion is not None
         self.vocoder = vocoder_of(model.networks, self.diffused)
@@ -114,11 +104,11 @@ class Rendering:
         self._totals = {"decode": count * settings.candidates, "rank": count * settings.candidates,
                         "diffuse": count * settings.best * steps, "vocode": count}
         self._done = dict.fromkeys(self._totals, 0)
-        self._notes = cloning_notes(model, self.voice)      # stated with the first chunk
-        self._queued: list[QueuedPrompt] = []
+        self._noted: set[int] = set()       # voices whose notes are stated
+        self._decodings: list[Decoding] = []
 
-    def pieces(self) -> Iterator[Piece | Lanes]:
-        """The sound of every chunk, in order, and between it the lanes that must take a step before more can come."""
+    def rendered(self) -> Iterator[RenderedChunk]:
+        """Every chunk with its sound, in order."""
         if not self.context.batched:
             yield from self._streamed()
             return
@@ -129,101 +119,108 @@ class Rendering:
 
     # Whole chunks, step by step
 
-    def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[Piece | Lanes]:
+    def _group(self, chunks: Sequence[TokenChunk]) -> Iterator[RenderedChunk]:
         """The sound of chunks. Each is ranked as soon as its candidates end, so that only the best are in memory."""
-        ranked: list[RankedChunk] = []
+        made: list[tuple[RenderedChunk, list[Candidate]]] = []
         lanes = self._own_lanes(chunks)
         try:
-            for chunk in chunks:
-                self._queue(lanes, chunk)
-            for chunk, queued in zip(chunks, self._queued[-len(chunks):], strict=True):
-                while not queued.done:
-                    yield lanes
-                    self._report_decoding()
+            self._decodings = [lanes.submit(self._prompt(chunk)) for chunk in chunks]
+            for chunk, decoding in zip(chunks, self._decodings, strict=True):
+                with self.timeline.record("decode"):
+                    candidates = decoding.all(self._report_decoding)
                 if chunk is chunks[-1]:
                     lanes.close()               # before the next network is loaded
                     if self.timer is None:
                         self.backend.release("autoregressive")
-                ranked.append(self._ranked(chunk, candidates_of(queued)))
+                made.append((rendered := RenderedChunk(chunk), self._ranked(rendered, candidates)))
+                del candidates                  # the best ones are enough
         finally:
             lanes.close()
-        self._queued.clear()
+        self._decodings.clear()
         self._add("decode", len(chunks) * self.settings.candidates)
         self.backend.release("autoregressive", "clvp")
-        columns = iter(self._diffused(ranked))
-        for each in ranked:
-            trimmers = [self._trimmer() for _ in each.best]
-            sounds = [np.concatenate([NO_SOUND, *self._trimmed(
-                sound_of(self._vocoder(each.chunk, rank), next(columns)), trimmer)])
+        columns = iter(self._diffused(made))
+        for rendered, best in made:
+            trimmers = [self._trimmer() for _ in best]
+            first, *rendered.alternatives = [np.concatenate([NO_SOUND, *self._trimmed(
+                sound_of(self._vocoder(rendered.chunk, rank), next(columns)), trimmer)])
                 for rank, trimmer in enumerate(trimmers)]
+            self._count_trimmed(rendered, trimmers[0])
+            rendered.sound = iter([first])
             self._add("vocode", 1)
             self._report("vocode", 0)
-            yield Piece(sounds[0], each.chunk, True, alternatives=sounds[1:], **self._facts(each, trimmers[0]))
+            yield rendered
 
-    def _diffused(self, ranked: Sequence[RankedChunk]) -> list[np.ndarray]:
+    def _diffused(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
         """What the vocoder takes for every candidate: its mel (100, L), or without diffusion its latents."""
-        best = [candidate for each in ranked for candidate in each.best]
         if self.settings.diffusion is None:
-            return [candidate.hidden for candidate in best]
-        rngs = [self.randomness.diffusion(each.chunk.index, rank) for each in ranked for rank in range(len(each.best))]
-        with self.timeline.record("diffuse"):
-            mels = spectrograms(self.backend, [candidate.latents for candidate in best], self.voice.diffusion,
-                                self.settings.diffusion, rngs, lambda done, total: self._report("diffuse", done),
-                                self._prediction)
-        self._add("diffuse", len(best) * self.settings.diffusion.steps)
+            return [candidate.hidden for _, best in made for candidate in best]
+        mels = []
+        for _, own in groupby(made, lambda each: id(each[0].chunk.voice)):
+            mels += self._spectrograms(list(own))
         self.backend.release("diffusion")
+        return mels
+
+    def _spectrograms(self, made: Sequence[tuple[RenderedChunk, list[Candidate]]]) -> list[np.ndarray]:
+        """The mel (100, L) of every candidate; all are in one voice."""
+        chunks = [(rendered.chunk, rank) for rendered, best in made for rank in range(len(best))]
+        with self.timeline.record("diffuse"):
+            mels = spectrograms(self.backend, [candidate.latents for _, best in made for candidate in best],
+                                chunks[0][0].voice.diffusion, self.settings.diffusion,
+                                [self.randomness.diffusion(chunk.index, rank) for chunk, rank in chunks],
+                                lambda done, total: self._report("diffuse", done), self._prediction)
+        self._add("diffuse", len(chunks) * self.settings.diffusion.steps)
         return [mel[0] for mel in mels]
 
     # Chunk after chunk, all steps at once
 
-    def _streamed(self) -> Iterator[Piece | Lanes]:
+    def _streamed(self) -> Iterator[RenderedChunk]:
         """Until the first sound is ready only the first chunk is decoded; then one more chunk for every chunk that has
         started to sound: each active lane slows the others a little."""
         lanes = self.context.lanes or self._own_lanes(self.chunks)
         check_codes(self.settings.sampling.max_codes, lanes.capacity)
-        waiting, ahead = deque(self.chunks), 1
         try:
             for index, chunk in enumerate(self.chunks):
-                for item in self._streamed_chunk(chunk, index, lanes):
-                    while waiting and sum(queued.finished < queued.prompt.count for queued in self._queued) < ahead:
-                        self._queue(lanes, waiting.popleft())
-                    if isinstance(item, Piece) and len(item.samples):
-                        ahead = index + 2
-                    if item is not None:
-                        yield item
+                self._decode_ahead(lanes, max(1, index))
+                rendered = RenderedChunk(chunk)
+                rendered.sound = self._streamed_sound(rendered, index, lanes)
+                yield rendered
         finally:
-            for queued in self._queued:
-                queued.cancelled = True
+            for decoding in self._decodings:
+                decoding.cancel()
             if lanes is not self.context.lanes:
                 lanes.close()
 
-    def _streamed_chunk(self, chunk: TokenChunk, index: int, lanes: Lanes) -> Iterator[Piece | Lanes | None]:
-        """The sound of a chunk while it is decoded, or after ranking. First None, after which it must be queued."""
-        yield None
-        sound, trimmer, rows = self._stream_sound(chunk), self._trimmer(), 0
-        queued = self._queued[index]
-        while not queued.done:
-            sequence = None if self.settings.ranked else queued.sampled.get(0)
-            certain = sequence.rows(self.diffused) if sequence else 0
-            if certain > rows:
-                for samples in self._trimmed(sound.feed(np.stack(sequence.hidden[rows:certain])), trimmer, ended=False):
-                    yield Piece(samples, chunk)
-                rows = certain
-            else:
-                yield lanes
-                self._report_decoding()
-        ranked = self._ranked(chunk, candidates_of(queued))
-        [best] = ranked.best
-        left = sound_of(sound, (best.latents if self.diffused else best.hidden)[rows:])
-        stated = False
-        for samples in self._trimmed(left, trimmer):
-            yield Piece(samples, chunk, **({} if stated else self._facts(ranked, trimmer)))
-            stated = True
+    def _decode_ahead(self, lanes: Lanes, most: int) -> None:
+        """Let chunks wait for lanes until so many are being decoded."""
+        while len(self._decodings) < len(self.chunks) and sum(not each.done for each in self._decodings) < most:
+            self._decodings.append(lanes.submit(self._prompt(self.chunks[len(self._decodings)]),
+                                                self.context.priority, self.context.check))
+
+    def _streamed_sound(self, rendered: RenderedChunk, index: int, lanes: Lanes) -> Iterator[np.ndarray]:
+        """The sound of a chunk while it is decoded, or after ranking."""
+        chunk: Any = rendered.chunk
+        sound, trimmer, used = self._stream_sound(chunk), self._trimmer(), 0
+        decoding = self._decodings[index]
+        if not self.settings.ranked:
+            for rows in self.timeline.record_each("decode", decoding.rows(0, self._report_decoding)):
+                used += len(rows)
+                for samples in self._trimmed(sound.feed(rows), trimmer, ended=False):
+                    self._decode_ahead(lanes, index + 2)
+                    yield samples
+        with self.timeline.record("decode"):
+            candidates = decoding.all(self._report_decoding)
+        [best] = self._ranked(rendered, candidates)
+        left = sound_of(sound, (best.latents if self.diffused else best.hidden)[used:])
+        first = next(pieces := self._trimmed(left, trimmer), NO_SOUND)
+        self._count_trimmed(rendered, trimmer)
+        for samples in chain([first], pieces):
+            self._decode_ahead(lanes, index + 2)
+            yield samples
         self._add("vocode", 1)
         self._report("vocode", 0)
         if self.settings.diffusion is not None:
             self._add("diffuse", self.settings.diffusion.steps)
-        yield Piece(NO_SOUND, chunk, last=True, **({} if stated else self._facts(ranked, trimmer)))
 
     def _stream_sound(self, chunk: TokenChunk) -> HifiganSound | SourceFilterSound | DiffusedSound:
         any_length = self.backend.longest(self.vocoder, "frames") is None
@@ -231,7 +228,7 @@ class Rendering:
         if self.settings.diffusion is None:
             return vocoder
         windows = WindowedDiffusion(
-            self.backend, self.voice.diffusion, self.settings.diffusion, self.randomness.diffusion(chunk.index, 0),
+            self.backend, chunk.voice.diffusion, self.settings.diffusion, self.randomness.diffusion(chunk.index, 0),
             prediction=self._prediction,
             progress=lambda done, steps: self._report("diffuse", 0, f"{done} of {steps} steps"))
         return DiffusedSound(windows, vocoder, self.timeline)
@@ -244,12 +241,11 @@ class Rendering:
         return make_lanes(self.backend, self.config, lanes, self.settings.sampling.max_codes, min(lanes, len(chunks)),
                           longest, self.timer.recorded_heads if self.timer is not None else ())
 
-    def _queue(self, lanes: Lanes, chunk: TokenChunk) -> None:
+    def _prompt(self, chunk: TokenChunk) -> Prompt:
         samplers = [InverseCdfSampler(self.randomness.candidate(chunk.index, candidate))
                     for candidate in range(self.settings.candidates)]
         sampling = replace(self.settings.sampling, max_codes=self._most_codes(chunk))
-        prompt = Prompt(self.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
-        self._queued.append(lanes.add(prompt, self.context.priority))
+        return Prompt(chunk.voice.ar, chunk.tokens, samplers, self._tables, self.config, sampling, self.diffused)
 
     def _most_codes(self, chunk: TokenChunk) -> int:
         """The codes of a candidate at most: of any chunk, or for the words of this one."""
@@ -261,11 +257,13 @@ class Rendering:
         return Embeddings(**self.backend.embeddings())
 
     def _report_decoding(self) -> None:
-        seconds = sum(queued.prompt.codes for queued in self._queued) * SECONDS_PER_CODE / self.settings.candidates
-        self._report("decode", sum(queued.finished for queued in self._queued), f"{seconds:.1f} s of sound")
+        seconds = sum(each.prompt.codes for each in self._decodings) * SECONDS_PER_CODE / self.settings.candidates
+        self._report("decode", sum(each.finished for each in self._decodings), f"{seconds:.1f} s of sound")
 
-    def _ranked(self, chunk: TokenChunk, candidates: list[Candidate]) -> RankedChunk:
-        """A chunk with its best candidates, best first; a single one is not scored. Its words are timed if asked."""
+    def _ranked(self, rendered: RenderedChunk, candidates: list[Candidate]) -> list[Candidate]:
+        """The best candidates of a chunk, best first; a single one is not scored. States the chunk's facts, its words
+        before trimming."""
+        chunk: Any = rendered.chunk
         best, notes = candidates[:self.settings.best], []
         if self.settings.ranked and max(chunk.tokens) >= self.model.config("clvp").num_text_tokens:
             notes = [UNRANKED]
@@ -280,20 +278,24 @@ class Rendering:
         words: Sequence[SpokenWord] = ()
         if self.timer is not None:
             with self.timeline.record("words"):
-                words = self.timer.words(chunk, self.voice.ar, best[0])
-        unfinished = UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG
-        unused = "latents" if self.settings.diffusion is None else "hidden"     # freed, to save memory
-        freed = {unused: np.empty((0, best[0].hidden.shape[1]), np.float32)}
-        return RankedChunk(chunk, [replace(candidate, **freed) for candidate in best], {
-            "words": words, "counts": {"codes": sum(len(candidate.codes) for candidate in candidates)},
-            "notes": notes if best[0].stopped else [*notes, unfinished], "details": {"decoded": signals}})
+                words = self.timer.words(chunk, chunk.voice.ar, best[0])
+        if id(chunk.voice) not in self._noted:
+            notes = [*cloning_notes(self.model, chunk.voice), *notes]
+            self._noted.add(id(chunk.voice))
+        if not best[0].stopped:
+            notes.append(UNFINISHED if self._most_codes(chunk) == self.settings.sampling.max_codes else TOO_LONG)
+        rendered.state(words, {"codes": sum(len(candidate.codes) for candidate in candidates)}, notes, decoded=signals)
+        for candidate in best:      # freed, to save memory
+            unused = "latents" if self.settings.diffusion is None else "hidden"
+            setattr(candidate, unused, np.empty((0, candidate.hidden.shape[1]), np.float32))
+        return best
 
     def _vocoder(self, chunk: TokenChunk, rank: int, window: VocodingWindow | None = None) -> Any:
         """What makes the sound of a mel, or without diffusion of the latents of all codes and of the stop code as in
         upstream's api_fast.py."""
         config = self.model.config(self.vocoder)
         if self.vocoder == "hifigan":
-            return HifiganSound(self.backend, config, self.voice.ar, window)
+            return HifiganSound(self.backend, config, chunk.voice.ar, window)
         if self.vocoder == "bigvgan":
             return bigvgan_sound(self.backend, config, window)
         rng = self.randomness.vocoder(chunk.index, rank)
@@ -314,12 +316,11 @@ class Rendering:
         if ended and trimmer is not None and len(end := trimmer.finish()):
             yield end
 
-    def _facts(self, ranked: RankedChunk, trimmer: Trimmer | None) -> dict[str, Any]:
-        """Those of a chunk, its words after what was trimmed before its sound."""
-        seconds, notes = trimmer.removed / SAMPLE_RATE if trimmer else 0.0, [*self._notes, *ranked.facts["notes"]]
-        words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in ranked.facts["words"]]
-        self._notes = []
-        return {**ranked.facts, "words": words, "notes": notes}
+    @staticmethod
+    def _count_trimmed(rendered: RenderedChunk, trimmer: Trimmer | None) -> None:
+        """Move the words of a chunk by what was trimmed before its sound."""
+        seconds = trimmer.removed / SAMPLE_RATE if trimmer else 0.0
+        rendered.words = [replace(word, start=word.start - seconds, end=word.end - seconds) for word in rendered.words]
 
     @property
     def _prediction(self) -> str:

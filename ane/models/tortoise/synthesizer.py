@@ -2,8 +2,6 @@
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from itertools import groupby
 from typing import Any
 
 from ane.audio.time_stretch import SPEEDS, check_speed
@@ -17,9 +15,11 @@ from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
 from ane.models.tortoise.vocoding import vocoder_of
 from ane.models.tortoise.voices import resolve_voice
 from ane.models.tortoise.word_times import WordTimer
+from ane.speech.chunks import RenderedChunk
 from ane.speech.lanes import Lanes
-from ane.speech.request import Piece, SpeechContext, SpeechRequest
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
+from ane.speech.turns import Turns
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.text import NORMALISERS
@@ -35,10 +35,10 @@ class Synthesizer(Speaker):
         super().__init__(model, backend)
         self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 
-    def shared_lanes(self, lanes: int) -> Lanes:
+    def shared_lanes(self, lanes: int, turns: Turns | None = None) -> Lanes:
         config = self.model.config("autoregressive")
         codes = max(Settings.of(preset, self.model.settings).sampling.max_codes for preset in PRESETS)
-        return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes)
+        return make_lanes(self.backend, config, lanes, min(codes, config.max_mel_tokens - 1), lanes, turns=turns)
 
     def networks(self, settings: Settings) -> list[str]:
         vocoder = vocoder_of(self.model.networks, settings.diffusion is not None)
@@ -80,16 +80,12 @@ class Synthesizer(Speaker):
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice(), mode=mode)
 
     def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest,
-               context: SpeechContext) -> Iterator[Piece | Lanes]:
-        """One run of chunks in one voice after another, with the networks kept between them."""
-        runs = [list(own) for _, own in groupby(chunks, lambda chunk: chunk.named)]
+               context: SpeechContext) -> Iterator[RenderedChunk]:
         timer = self.word_timer(request.settings.normaliser) if request.word_times else None
-        with self.backend.keeping() if len(runs) > 1 else nullcontext():
-            for own in runs:
-                try:
-                    yield from Rendering(self.model, self.backend, own, request, context, timer).pieces()
-                finally:
-                    self.backend.release()
+        try:
+            yield from Rendering(self.model, self.backend, chunks, request, context, timer).rendered()
+        finally:
+            self.backend.release()
 
     def word_timer(self, normaliser: str) -> WordTimer:
         """What times the words of texts that this normaliser reads."""

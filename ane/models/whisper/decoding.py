@@ -1,7 +1,9 @@
 """Decoding of a window, a log-mel spectrogram, to tokens; its candidates are in the lanes of one decoder.
 
 The prefix of a window is the text of earlier windows and the token "startoftranscript", whose logits give language
-and no-speech probabilities. Each candidate continues it in a lane of its own (openai/whisper decoding.py).
+and no-speech probabilities. Each candidate continues it in a lane of its own (openai/whisper decoding.py). This loop is
+Whisper's own, without `ane.speech.lanes`: a beam search permutes all lanes of its decoder (``copy_lanes``), so no other
+prompt can be on them.
 """
 
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles import Model
 from ane.models.tortoise.chunks import text_tokens
-from ane.models.tortoise.decoding import Candidate, candidates_of, make_lanes, trimmed_length
+from ane.models.tortoise.decoding import Candidate, make_lanes, trimmed_length
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
@@ -146,19 +146,16 @@ def test_the_numbers_of_lanes_and_candidates_change_no_candidate(sample_one_text
 @given(lengths=st.lists(st.integers(1, 25), min_size=1, max_size=4), lanes=st.integers(1, 4), latents=st.booleans())
 def test_streamed_rows_join_to_the_candidate(backend, config, prompt, lengths, lanes, latents):
     pool = make_lanes(backend, config, lanes, 30, lanes)
-    jobs = [pool.add(prompt(chunk, length, 1).bound(backend, config, Sampling(max_codes=30)))
+    made = [pool.submit(prompt(chunk, length, 1).bound(backend, config, Sampling(max_codes=30), latents))
             for chunk, length in enumerate(lengths)]
-    for job in jobs:
-        streamed = 0
-        while not job.done:
-            if (sequence := job.sampled.get(0)) is not None:
-                streamed = sequence.rows(latents)
-                rows = np.stack(sequence.hidden[:streamed]) if streamed else None
-            pool.step()
-        [candidate] = candidates_of(job)
+    for decoding in made:
+        rows = [row for rows in decoding.rows() for row in rows]
+        [candidate] = decoding.all()
         expected = candidate.latents if latents else candidate.hidden
-        if streamed:
-            np.testing.assert_array_equal(rows, expected[:streamed])
+        if rows:
+            np.testing.assert_array_equal(np.stack(rows), expected[:len(rows)])
+    assert not pool.active
+    assert len(pool.free_prefixes) == lanes
 
 
 # What a candidate consists of
@@ -205,15 +202,12 @@ def test_a_request_that_fails_ends_no_other_on_the_same_lanes(backend, config, p
     [[alone]] = decode(backend, [prompt(1, 9, 1)], config, sampling, 2)
     pool = make_lanes(backend, config, 2, sampling.max_codes, 2)
     damaged = replace(prompt(0, 7, 1), conditioning=np.full((1, config.model_dim), np.nan, np.float32))
-    failing, sound = (pool.add(one.bound(backend, config, sampling))
-                      for one in (damaged, prompt(1, 9, 1)))
-    while not sound.done:
-        pool.step()
-    [candidate] = candidates_of(sound)
+    failing, sound = (pool.submit(one.bound(backend, config, sampling)) for one in (damaged, prompt(1, 9, 1)))
+    [candidate] = sound.all()
     assert candidate.codes == alone.codes
     assert np.abs(candidate.hidden - alone.hidden).max() <= ROUNDING
     with pytest.raises(UserError, match="voice's latents hold NaN"):
-        assert not failing.done
+        failing.all()
     assert len(pool.free_prefixes) == 2
 
 

@@ -13,6 +13,7 @@ from ane.models.tortoise.decoding import Candidate
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Sampling
+from ane.speech.chunks import RenderedChunk
 from ane.speech.request import SpeechContext
 from tests.models.tortoise.sample_settings import CHUNKED, DIFFUSION, HIFIGAN, SENTENCE, THREE_SENTENCES
 
@@ -91,6 +92,7 @@ def test_text_with_tokens_that_clvp_does_not_know_is_not_ranked(synthesizer):
     codes = np.zeros(500, np.int64)
     rows = np.zeros((1, synthesizer.model.config("autoregressive").model_dim), np.float32)
     candidates = [Candidate([5], True, rows, codes, rows) for _ in range(2)]
-    ranked = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, context)._ranked(chunk, candidates)
-    assert len(ranked.best) == 1
-    assert [note.partition(":")[0] for note in ranked.facts["notes"]] == ["chunk {chunks} was not ranked"]
+    rendered = RenderedChunk(chunk)
+    best = Rendering(synthesizer.model, synthesizer.backend, [chunk], request, context)._ranked(rendered, candidates)
+    assert len(best) == 1
+    assert [note.partition(":")[0] for note in rendered.notes] == ["chunk {chunks} was not ranked"]
