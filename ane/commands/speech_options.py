@@ -142,7 +142,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     Raises:
         UserError: the backend or its packages are not available here.
     """
-    from ane.backends import PACKAGED, load_backend, resolve
+    from ane.backends import load_backend, resolve
     from ane.backends.choosing import TENSORRT
 
     if not model.trained and not getattr(args, "json", False):
@@ -151,7 +151,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     model = with_packages(model, args.backend, console)
     chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)
     former = getattr(args, "began_with", "") if chooses else ""          # a book keeps its engine
-    name = "torch" if former.startswith("torch") and resolve("auto", model)[0] in PACKAGED else args.backend
+    name = "torch" if former.startswith("torch") and resolve("auto", model)[0] != "torch" else args.backend
     backend = load_backend(name, model, args.precision, args.threads, keep, cache=args.cache,
                            compute_units=args.compute_units, **{name: getattr(args, name) for name in TENSORRT})
     synthesizer = model.family.synthesizer(model, backend)

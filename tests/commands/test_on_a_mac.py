@@ -95,7 +95,7 @@ def test_the_embedded_voices_speak_at_once_on_the_cpu(mac, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["say", *flags, "--json", "-o", "a.wav"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["backend"].startswith("torch:cpu")
+    assert re.match("(onnx|torch):cpu", json.loads(printed.out)["backend"])
     assert not re.search("Core ML|MPS|Loading|onver", printed.err)
     assert mac.log == []
     assert soundfile.read("a.wav")[0].any()
@@ -126,7 +126,7 @@ def test_bench_also_measures_an_embedded_voice_on_core_ml(mac, small, monkeypatc
     monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: Bundle(small))
     run = bench.prepare(parser().parse_args(["bench"]), Console(stderr=True))
     assert {spec: bool(getattr(model, "packages", None)) for spec, model in run.models.items()} == {
-        "coreml": True, "torch:cpu": False}
+        "coreml": True, "onnx:cpu": False, "torch:cpu": False}
 
 
 def test_a_refusal_is_a_line_and_the_speech_goes_on(mac, small, tmp_path, capsys):

@@ -164,6 +164,9 @@ def test_the_launchd_file():
     assert accepted(content["ProgramArguments"][1:])
     assert content["KeepAlive"] == {"SuccessfulExit": False}
     assert content["ExitTimeOut"] > 30          # what the server has to end its requests
+    assert content["ProcessType"] == "Interactive"          # without it macOS slows down what has no window
+    assert content["StandardErrorPath"].endswith(".log")
+    assert {"/usr/bin", "/usr/sbin"} <= {*content["EnvironmentVariables"]["PATH"].split(":")}    # sw_vers, sysctl
 
 
 def test_the_container_runs_a_command_that_exists_as_a_user_without_rights():

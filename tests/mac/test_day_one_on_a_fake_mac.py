@@ -76,7 +76,7 @@ def test_a_fake_mac_answers_every_question_and_the_report_names_nobody(heart, ma
     assert len(verified) == 3
     assert all(function["passed"] for one in verified for function in one["functions"])
     assert [answer["asks"] for answer in answers if "functions are ready" in answer["output"]] == [answers[3]["asks"]]
-    assert '"backend": "torch:cpu' in answers[0]["output"]
+    assert '"backend": "onnx:cpu' in answers[0]["output"]
     assert '"backend": "coreml fp16"' in answers[1]["output"]
     compared = [line for answer in answers if "mels" in answer["asks"] for line in answer["output"].splitlines()]
     assert [line.partition(":")[0] for line in compared] == [
