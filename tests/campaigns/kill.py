@@ -4,11 +4,12 @@
     python -m tests.campaigns kill --every 1     every call with every fault
 
 A narration (a job of 22 chunks with a stand-in synthesizer, spoken, judged and written with subtitles), a second
-writing of its files (what the user changes in them between the interruption and the next run must be kept), an import
-and a conversion (with a stand-in converter). The library of ``faults.c``, preloaded, ends the process (before a call,
-or in the middle of a write), fills the disk, or lets a call fail. Then the work is run again, undisturbed, and must
-give the same files; what was there before is there until then. Two narrators of one job are killed, and stopped for
-longer than a lease, at random moments. Needs Linux and a C compiler.
+writing of its files (what the user changes in them between the interruption and the next run must be kept), speech
+and a voice written over a private file, an import and a conversion (with a stand-in converter). The library of
+``faults.c``, preloaded, ends the process (before a call, or in the middle of a write), fills the disk, or lets a call
+fail. Then the work is run again, undisturbed, and must give the same files; what was there before is there until
+then. Two narrators of one job are killed, and stopped for longer than a lease, at random moments. Needs Linux and a C
+compiler.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,6 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ane.audio import writing
 from ane.audio.reader import read_recording
 from ane.books import narration, store
 from ane.books.job_database import FILE
@@ -42,6 +47,7 @@ from ane.bundles.writing import write_bundle
 from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.system.errors import UserError
 from ane.system.files import replacing
+from ane.voices.voice import Voice, load_voice, save_voice
 from converters.conversion import convert
 from tests.books.stand_in import StandInSpeaker, book, plan_for, run_job, sounds
 from tests.fastspeech_files import write_fastspeech
@@ -183,6 +189,53 @@ def rewriting() -> Disturbed:
 
     return Disturbed("second writing", lambda folder: whole_run(folder, title="Second"), narration_state,
                      lambda folder: whole_run(folder, title="First"), lost)
+
+
+def one_file(name: str, file: str, write: Callable[[Path, int], object], read: Callable[[Path], Any]) -> Disturbed:
+    """Work that replaces one file of the user, with another, both private. ``read``: its content."""
+    def prepare(folder: Path) -> None:
+        write(folder / file, 1)
+        (folder / file).chmod(0o600)
+
+    def state(folder: Path) -> dict[str, Any]:
+        return {"content": read(folder / file), "names": names_in(folder),
+                "mode": stat.S_IMODE((folder / file).stat().st_mode)}
+
+    with tempfile.TemporaryDirectory() as place:
+        whole = []
+        for number in (1, 2):
+            write(Path(place) / file, number)
+            whole.append(read(Path(place) / file))
+
+    def lost(folder: Path) -> Callable[[Any], str | None]:
+        """The former file or the new one is there, whole and with its mode."""
+        found = state(folder)
+        wrong = found["content"] not in whole or found["mode"] != 0o600
+        return lambda returned: "neither the former file nor the new one is there" if wrong else None
+
+    return Disturbed(name, lambda folder: write(folder / file, 2), state, prepare, lost)
+
+
+def speaking() -> Disturbed:
+    """`ane say -o` over a file that exists, as it writes: piece by piece."""
+    def write(path: Path, number: int) -> None:
+        with writing(path, 24000) as append:
+            for piece in range(5):
+                append(np.full(4096, 0.1 * number + 0.01 * piece, np.float32))
+
+    return one_file("say", "speech.wav", write, Path.read_bytes)
+
+
+def adding_a_voice() -> Disturbed:
+    """`ane voices add --force` over a voice that exists."""
+    def write(path: Path, number: int) -> None:
+        save_voice(path, Voice(np.full((1, 64), number, np.float32), np.full((1, 128), number, np.float32), "ann"))
+
+    def read(path: Path) -> tuple[bytes, bytes]:
+        voice = load_voice(path)
+        return voice.ar.tobytes(), voice.diffusion.tobytes()
+
+    return one_file("voice", "ann.safetensors", write, read)
 
 
 class StandInTarget:
@@ -328,7 +381,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
         os.environ["ANE_HOME"] = f"{root}/home"
         model = FastSpeechCheckpoint(write_fastspeech(Path(root) / "model.pt"))
         undisturbed, folder = Path(root) / "undisturbed", Path(root) / "work"
-        for scenario in (narrating(), rewriting(), importing(model), converting(model)):
+        for scenario in (narrating(), rewriting(), speaking(), adding_a_voice(), importing(model), converting(model)):
             if only not in (None, scenario.name):
                 continue
             shutil.rmtree(undisturbed, ignore_errors=True)
@@ -366,7 +419,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--every", type=int, default=len(FAULTS))
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--stops", type=int, default=40)
-    parser.add_argument("--only", help="narration, second writing, import, conversion or none")
+    parser.add_argument("--only", help="narration, second writing, say, voice, import, conversion or none")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
     if "LD_PRELOAD" not in os.environ:
