@@ -1,35 +1,16 @@
 """A text with its structure: chapters of headings, paragraphs, list items, quotations and scene breaks."""
 
-import re
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ane.audio.media import CoverImage
-
-HEADING, PARAGRAPH, ITEM, QUOTATION, SCENE_BREAK = "heading", "paragraph", "item", "quotation", "scene break"
+from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 
 # Limits of every format: what is longer is no book, or made to fill the memory.
 MAX_FILE = 512 << 20        # bytes of a PDF, and of an archive that is piped in, with its pictures
 MAX_TEXT = 16 << 20         # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
 MAX_TITLE = 200             # characters
-FIRST_WORDS = 80            # characters that show what a part is about
-
-# A paragraph of nothing but these signs separates two scenes: "* * *", "---", "~", "⁂".
-DIVIDER = re.compile(r"[\s*#~=_•·⁂☙❦❧◆◇●○—–-]{1,40}")
-INVISIBLE = re.compile("[\u00ad\u200b\u2060\ufeff]")      # soft hyphens and the like, which would divide a word
-
-
-@dataclass(frozen=True)
-class TextBlock:
-    """A part of a chapter that is read without interruption."""
-
-    kind: str               # ``HEADING``, ``PARAGRAPH``, ``ITEM`` of a list, ``QUOTATION``; ``SCENE_BREAK``: no text
-    text: str = ""          # with single spaces; a line break of the source that matters (a verse) is "\n"
-    language: str = ""      # BCP 47 tag that the source states for it
-    level: int = 0          # of a heading, from 1
-    cue: tuple[float, float] | None = None      # seconds at which a subtitle begins and ends, where that is kept
 
 
 @dataclass
@@ -44,20 +25,11 @@ class BookChapter:
         return any(block.text for block in self.blocks)
 
 
-@dataclass(frozen=True)
-class LeftOutPart:
-    """A part of a document that is not read aloud, so that a person can tell whether it should be."""
-
-    kind: str               # of ``ane.books.omissions.COUNTED``
-    title: str = ""         # its own, or the name of its file
-    words: str = ""         # the beginning of its text
-
-
 @dataclass
 class Document:
     """A whole text. ``language`` is that of the document; a block may have another.
 
-    ``omitted``: how many parts of each kind (``ane.books.omissions.COUNTED``) are not in it. ``left_out`` names the
+    ``omitted``: how many parts of each kind (``ane.text.omissions.COUNTED``) are not in it. ``left_out`` names the
     parts that may hold an author's text. ``tables``: how many are in it, where its format marks them. They are read
     cell by cell.
     """
@@ -74,25 +46,6 @@ class Document:
     @property
     def has_text(self) -> bool:
         return any(chapter.has_text for chapter in self.chapters)
-
-
-def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
-    """A block with its whitespace normalised: a scene break for a divider, None for no text."""
-    lines = [" ".join(line.split()) for line in INVISIBLE.sub("", text).split("\n")]
-    text = "\n".join(line for line in lines if line)
-    if not text:
-        return None
-    return TextBlock(SCENE_BREAK) if DIVIDER.fullmatch(text) else TextBlock(kind, text, language, level)
-
-
-def first_words(blocks: Iterable[TextBlock]) -> str:
-    """Return the beginning of a text, on one line."""
-    words = ""
-    for block in blocks:
-        words = f"{words} {block.text[:2 * FIRST_WORDS]}".strip()
-        if len(words) > FIRST_WORDS:
-            return " ".join(words.split())[:FIRST_WORDS - 1].rstrip() + "…"
-    return " ".join(words.split())
 
 
 def split_at_headings(blocks: list[TextBlock]) -> list[BookChapter]:

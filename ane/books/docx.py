@@ -10,21 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ane.books.archive import BookArchive, resolve
-from ane.books.document import (
-    HEADING,
-    ITEM,
-    PARAGRAPH,
-    QUOTATION,
-    Document,
-    LeftOutPart,
-    TextBlock,
-    split_at_headings,
-    text_block,
-)
+from ane.books.document import Document, split_at_headings
 from ane.books.front_matter import without_front_matter
-from ane.books.markup import MarkupToken, element_texts, tokenize
-from ane.books.omissions import TABLES, Omission, counted_omissions
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, LeftOutPart, TextBlock, text_block
+from ane.text.omissions import TABLES, Omission, counted_omissions
+from ane.text.tags import MarkupToken, element_texts, tokenize
 
 CONTENT_TYPES = "[Content_Types].xml"
 RELATIONS, PROPERTIES = "_rels/.rels", "docProps/core.xml"

@@ -8,20 +8,13 @@ from dataclasses import dataclass, field
 
 from ane.audio.media import CoverImage
 from ane.books.archive import BookArchive, UnreadablePartError, resolve
-from ane.books.document import (
-    HEADING,
-    MAX_TITLE,
-    BookChapter,
-    Document,
-    LeftOutPart,
-    TextBlock,
-    first_words,
-)
+from ane.books.document import MAX_TITLE, BookChapter, Document
 from ane.books.front_matter import is_rights_page
-from ane.books.html_reader import AnchorMark, BlockReader
-from ane.books.markup import element_texts, tokenize
-from ane.books.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words
+from ane.text.html_blocks import AnchorMark, BlockReader
+from ane.text.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
+from ane.text.tags import element_texts, tokenize
 
 CONTAINER = "META-INF/container.xml"
 ENCRYPTION = "META-INF/encryption.xml"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ane.audio.media import CoverImage, cover_size, has_pyav
 from ane.books.assembly import BookTimeline, TimedChunk
-from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.speech.words import WORDS
 from ane.text import splitter
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
 from ane.text.passages import voice_of, without_commands
 
 EPUB = ".epub"

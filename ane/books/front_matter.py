@@ -4,8 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from ane.books.document import HEADING, ITEM, BookChapter, LeftOutPart, TextBlock, first_words
-from ane.books.omissions import Omission, is_front_title
+from ane.books.document import BookChapter
+from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, first_words
+from ane.text.omissions import Omission, is_front_title
 
 LONGEST_ENTRY = 90      # characters of a line of contents
 SENTENCE = re.compile(r"[.!?…,;:—–-][\"'”’)\]]*$")

@@ -15,24 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from ane.books.document import (
-    HEADING,
-    MAX_FILE,
-    MAX_TEXT,
-    MAX_TITLE,
-    PARAGRAPH,
-    Document,
-    LeftOutPart,
-    TextBlock,
-    split_at_headings,
-    text_block,
-)
+from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document, split_at_headings
 from ane.books.front_matter import without_front_matter
 from ane.books.hyphens import joined_lines, without_hyphens
-from ane.books.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level, with_whole_titles
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, text_block
+from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 
 MAX_PAGES = 5000
 MAX_ANSWER = 128 << 20      # bytes of JSON

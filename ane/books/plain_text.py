@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import unescape
 
-from ane.books.document import (
+from ane.books.document import BookChapter, Document, split_at_headings
+from ane.books.front_matter import are_entries, without_front_matter
+from ane.books.hyphens import joined_lines, without_hyphens
+from ane.books.printed_pages import without_printed_pages
+from ane.system.errors import UserError
+from ane.text.blocks import (
     DIVIDER,
     HEADING,
     ITEM,
     PARAGRAPH,
     SCENE_BREAK,
-    BookChapter,
-    Document,
     LeftOutPart,
     TextBlock,
     first_words,
-    split_at_headings,
     text_block,
 )
-from ane.books.front_matter import are_entries, without_front_matter
-from ane.books.hyphens import joined_lines, without_hyphens
-from ane.books.omissions import (
+from ane.text.omissions import (
     BRACKETED_MARK,
     NOTE_PARAGRAPH,
     PAGE_NUMBER,
@@ -30,8 +30,6 @@ from ane.books.omissions import (
     counted_omissions,
     is_front_title,
 )
-from ane.books.printed_pages import without_printed_pages
-from ane.system.errors import UserError
 
 # What Project Gutenberg puts around a text.
 BOILERPLATE = re.compile(r"(?m)^\*{3} ?(START|END) OF TH[EI]S? PROJECT GUTENBERG EBOOK.*$")

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from ane.books.document import HEADING, MAX_TITLE, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.books.document import MAX_TITLE, BookChapter, Document
 from ane.speech.request import Budget
 from ane.system.errors import UserError
 from ane.text import shorten, split
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
+from ane.text.blocks import HEADING, SCENE_BREAK, TextBlock
 from ane.text.cast import Cast
 from ane.text.passages import read_pauses, with_voice_mark, without_commands
 from ane.text.splitter import CLOSING, MARKS

@@ -15,10 +15,11 @@ from ane.books.document import MAX_FILE, MAX_TEXT, MAX_TITLE, Document
 from ane.books.docx import CONTENT_TYPES, read_docx
 from ane.books.epub import read_epub
 from ane.books.html_reader import read_html, read_markdown
-from ane.books.omissions import Omission, active_omissions
 from ane.books.pdf import read_pdf
 from ane.books.plain_text import read_plain_text, read_subtitles
 from ane.system.errors import UserError
+from ane.text.markdown import has_marks
+from ane.text.omissions import Omission, active_omissions
 
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
 SUBTITLES = (".srt", ".vtt")
@@ -29,12 +30,14 @@ UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf
               b"BOOKMOBI": "a Kindle book"}
 
 
-def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: bool = False) -> Document:
+def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: bool = False,
+                  markdown: bool | None = None) -> Document:
     """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
 
     Args:
-        keep: names of ``ane.books.omissions.OMISSIONS`` that are read aloud all the same.
+        keep: names of ``ane.text.omissions.OMISSIONS`` that are read aloud all the same.
         keep_timing: of subtitles.
+        markdown: Whether plain text is Markdown or HTML. With None, only standard input is, and only if it has marks.
 
     Raises:
         UserError: no such file, another format, damaged, protected, too large, or without text.
@@ -45,9 +48,12 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
     if keep_timing and suffix not in SUBTITLES:
         raise UserError(f"keep_timing has no effect on {name}: only subtitles ({', '.join(SUBTITLES)}) have times",
                         "keep_timing")
+    if markdown is not None and suffix not in (*PLAIN, *MARKDOWN):
+        raise UserError(f"markdown has no effect on {name}: only plain text may be Markdown", "markdown")
     try:
         with _opened(source) as file:
-            document = _document(file, suffix, rules, keep_timing)
+            recognised = None if str(source) == "-" else suffix in MARKDOWN
+            document = _document(file, suffix, rules, keep_timing, recognised if markdown is None else markdown)
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
     except (OSError, ValueError) as error:          # ValueError: a name that no file can have
@@ -61,7 +67,8 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
     return document
 
 
-def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool) -> Document:
+def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool,
+              markdown: bool | None) -> Document:
     start = file.read(68)
     if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
         with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
@@ -77,7 +84,7 @@ def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_t
     for mark, what in UNREADABLE.items():
         if data.startswith(mark) or data[60:68] == mark:
             raise UserError(f"it is {what}: convert it to EPUB first, with Calibre for example")
-    if suffix in MARKDOWN and len(data) > MAX_MARKDOWN:
+    if markdown and len(data) > MAX_MARKDOWN:
         raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
     try:
         text = decoded_text(data, encoding_of_html(data) if suffix in HTML else "utf-8")
@@ -87,12 +94,12 @@ def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_t
         raise
     if suffix in SUBTITLES:
         return read_subtitles(text, keep_timing)
-    if suffix in MARKDOWN:
-        return read_markdown(text, rules)
     if suffix in HTML:
         return read_html(text, rules)
-    if suffix not in PLAIN:
+    if suffix not in (*PLAIN, *MARKDOWN):
         raise UserError(f"{suffix} is not a format that ane reads: {', '.join(SUFFIXES)}")
+    if markdown or (markdown is None and len(data) <= MAX_MARKDOWN and has_marks(text)):
+        return read_markdown(text, rules)
     return read_plain_text(text, rules)
 
 

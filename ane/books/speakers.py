@@ -70,7 +70,7 @@ class BookSpeaker:
         request = synthesizer.completed(SpeechRequest(
             "", cast.narrator if cast and cast.narrator and voice is None else voice, cast=self.cast,
             seed=seed if self.seeded else None, settings=replace(settings, **changes), speed=speed, lexicon=lexicon,
-            ssml=False, word_times=word_times or (checked and self.aligned)))
+            ssml=False, markdown=False, word_times=word_times or (checked and self.aligned)))
         self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
         self.model, self.voice = model.identity, voice_digest(self._request.voice)
         # of models whose sound is stretched, a speed of 1 is left out, so that the keys of existing jobs stay valid

@@ -59,11 +59,13 @@ def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
         raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
                         f"--bundle {DEMO} has it")
+    markdown = args.markdown
     ssml, speed = args.ssml or None, 1.0 if args.speed is None else args.speed
     steps: list[ReadingStep] = []
     if lexicon:
-        steps = [step for passage in read_passages(text, ssml=ssml) for step in respelled(passage.text, lexicon)]
-    chunks, passages = [], read_passages(text, lexicon, ssml, speed)
+        steps = [step for passage in read_passages(text, None, ssml, 1.0, markdown)
+                 for step in respelled(passage.text, lexicon)]
+    chunks, passages = [], read_passages(text, lexicon, ssml, speed, markdown)
     for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
                   else split_into_chunks(passages, model, settings)):
         normalised, own = explain_english(chunk.text, cased)

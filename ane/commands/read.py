@@ -57,8 +57,8 @@ examples:
 
 
 def register(commands: argparse._SubParsersAction) -> None:
-    from ane.books.omissions import OMISSIONS
     from ane.books.plan import Silences
+    from ane.text.omissions import OMISSIONS
 
     parser = commands.add_parser(
         "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -74,6 +74,9 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
     parser.add_argument("--list", action="store_true",
                         help="print the chapters of BOOK, their lengths and what is left out, and exit")
+    parser.add_argument("--markdown", action=argparse.BooleanOptionalAction,
+                        help="whether plain text is Markdown or HTML (without the flag: a file .md is, and standard "
+                             "input is if it has marks)")
     parser.add_argument("--chapters", metavar="N,N-N", type=chunk_numbers, default=(),
                         help="speak these chapters alone; --list numbers them")
     parser.add_argument("--preview", metavar="SECONDS", type=arguments.positive,
@@ -146,7 +149,7 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("--workers has no effect without --ray")
     cast = cast_of(args.cast, args.quote_voice)
     if (args.list or args.cast_report) and args.book is not None:
-        document = read_document(args.book, args.keep, args.keep_timing)
+        document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
         if args.list:
             print_contents(output_console(), document)
         if cast or args.cast_report:
@@ -156,7 +159,8 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
-    document, silences = cast_document(read_document(args.book, args.keep, args.keep_timing), cast), silences_of(args)
+    silences = silences_of(args)
+    document = cast_document(read_document(args.book, args.keep, args.keep_timing, args.markdown), cast)
     options = output_options(args, document)
     check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
                       *options.of_folder])
@@ -174,11 +178,11 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
     from ane.books.narration import narrate
-    from ane.books.omissions import can_be_kept, omitted_text
     from ane.books.output import write_book_files
     from ane.books.ownership import check_replaced
     from ane.books.plan import SpeechIdentity, plan_book
     from ane.books.retries import check_book
+    from ane.text.omissions import can_be_kept, omitted_text
 
     checker, model = open_checker(args), speaker.synthesizer.model
     if args.redo and not model.is_random:

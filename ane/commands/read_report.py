@@ -164,8 +164,8 @@ def seconds_of(chunks: Sequence["StoredChunk"]) -> float:
 
 def print_contents(console: Console, document: "Document") -> None:
     """Chapters with their lengths, and what is left out."""
-    from ane.books.omissions import COUNTED, omitted_text
     from ane.books.plan import CHARACTERS_A_SECOND, title_of
+    from ane.text.omissions import COUNTED, omitted_text
 
     table = Table("", "chapter", "characters", "about")
     lengths = [sum(len(block.text) for block in chapter.blocks) for chapter in document.chapters]

@@ -80,6 +80,8 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="respell words: lines of word, tab, respelling")
     parser.add_argument("--ssml", action="store_true",
                         help="the text is SSML (without the flag, if it begins with <speak)")
+    parser.add_argument("--markdown", action=argparse.BooleanOptionalAction,
+                        help="whether the text is Markdown or has tags of HTML (without the flag, if it has marks)")
     parser.add_argument("--explain", action="store_true",
                         help="show how each word will be read and which rule decides it, and speak nothing")
     parser.add_argument("--word-times", metavar="FILE.json", dest="times_file", type=arguments.path,
@@ -120,7 +122,7 @@ def say(args: argparse.Namespace) -> int:
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
     request = SpeechRequest(text or "", settings=settings, lexicon=lexicon, ssml=args.ssml or None,
-                            **{**request_fields(args), "cast": cast})
+                            markdown=args.markdown, **{**request_fields(args), "cast": cast})
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
@@ -290,7 +292,7 @@ def check_lines(request: SpeechRequest) -> None:
     faulty: dict[int, str] = {}
     for number, line in enumerate(request.text.splitlines(), 1):
         try:
-            passages = read_passages(line, request.lexicon, request.ssml)
+            passages = read_passages(line, request.lexicon, request.ssml, markdown=request.markdown)
             if line.strip() and not any(any(map(str.isalnum, passage.text)) for passage in passages):
                 raise nothing_to_say_error(line)
         except UserError as error:

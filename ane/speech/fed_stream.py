@@ -12,6 +12,7 @@ from ane.system.errors import UserError
 from ane.system.timeline import Timeline, closing_source
 from ane.text import Lexicon, NothingToSayError, is_ssml, nothing_to_say_error
 from ane.text.clauses import MAX_HELD, ClauseReader
+from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses, without_words
 
 COUNTED = ("codes", "frames", "tokens")       # facts that are sums
@@ -29,14 +30,15 @@ class FedStream(SoundStream):
     """
 
     def __init__(self, texts: Iterable[str], stream: Callable[[str], Any], normalise: Callable[[str], str],
-                 lexicon: Lexicon | None, sample_rate: int, timeline: Timeline):
-        """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon."""
+                 lexicon: Lexicon | None, sample_rate: int, timeline: Timeline, markdown: bool | None = None):
+        """``stream``: returns the ``Stream`` of a text. ``normalise``: how it reads words, after the lexicon.
+        ``markdown``: as in ``SpeechRequest``."""
         self.sample_rate, self.timeline = sample_rate, timeline
         reader = ClauseReader(lambda text: normalise(lexicon(text) if lexicon else text))
         self._stream = stream
         self._streams: list[Any] = []           # ``Stream``, one for each text
         self._begins: list[float] = []          # the second of the sound at which each begins
-        self._sound = self._spoken(ready_texts(texts, reader))
+        self._sound = self._spoken(ready_texts(texts if markdown is False else without_listings(texts), reader))
 
     @property
     def chunks(self) -> list[str]:
@@ -93,6 +95,17 @@ class FedStream(SoundStream):
         self._streams.append(stream)
         self._begins.append(self.seconds)
         return stream
+
+
+def without_listings(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts without listings of programs, and with each table as a whole (``MarkdownFeed``)."""
+    reader = MarkdownFeed()
+    with closing_source(texts):
+        for text in texts:
+            if ready := reader.feed(text):
+                yield ready
+    if rest := reader.finish():
+        yield rest
 
 
 def ready_texts(texts: Iterable[str], reader: ClauseReader) -> Iterator[str]:

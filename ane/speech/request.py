@@ -15,7 +15,7 @@ from ane.speech.turns import Urgency
 from ane.system.checked import checked
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
-from ane.text import Lexicon, is_ssml, read_passages
+from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
 from ane.text.passages import Passage
 
@@ -92,6 +92,7 @@ class SpeechRequest:
         speed: 2 is twice as fast as 1.
         lexicon: Respells words, or letters of other scripts (``ane.text.read_lexicon``).
         ssml: Whether the text is SSML. With None, it is if it begins with "<speak".
+        markdown: Whether the text is Markdown, or has tags of HTML. With None, it is if it has their marks.
         word_times: Whether to state when each word is heard, also where that takes longer.
         cast: Who speaks quotations, and what [voice:NAME] in the text means: a ``Cast``, its fields, or a TOML file.
         quote_voice: The voice of quotations whose speaker is not known, or not in the cast.
@@ -105,6 +106,7 @@ class SpeechRequest:
     speed: float = 1.0
     lexicon: Lexicon | None = None
     ssml: bool | None = None
+    markdown: bool | None = None
     word_times: bool = False
     cast: Cast | Path | str | Mapping[str, Any] | None = None
     quote_voice: str | None = None
@@ -146,12 +148,13 @@ class SpeechContext:
     def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
         phonemes in braces without ``arpabet``."""
-        text = request.text
+        ssml = is_ssml(request.text) if request.ssml is None else request.ssml
+        text = request.text if ssml else without_markdown(request.text, request.markdown)
         if (cast := request.roles) and cast.attributed and cast.voices:
-            if request.ssml or (request.ssml is None and is_ssml(text)):
+            if ssml:
                 raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
             text = cast.marked_text(text)
-        passages = read_passages(text, request.lexicon, request.ssml, speed)
+        passages = read_passages(text, request.lexicon, ssml, speed, markdown=False)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
             raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "

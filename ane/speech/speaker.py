@@ -218,7 +218,7 @@ class Speaker(ABC):
                 raise
 
         return FedStream(texts, begin, self.normaliser(request.settings), request.lexicon, self.sample_rate,
-                         context.timeline)
+                         context.timeline, request.markdown)
 
     def prepare(self, voice: Any = None, settings: Any = None) -> Any:
         """Load the networks that the settings need and the voice, so that the first text is spoken sooner.

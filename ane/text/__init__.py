@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from ane.text.english import normalise_english
+from ane.text.markdown import has_marks, plain_text
 from ane.text.passages import Passage, read_pauses
 from ane.text.splitter import split
 from ane.text.tokenizer import ANY_SCRIPT, NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
@@ -13,18 +14,31 @@ from ane.text.user_lexicon import Lexicon, LexiconEntry, read_lexicon
 __all__ = [
     "ANY_SCRIPT", "NORMALISERS", "Lexicon", "LexiconEntry", "NothingToSayError", "Tokenizer", "is_ssml",
     "normalise_basic", "normalise_english", "normalise_upstream", "nothing_to_say_error", "read_lexicon",
-    "read_passages", "shorten", "split",
+    "read_passages", "shorten", "split", "without_markdown",
 ]
 
 
+def without_markdown(text: str, markdown: bool | None = None) -> str:
+    """Return a text without the marks of Markdown and HTML. With ``markdown`` None, it is read so if it has such marks.
+
+    Raises:
+        UserError: A pause in it is faulty.
+    """
+    if markdown or (markdown is None and has_marks(text)):
+        read_pauses(text)               # refuses a faulty one with its line
+        return plain_text(text)
+    return text
+
+
 def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
-                  speed: float = 1.0) -> list[Passage]:
+                  speed: float = 1.0, markdown: bool | None = None) -> list[Passage]:
     """The passages of a text, at least one, with the words of the lexicon respelled.
 
     Args:
         speed: of all of the text; that of a passage is multiplied by it.
         ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
             [[slnc 500]].
+        markdown: Whether other text is Markdown or has tags of HTML. With None, it is if it has their marks.
 
     Raises:
         UserError: markup that is faulty, or asks for something that cannot be done; with its line.
@@ -34,7 +48,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
 
         passages = read_ssml(text)
     else:
-        passages = read_pauses(text)
+        passages = read_pauses(without_markdown(text, markdown))
     for index, passage in enumerate(passages):      # one without a word has the voice of the one beside it
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)

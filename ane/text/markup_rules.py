@@ -15,6 +15,7 @@ ATTRIBUTE = (r"(?:[a-zA-Z_:@][\w:.@-]{0,40}\s?=\s?(?:\"[^\"\n]{0,300}\"|'[^'\n]{
              rf"|(?i:{any_of(HTML_ATTRIBUTES)})(?![\w=-]))")
 HTML_TAG = (rf"<(?i:/?{any_of(HTML_ELEMENTS)})(?:\s{{1,20}}{ATTRIBUTE}){{0,20}}\s{{0,20}}/?>"
             r"|(?s:<!--.{0,1000}?-->)|<![dD][oO][cC][tT][yY][pP][eE][^<>]{0,200}>")
+BLOCKS = "p|li|h[1-6]|div|dd|dt|tr|blockquote|figcaption|caption"         # elements that end a sentence
 # <name> and <your name>, but not the two comparisons of "a <b and c> d"
 PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,40}){1,6}(?!>\w)) ?/?>"
 
@@ -35,7 +36,9 @@ def expand_url(match: re.Match) -> str:
 
 WEB_RULES = (
     rule("Markdown link", r"!?\[([^\]\n]{1,300})\]\((?:https?:|/|#|www\.)[^)\s]{0,500}\)", r"\1"),
+    rule("note [^2]", r"\[\^[^\]\s]{1,50}\]", ""),
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
+    rule("</p>", rf"(?<=[\w)\"'%])\s{{0,9}}</(?i:{BLOCKS})>(?=\s{{0,9}}(?:<|\S))", ". "),
     rule("HTML tag", HTML_TAG, " "),
     rule("<name>", PLACEHOLDER, r" \1 "),
     rule("e-mail", r"(?<![\w.+-])(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",

@@ -22,7 +22,7 @@ import numpy as np
 
 import ane
 from ane.backends import load_backend
-from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.document import BookChapter, Document
 from ane.books.judging import BookNorms, ChunkSignals, left_over, worst_word
 from ane.books.narration import narrate
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
@@ -36,6 +36,7 @@ from ane.models.whisper.transcription import Transcriber
 from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
 from ane.system.files import write_json
+from ane.text.blocks import PARAGRAPH, TextBlock
 from benchmarks.listening import edits, words
 from benchmarks.packages import whisper_folder
 from tests.recogniser import Recogniser

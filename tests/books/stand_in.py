@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.books.document import HEADING, PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.document import BookChapter, Document
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions, WrittenBook, write_book_files
 from ane.books.plan import BookPlan, Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
+from ane.text.blocks import HEADING, PARAGRAPH, TextBlock
 
 RATE = 24000
 

@@ -16,23 +16,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ane.books.document import (
-    HEADING,
-    ITEM,
-    PARAGRAPH,
-    QUOTATION,
-    SCENE_BREAK,
-    BookChapter,
-    CoverImage,
-    Document,
-    TextBlock,
-)
+from ane.books.document import BookChapter, CoverImage, Document
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions, write_book_files
 from ane.books.reading import read_document
 from ane.books.speakers import SpokenChunk
 from ane.books.store import JobStore
 from ane.speech.words import WORDS, shared_time
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, TextBlock
 from ane.text.passages import without_commands
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
 

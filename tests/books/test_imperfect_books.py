@@ -2,9 +2,9 @@
 
 import pytest
 
-from ane.books.omissions import omitted_text
 from ane.books.reading import read_document
 from ane.text import normalise_english
+from ane.text.omissions import omitted_text
 from tests.books.book_files import package, write_archive, write_book, write_pdf
 from tests.books.test_front_matter import chapters, named
 from tests.books.test_hostile_files import CONTAINER

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from ane.books import pdf
-from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
-from ane.books.omissions import active_omissions
 from ane.books.reading import read_document
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
+from ane.text.omissions import active_omissions
 from tests.books.book_files import write_archive, write_pdf
 
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"

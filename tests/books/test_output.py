@@ -22,7 +22,7 @@ from ane.audio.media import FORMATS, INSTALL, CoverImage
 from ane.audio.reader import read_recording
 from ane.books import job_database, output
 from ane.books import store as store_module
-from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.document import BookChapter, Document
 from ane.books.narration import sound_of
 from ane.books.output import OutputOptions
 from ane.books.ownership import FileOwnership, check_replaced, completed
@@ -30,6 +30,7 @@ from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
+from ane.text.blocks import PARAGRAPH, TextBlock
 from tests.audio.test_loudness import measured
 from tests.books.stand_in import RATE, StandInSpeaker, book, run_job, write
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from ane.books.document import HEADING, ITEM, PARAGRAPH, SCENE_BREAK, BookChapter, Document, TextBlock
+from ane.books.document import BookChapter, Document
 from ane.books.plan import WITHIN_SENTENCE, BookPlan, Silences, SpeechIdentity, plan_book, seed_of
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, SCENE_BREAK, TextBlock
 from tests.books.stand_in import StandInSpeaker, book, plan_for
 
 IDENTITY = SpeechIdentity("model", "voice", {"steps": 3}, 1)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from ane.books import reading
-from ane.books.document import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK, Document
-from ane.books.omissions import omitted_text
+from ane.books.document import Document
 from ane.books.reading import read_document
 from ane.system.errors import UserError
+from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
+from ane.text.omissions import omitted_text
 from tests.books.book_files import package, write_book
 from tests.tables import rows
 

@@ -15,7 +15,7 @@ import pytest
 
 from ane.books import job_database
 from ane.books.assembly import time_book
-from ane.books.document import PARAGRAPH, BookChapter, Document, TextBlock
+from ane.books.document import BookChapter, Document
 from ane.books.job_database import FILE
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions
@@ -24,6 +24,7 @@ from ane.books.store import LEASE, JobStore
 from ane.commands.read_report import seconds_of
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
+from ane.text.blocks import PARAGRAPH, TextBlock
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds, write
 from tests.campaigns.kill import RESULTS, compile_faults, in_child, kill_at_random, narration_state, whole_run
 

@@ -17,12 +17,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ane.books.document import HEADING, PARAGRAPH, BookChapter, Document, TextBlock, dividing_level
+from ane.books.document import BookChapter, Document, dividing_level
 from ane.books.pdf import PdfLine, document_of_lines
 from ane.books.plan import Silences, SpeechIdentity, cast_document, cast_report, plan_book
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from ane.system.files import write_json
+from ane.text.blocks import HEADING, PARAGRAPH, TextBlock
 from ane.text.cast import Cast
 from ane.text.passages import read_pauses
 from tests.books.book_files import write_book, write_pdf

@@ -113,3 +113,15 @@ def test_text_that_cannot_be_followed_is_refused(monkeypatch, capsys, content, f
     assert main(["say", "--follow", "-o", "x.wav", *flags]) == 1
     assert why in capsys.readouterr().err
     assert not Path("x.wav").exists()
+
+
+CHAT = ("# Two steps\n\nHere is ~~one~~ a [way](docs/a.md):\n\n```sh\nmake install\n```\n\n1. First\n2. Second\n\n"
+        "| a | b |\n|---|---|\n| 1 | 2 |\n")
+
+
+def test_markdown_is_read_as_a_document_is_unless_it_is_forbidden(capsys):
+    read = " ".join(chunk["normalised"] for chunk in explained(capsys, CHAT)["chunks"])
+    assert read == "two steps. here is a way: one, first. two, second. a, b. one, two."
+    marks = " ".join(chunk["normalised"] for chunk in explained(capsys, CHAT, "--no-markdown")["chunks"])
+    assert "make install" in marks
+    assert explained(capsys, "a\n    b", "--markdown")["chunks"][0]["normalised"] == "a b."

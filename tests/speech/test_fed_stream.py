@@ -1,6 +1,7 @@
 """Text that arrives incrementally, and asynchronous streams."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -251,3 +252,13 @@ def test_threads_share_a_synthesizer_on_the_cpu(synthesizer, alone):
     with ThreadPoolExecutor(4) as pool:
         for audio, expected in zip(pool.map(speak, [*range(4)] * 2), alone * 2, strict=True):
             np.testing.assert_array_equal(audio, expected)
+
+
+@pytest.mark.parametrize("size", [1, 3, 17, 1000])
+def test_a_listing_that_arrives_in_pieces_is_not_spoken(size):
+    text = ("Here is the code that you asked for.\n\n```python\nx = 1\n\ny = 2\n```\n\nIt adds the two numbers. "
+            "Then it ends as it should.\n")
+    speaker = SpellingSpeaker()
+    list(speaker.feed(text[at:at + size] for at in range(0, len(text), size)))
+    assert re.findall(r"\w+", " ".join(speaker.texts)) == re.findall(
+        r"\w+", "Here is the code that you asked for. It adds the two numbers. Then it ends as it should.")

@@ -15,6 +15,7 @@ from tests.text.test_readings import KINDS
 SILENT = {
     "https://…": "the scheme, www. and a query of an address",
     "HTML tag": "tags", "citation [12]": "marks of notes", "Markdown link": "the address of a link",
+    "note [^2]": "marks of notes", "</p>": "tags",
     "$5": "no cents, and zeros at the end of them", "5 €": "the same", "USD 5": "the same", "$5-$10": "the first sign",
     "10:30 pm": "no minutes or seconds, and a zero before the hour", "10.30pm": "the same", "10:30-11:30": "the same",
     "2024-05-01": "a zero before a month or a day", "12/05/2024": "the same", "1-May-2024, May-1-2024": "the same",

@@ -39,6 +39,7 @@ OMISSIONS = {
         "menus and lists of links",
         elements=words("nav menu"), types=words("toc toc-brief landmarks page-list navigation"), classes=words("toc")),
     "code": Omission("listings of programs", elements=words("pre")),
+    "struck": Omission("text that is struck out", elements=words("s del strike")),
 }
 # Titles of chapters that are front matter where the book does not mark them.
 FRONT_TITLES = re.compile(
@@ -58,6 +59,7 @@ TABLES = "tables"       # are counted beside what is left out, and read
 COUNTED = {"front-matter": ("part of front matter", "parts of front matter"), "footnotes": ("footnote", "footnotes"),
            "page-numbers": ("page number", "page numbers"), "running-heads": ("running head", "running heads"),
            "hyphens": ("hyphen at a line end", "hyphens at line ends"), "code": ("listing of code", "listings of code"),
+           "struck": ("part that is struck out", "parts that are struck out"),
            "images": ("image", "images"), "formulas": ("formula", "formulas"),
            "unreadable": ("file that cannot be read", "files that cannot be read"),
            "auxiliary": ("part outside the main text", "parts outside the main text")}

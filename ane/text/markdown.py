@@ -1,0 +1,185 @@
+"""The one reader of Markdown and of fragments of HTML: for documents, requests, and text that arrives incrementally.
+
+Markdown is rendered to HTML, and HTML is read in blocks (``ane.text.html_blocks``), by the same rules for what is left
+out. A text is read as Markdown if it has marks that other texts do not have.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ane.text.blocks import TextBlock
+from ane.text.html_blocks import BlockReader
+from ane.text.lexicon import HTML_ELEMENTS
+from ane.text.omissions import OMISSIONS, Omission
+from ane.text.passages import COMMAND
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+BLOCK_TAGS = "p|li|ul|ol|dl|dt|dd|br|div|h[1-6]|table|tr|td|th|blockquote|hr|section|article|pre|del|s"
+FENCE = r"^[ ]{0,3}(?:`{3,}|~{3,})"
+DELIMITER = r"[ \t]*:?-+:?[ \t]*"
+DELIMITERS = rf"^[ \t]*\|?{DELIMITER}(?:\|{DELIMITER})+\|?[ \t]*$|^[ \t]*\|{DELIMITER}\|[ \t]*$"
+# an expression between dollar signs, which begins with no digit, as prices do, unless it has a sign of mathematics
+INLINE_MATH = (r"(?<![\w$\\])\$(?=[A-Za-z\\(|-]|\d[^$\s]{0,200}[\^_=+*/\\])"
+               r"(?P<inner>(?:[^$\n\\]|\\.){0,200}?[^\s$\\])\$(?![\w$])"
+               r"|\\\((?P<bracketed>[^\n]{1,300}?)\\\)")
+DISPLAYED_MATH = r"\$\$[^$]{1,2000}\$\$|\\\[[^\[\]]{1,2000}?\\\]"
+MARKS = re.compile("(?m)" + "|".join((
+    FENCE, DELIMITERS, INLINE_MATH.replace("?P<inner>", "?:").replace("?P<bracketed>", "?:"), DISPLAYED_MATH,
+    r"^[ ]{0,3}\#{1,6}[ \t]+\S",                                    # a heading
+    # an image, or a link to another place than the addresses that rules for words know
+    r"(?:!\[[^\[\]\n]{0,300}\]\(|\[[^\[\]\n]{0,300}\]\((?!https?:|/|\#|www\.))[^()\n]{1,500}\)",
+    r"^[ ]{0,3}\[[^\[\]\n]{1,100}\]:[ \t]*\S",                      # where a link leads, a note
+    r"^[ \t]*[-*+][ \t]+\[[ xX]\][ \t]",                            # a task
+    r"\[\^[^\]\s]{1,50}\]", r"~~\S[^~\n]{0,300}~~", r"\*\*\S[^*\n]{0,300}\*\*",
+    rf"(?i:</?(?:{BLOCK_TAGS})(?:\s[^<>]{{0,300}})?/?>)")))
+MATH = re.compile(rf"(?m)(?P<code>{FENCE}(?s:.*?)(?:{FENCE}|\Z)|`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
+                  rf"|{INLINE_MATH}")
+TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
+NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
+NOTE_REFERENCE = re.compile(r"\[\^[^\]\s]{1,50}\]")
+FORMULA = "<math></math>"       # is left out, and counted
+PROTECTED = str.maketrans("[]", "\ue000\ue001")         # of [pause:1s] and [voice:NAME], which are no links
+RESTORED = str.maketrans("\ue000\ue001", "[]")
+ELEMENT = re.compile(r"</?([A-Za-z][\w-]*)|<[!?]")
+
+
+def has_marks(text: str) -> bool:
+    """Return whether a text has marks of Markdown, or tags of HTML that end a block."""
+    return MARKS.search(text) is not None
+
+
+def markdown_html(text: str, rules: Mapping[str, Omission], numbered: bool = False) -> tuple[str, int]:
+    """Return Markdown as HTML, and how many notes it has.
+
+    Args:
+        rules: What is left out. Notes stand in the text if "footnotes" is none of the rules.
+        numbered: Whether items of numbered lists keep their numbers.
+    """
+    from markdown_it import MarkdownIt
+
+    text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", text)
+    text = MATH.sub(without_dollars, NOTE_REFERENCE.sub("", text))
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    if numbered:
+        parser.disable("code")          # in a message, an indented line is no listing
+    for kind in ("html_inline", "html_block"):
+        parser.add_render_rule(kind, known_html)
+    tokens = parser.parse(text)
+    if numbered:
+        number_items(tokens)
+    return TASK.sub(r"\1", parser.renderer.render(tokens, parser.options, {})), notes
+
+
+def without_dollars(match: re.Match[str]) -> str:
+    """A formula as it is read: a plain expression, or nothing if it has commands of TeX."""
+    if match["code"]:
+        return match[0]
+    inner = (match["inner"] or match["bracketed"] or "").strip()
+    if not inner or re.search(r"[\\{}&]", inner):
+        return FORMULA
+    return re.sub(r"[*_<]", r"\\\g<0>", inner)
+
+
+def known_html(renderer: Any, tokens: "Sequence[Token]", index: int, options: Any, env: Any) -> str:
+    """Render HTML as it stands, but what only looks like an element, such as <your name>, as text."""
+    content = tokens[index].content
+    name = ELEMENT.match(content.lstrip())
+    if name and name[1] and name[1].lower() not in HTML_ELEMENTS:
+        return content.replace("<", "&lt;")
+    return content
+
+
+def number_items(tokens: "Sequence[Token]") -> None:
+    """Write the numbers of numbered items before their text."""
+    from markdown_it.token import Token
+
+    for at, token in enumerate(tokens[:-2]):
+        following = tokens[at + 2]
+        if token.type == "list_item_open" and token.info and following.type == "inline" and following.children:
+            following.children.insert(0, Token("text", "", 0, content=f"{token.info}, "))
+
+
+def plain_text(text: str) -> str:
+    """Return Markdown or HTML as text without marks: its blocks, each with the end of a sentence.
+
+    What documents leave out is left out: listings, images, notes and their marks, formulas, text that is struck out.
+    [pause:1.5s] and other commands stay.
+    """
+    protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
+    reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
+    blocks = reader.read(markdown_html(protected, reader.rules, numbered=True)[0])
+    return "\n\n".join(ended(block.text) for block in blocks if isinstance(block, TextBlock) and block.text
+                       ).translate(RESTORED)
+
+
+def ended(text: str) -> str:
+    """A block with a mark at its end."""
+    last = text.rstrip(" \"'”’)]*_")[-1:]
+    return f"{text}." if last.isalnum() or last == "%" else text
+
+
+class MarkdownFeed:
+    """Takes what must be known as a whole out of a text that arrives incrementally: listings and tables.
+
+    A listing is dropped while it arrives. A table is held until it ends, or is too long. All other text passes at once,
+    but the beginning of a line that may begin one of both.
+    """
+
+    LONGEST_TABLE = 4000        # characters
+
+    def __init__(self) -> None:
+        self._line = ""         # the last line, if it is held
+        self._table = ""
+        self._fence = ""        # the sign that ends the listing
+        self._flows = False     # whether the last line is passed on as it arrives
+
+    def feed(self, text: str) -> str:
+        """Take the next characters; return the text that is ready to be spoken."""
+        return "".join(self._taken(part) for part in text.splitlines(keepends=True))
+
+    def finish(self) -> str:
+        """Return the rest, after the last ``feed``."""
+        line, self._line = self._line, ""
+        return self._whole(line) + self._table_text() if line else self._table_text()
+
+    def _taken(self, part: str) -> str:
+        if self._flows:
+            self._flows = not part.endswith("\n")
+            return part
+        line, self._line = self._line + part, ""
+        if line.endswith("\n"):
+            return self._whole(line)
+        if self._fence:
+            self._line = line[:200]                     # enough to see its end
+        elif line.lstrip()[:1] in ("", "|", "`", "~"):
+            self._line = line
+            if len(line) > self.LONGEST_TABLE:
+                self._line, self._flows = "", True
+                return self._table_text() + line
+        else:
+            self._flows = True
+            return self._table_text() + line
+        return ""
+
+    def _whole(self, line: str) -> str:
+        """The text of a line that has arrived."""
+        fence = re.match(r" {0,3}(`{3,}|~{3,})", line)
+        if self._fence:
+            if fence and fence[1].startswith(self._fence) and not line.strip(" `~\n\r"):
+                self._fence = ""
+                return "\n\n"
+            return ""
+        if fence and "`" not in line[fence.end():]:
+            self._fence = fence[1]
+            return self._table_text()
+        if line.lstrip().startswith("|"):
+            self._table += line
+            return self._table_text() if len(self._table) > self.LONGEST_TABLE else ""
+        return self._table_text() + line
+
+    def _table_text(self) -> str:
+        table, self._table = self._table, ""
+        return f"\n{plain_text(table)}\n\n" if has_marks(table) else table
