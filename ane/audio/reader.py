@@ -15,6 +15,7 @@ from ane.audio.lengths import PatchedFile, missing_bytes, unwritten_lengths
 from ane.audio.media import INSTALL, has_pyav
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
+from ane.system.streams import silent_c_libraries
 
 CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
 MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
@@ -97,7 +98,9 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
     if missing:
         raise UserError(f"{path}: ends {missing} bytes earlier than its header states; {_DAMAGED}")
     try:
-        with soundfile.SoundFile(io.BufferedReader(PatchedFile(path, patches)) if patches else path) as file:
+        with silent_c_libraries():
+            opened = soundfile.SoundFile(io.BufferedReader(PatchedFile(path, patches)) if patches else path)
+        with opened as file:
             return _read_mono(file, path, max_seconds, allow_empty, bool(patches)), file.samplerate
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path}: {_open_error(path, error)}") from error
@@ -149,11 +152,13 @@ def _read_mono(file: soundfile.SoundFile, path: Path, max_seconds: float, allow_
     """
     _check_size(file.frames, file.samplerate, str(path), max_seconds)
     mix = ChannelMix()
-    audio = _samples(file, path, mix, recovered)
+    with silent_c_libraries():
+        audio = _samples(file, path, mix, recovered)
     if mix.cancelled:
         _warn_of_opposite_channels(path)
-        file.seek(0)
-        audio = _samples(file, path, ChannelMix(first_only=True), recovered)
+        with silent_c_libraries():
+            file.seek(0)
+            audio = _samples(file, path, ChannelMix(first_only=True), recovered)
     slack = 2304 if file.format == "MP3" else 0         # two frames: encoders differ on the padding they count
     if len(audio) + slack < file.frames and not recovered:
         raise UserError(f"{path}: gives {len(audio) / file.samplerate:.2f} s of the "

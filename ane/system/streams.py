@@ -2,9 +2,12 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
+
+_REDIRECTING = threading.Lock()
 
 
 def open_closed_streams() -> None:
@@ -81,17 +84,24 @@ def discard(stream: TextIO) -> None:
 @contextmanager
 def silent_c_libraries() -> Iterator[None]:
     """Redirect file descriptor 2 to the null device: ALSA prints a dozen lines there when it finds no device, Core AI a
-    line for each function.
+    line for each function, libmpg123 lines about damaged MP3. While another thread is in such a block, which redirects
+    it for all, this one leaves it alone.
     """
-    try:
-        saved = os.dup(2)
-    except OSError:             # standard error is closed
+    if not _REDIRECTING.acquire(blocking=False):
         yield
         return
+    saved = None
     try:
+        with suppress(OSError):     # standard error is closed
+            saved = os.dup(2)
+        if saved is None:
+            yield
+            return
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(saved, 2)
-        os.close(saved)
+        if saved is not None:
+            os.dup2(saved, 2)
+            os.close(saved)
+        _REDIRECTING.release()

@@ -5,7 +5,7 @@ import os
 import struct
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.audio import check_clip, read_clip, resample, write
-from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_recording
+from ane.audio.reader import MAX_CLIP_SECONDS, MAX_RATE, MIN_RATE, read_audio, read_recording
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, tone
 
@@ -275,3 +275,26 @@ def test_resampling_keeps_the_duration_and_the_tone(source, target, seconds):
 def test_resampling_clips_to_full_scale():
     assert np.abs(resample(tone(peak=1.5), RATE, 24000)).max() == 1.0
     np.testing.assert_array_equal(resample(tone(peak=1.5), RATE, RATE), np.clip(tone(peak=1.5), -1, 1))
+
+
+def test_a_damaged_mp3_prints_nothing_of_its_decoder(tmp_path, capfd):
+    path = tmp_path / "talk.mp3"
+    soundfile.write(path, 0.5 * np.sin(np.arange(48_000, dtype=np.float32) / 20), 24_000)
+    data = bytearray(path.read_bytes())
+    for position in range(200, len(data), 97):
+        data[position] ^= 0x5A
+    capfd.readouterr()
+    comment = b"COMM\x00\x00\x00\x05\x00\x00\x09abcd"       # in a text encoding that there is not
+    path.write_bytes(b"ID3\x03\x00\x00\x00\x00\x10\x00" + comment.ljust(2048, b"\0") + data)
+    with suppress(UserError):
+        read_audio(path)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_warning_about_a_recording_is_not_hidden_with_what_its_decoder_prints(tmp_path):
+    path = tmp_path / "stereo.wav"
+    soundfile.write(path, np.stack([tone(), -tone()], 1), RATE, "FLOAT")
+    script = ("import logging\nlogging.basicConfig()\nfrom ane.audio.reader import read_audio\n"
+              f"read_audio({str(path)!r})")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "its channels have opposite signs" in done.stderr

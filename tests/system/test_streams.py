@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -45,6 +48,18 @@ def test_what_c_libraries_print_is_hidden_within_the_block_alone(capfd):
         os.write(2, b"hidden")
     os.write(2, b"shown")
     assert capfd.readouterr().err == "shown"
+
+
+def test_standard_error_is_as_before_although_threads_and_errors_leave_blocks_in_any_order(capfd):
+    def block(number: int) -> None:
+        with suppress(ValueError), silent_c_libraries():
+            time.sleep(0.001 * (number % 3))
+            raise ValueError
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(block, range(64)))
+    os.write(2, b"at last")
+    assert capfd.readouterr().err == "at last"
 
 
 def test_streams_that_were_closed_at_the_start_are_known_and_take_no_other_files_descriptor(tmp_path):
