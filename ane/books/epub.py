@@ -160,8 +160,8 @@ class SpineReader:
         It does so in a book without contents, if that chapter has a title, and where a program divided one file by its
         size.
         """
-        pieces = [DIVIDED_FILE.fullmatch(name) for name in (self._before, path)]
-        one_file = all(pieces) and pieces[0][1] == pieces[1][1]
+        names = [piece[1] for name in (self._before, path) if (piece := DIVIDED_FILE.fullmatch(name))]
+        one_file = len(names) == 2 and names[0] == names[1]
         return bool(self._before) and (one_file or (not self.entries and bool(self.chapters[-1].title)))
 
 

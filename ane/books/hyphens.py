@@ -43,7 +43,8 @@ def without_hyphens(texts: Sequence[str]) -> tuple[list[str], int]:
 
     def hyphen(match: re.Match[str]) -> str:
         nonlocal count, looked_up
-        first = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])[0]
+        found = LAST_PART.search(match.string[max(0, match.start() - 60):match.start()])
+        first = found[0] if found else ""
         together, apart = f"{first}{match[1]}".lower(), f"{first}-{match[1]}".lower()
         if together not in known:
             looked_up += 1

@@ -15,8 +15,8 @@ SENTENCE_END = re.compile(r"[.!?:…—][\"'”’)\]]*$")
 def without_printed_pages(text: str, omitted: Counter[str]) -> str:
     """Return the text without the numbers and the heads of its pages, and with the sentences that they divide.
 
-    A number alone may be that of a chapter. So numbers and heads are taken for those of pages only if they interrupt
-    sentences: somewhere, and at least one in five of the numbers.
+    A number alone may belong to a chapter. So a head is removed only if it interrupts a sentence somewhere, and numbers
+    only if at least one in five does.
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [number for number, line in enumerate(lines) if line]

@@ -1,7 +1,7 @@
 """The one reader of Markdown and of fragments of HTML: for documents, requests, and text that arrives incrementally.
 
-Markdown is rendered to HTML, and HTML is read in blocks (``ane.text.html_blocks``), by the same rules for what is left
-out. A text is read as Markdown if it has marks that other texts do not have.
+Markdown is rendered to HTML, and HTML is read in blocks (``ane.text.html_blocks``), with the same rules of omission. A
+text is read as Markdown if it has marks that other texts do not have.
 """
 
 import re
@@ -55,7 +55,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], numbered: bool = Fal
     """Return Markdown as HTML, and how many notes it has.
 
     Args:
-        rules: What is left out. Notes stand in the text if "footnotes" is none of the rules.
+        rules: The rules of omission. Notes stay in the text if "footnotes" is not among the rules.
         numbered: Whether items of numbered lists keep their numbers.
     """
     from markdown_it import MarkdownIt
@@ -74,7 +74,7 @@ def markdown_html(text: str, rules: Mapping[str, Omission], numbered: bool = Fal
 
 
 def without_dollars(match: re.Match[str]) -> str:
-    """A formula as it is read: a plain expression, or nothing if it has commands of TeX."""
+    """Return a formula as it is read: a plain expression, or nothing if it has commands of TeX."""
     if match["code"]:
         return match[0]
     inner = (match["inner"] or match["bracketed"] or "").strip()
@@ -84,7 +84,7 @@ def without_dollars(match: re.Match[str]) -> str:
 
 
 def known_html(renderer: Any, tokens: "Sequence[Token]", index: int, options: Any, env: Any) -> str:
-    """Render HTML as it stands, but what only looks like an element, such as <your name>, as text."""
+    """Render HTML as it stands, and placeholders such as <your name> as text."""
     content = tokens[index].content
     name = ELEMENT.match(content.lstrip())
     if name and name[1] and name[1].lower() not in HTML_ELEMENTS:
@@ -105,8 +105,8 @@ def number_items(tokens: "Sequence[Token]") -> None:
 def plain_text(text: str) -> str:
     """Return Markdown or HTML as text without marks: its blocks, each with the end of a sentence.
 
-    What documents leave out is left out: listings, images, notes and their marks, formulas, text that is struck out.
-    [pause:1.5s] and other commands stay.
+    It lacks listings, images, notes and their marks, formulas and struck-out text, as documents do. [pause:1.5s] and
+    other commands stay.
     """
     protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
     reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
@@ -116,16 +116,16 @@ def plain_text(text: str) -> str:
 
 
 def ended(text: str) -> str:
-    """A block with a mark at its end."""
+    """Return a block with a mark at its end."""
     last = text.rstrip(" \"'”’)]*_")[-1:]
     return f"{text}." if last.isalnum() or last == "%" else text
 
 
 class MarkdownFeed:
-    """Takes what must be known as a whole out of a text that arrives incrementally: listings and tables.
+    """Takes listings and tables out of a text that arrives incrementally.
 
     A listing is dropped while it arrives. A table is held until it ends, or is too long. All other text passes at once,
-    but the beginning of a line that may begin one of both.
+    except for the beginning of a line that may open a listing or a table.
     """
 
     LONGEST_TABLE = 4000        # characters
