@@ -1,4 +1,4 @@
-"""What a job's database may hold: a row or a fact that was altered or damaged is one clear line."""
+"""Checks of facts and rows in a job's database: an altered or damaged one is refused in one line."""
 
 import json
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class WrittenBook:
 
 @dataclass(frozen=True)
 class OutputFact:
-    """What the last run wrote: the digest of all that it depends on, and the bytes of each file."""
+    """The output of the last run: the digest of everything that it depends on, and the bytes of each file."""
 
     digest: str
     book: WrittenBook

@@ -1,4 +1,4 @@
-"""Which files are a job's own: those whose content the job wrote, whatever their names and paths are now.
+"""Ownership of files: a job owns a file if it wrote the content, whatever the name and the path are now.
 
 A job records the hash of a file before it renames the file into place. A process that is killed at any instant
 therefore leaves the former content or the new one there, both of which the job knows. Content that anybody else wrote
@@ -26,7 +26,7 @@ FileState = tuple[int, ...]     # changes whenever a file is replaced, edited or
 
 
 class FileOwnership:
-    """Tells the files of a job from those of its user. ``force``: files of any origin may be replaced."""
+    """Tells the files of a job from files of its user. With ``force``, files of any origin may be replaced."""
 
     def __init__(self, store: JobStore, force: bool = False):
         self.store, self.force = store, force
@@ -80,7 +80,7 @@ class FileOwnership:
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return what the system states of the file at ``path``, links followed; None: there is none."""
+    """Return what the system states about the file at ``path``, links followed. None means that there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -90,9 +90,15 @@ def state_of(path: Path) -> FileState | None:
 
 def check_replaced(store: JobStore, options: "OutputOptions", titles: Sequence[str], numbers: Collection[int],
                    force: bool) -> None:
-    """Raise UserError, before hours of work, for a file that would be lost: unless ``force``, one that this job did not
-    write, or that was changed since; and for two outputs that are one file. ``titles``, ``numbers``: as of
-    ``OutputOptions.paths``."""
+    """Refuse outputs, before hours of work, in whose place a file is that this job did not write or that was changed.
+
+    Args:
+        titles, numbers: The chapters, as ``OutputOptions.paths`` takes them.
+        force: Whether such files are replaced.
+
+    Raises:
+        UserError: an output that is refused, that cannot be written, or that is the same file as another output.
+    """
     ownership = FileOwnership(store, force)
     paths = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
     check_apart([], [("output", path) for path in paths])

@@ -1,4 +1,4 @@
-"""The files that the flags of a command name: those that it reads are compared with those that it writes."""
+"""Comparison of the files that flags of a command read with the files that they write."""
 
 import argparse
 import os
@@ -47,13 +47,13 @@ def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] =
 
 
 def flag_of(args: argparse.Namespace, name: str) -> str:
-    """The flag of an argument as the help names it; of one without a flag, its name there, such as FILE."""
+    """Return the flag of an argument. An argument without a flag has the name in the help, such as FILE."""
     action = next(action for action in args.parser._actions if action.dest == name)
     return action.option_strings[-1] if action.option_strings else str(action.metavar)
 
 
 def listed(value: Any) -> list[Any]:
-    """The values of an argument: none, one or several."""
+    """Return the values of an argument as a list."""
     if value is None or value == "":
         return []
     return [one for one in value if one is not None] if isinstance(value, list | tuple | Iterator) else [value]
@@ -64,7 +64,7 @@ def list_of_path(path: Path | str) -> list[Path | str]:
 
 
 def files_of_voice(spec: str) -> list[Path]:
-    """The files of the voices of a mix: of paths, and of names that the user stored."""
+    """Return the files of each voice in a mix, given by path or by a name that the user stored."""
     from ane.voices.finding import find_voice
     from ane.voices.voice import parse_mix
 
@@ -77,7 +77,7 @@ def files_of_voice(spec: str) -> list[Path]:
 
 
 def files_of_model(name: Path | str) -> list[Path]:
-    """The files of a bundle, by its name or path, of a folder of checkpoints, or of a package."""
+    """Return the files of a model: a bundle by name or path, a folder with checkpoints, or a package."""
     path = Path(os.path.expanduser(name))
     if not os.path.exists(path):
         with suppress(UserError):
@@ -93,7 +93,7 @@ def files_of_model(name: Path | str) -> list[Path]:
 
 
 def _files_in(content: Any) -> Iterator[str]:
-    """The files that a manifest lists, whatever its family."""
+    """Yield the files that a manifest of any family lists."""
     if isinstance(content, dict):
         if isinstance(content.get("file"), str):
             yield content["file"]

@@ -1,8 +1,8 @@
-"""Words for a terminal: what a book, a voice or a job of a stranger is called must not control the screen."""
+"""A filter for words on a terminal: a stranger's title, voice or text must not control the screen."""
 
 import re
 
-# the control characters of ISO 6429 but for line feed and tab, and what reverses or hides the order of letters
+# the control characters of ISO 6429 except line feed and tab, and characters that reverse the order of letters
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
