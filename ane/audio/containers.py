@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-# FFmpeg's names of what holds sound itself: not those that name other files, such as concat and hls
+# FFmpeg's names of containers that hold sound. Formats that name other files, such as concat and hls, are left out
 CONTAINERS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,eac3,flac,flv,matroska,mov,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
-# of the power of the channels: the power of their mean, below which they cancel each other. Two that are alike have 1,
-# two that have nothing in common 0.5
+# Channels cancel each other if the power of their mean is below this share of their mean power. Equal channels have 1,
+# and channels without anything in common 0.5
 CANCELLED = 0.02
 
 

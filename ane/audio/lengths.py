@@ -24,12 +24,12 @@ def missing_bytes(path: Path) -> int:
 
 
 def _byte_order(magic: bytes) -> str:
-    """How ``struct`` names the byte order of a RIFF or FORM file."""
+    """Return the name that ``struct`` has for the byte order of a RIFF or FORM file."""
     return ">" if magic in (b"RIFX", b"FORM") else "<"
 
 
 def _sound_chunk(file: BinaryIO, size: int, byte_order: str) -> tuple[int, int]:
-    """The position of a RIFF or FORM file's sound and its stated length; a length of 0 if it is not stated."""
+    """Return the position of the sound of a RIFF or FORM file, and its stated length (0 if none is stated)."""
     position, data_size_64 = 12, None
     while position + 8 <= size:
         file.seek(position)
@@ -81,7 +81,7 @@ class PatchedFile(io.FileIO):
 
 
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
-    """The bytes that a header lacks whose lengths were never written, by position; none for other files.
+    """Return the bytes that a header lacks because its lengths were never written, by position.
 
     A recorder that was killed leaves a WAV that states no samples. A FLAC that was streamed states none either.
     """
@@ -105,7 +105,7 @@ def unwritten_lengths(path: Path) -> dict[int, bytes]:
 
 
 def _flac_samples(tail: bytes, block_size: int) -> int:
-    """Samples up to the end of the last frame in the ``tail`` of a FLAC, whose first frames have ``block_size``."""
+    """Return the samples up to the end of the last frame in the ``tail`` of a FLAC with blocks of ``block_size``."""
     start = len(tail)
     while (start := tail.rfind(b"\xff", 0, start)) >= 0:
         found = _flac_frame(tail[start:start + 16])
@@ -116,7 +116,9 @@ def _flac_samples(tail: bytes, block_size: int) -> int:
 
 
 def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
-    """The number of a frame, its samples, and whether the number counts samples (RFC 9639, 9.1); None: it is no header.
+    """Return the number of a frame, its samples, and whether the number counts samples (RFC 9639, 9.1).
+
+    Returns None for bytes that are not the header of a frame.
     """
     if len(header) < 6 or header[1] & 0xFE != 0xF8 or header[3] & 1 or header[3] >> 4 > 10:
         return None
@@ -137,7 +139,7 @@ def _flac_frame(header: bytes) -> tuple[int, int, bool] | None:
 
 
 def _crc8(data: bytes) -> int:
-    """The checksum of a frame's header, with the polynomial x^8 + x^2 + x + 1."""
+    """Return the checksum of a frame's header, with the polynomial x^8 + x^2 + x + 1."""
     value = 0
     for byte in data:
         value ^= byte

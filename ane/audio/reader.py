@@ -40,7 +40,7 @@ def read_clip(path: Path | str) -> tuple[np.ndarray, int]:
 
 
 def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[np.ndarray, int]:
-    """Read a recording to transcribe: as ``read_audio``, or without samples, or what FFmpeg reads where PyAV is there.
+    """Read a recording to transcribe: as ``read_audio``, and also an empty one, and with PyAV any that FFmpeg reads.
 
     The limit is ``MAX_RECORDING_SECONDS`` unless ``max_seconds`` are given. FFmpeg reads AAC, AVI, mp4, webm and other
     containers that libsndfile refuses.
@@ -59,7 +59,7 @@ def read_recording(path: Path | str, max_seconds: float | None = None) -> tuple[
 
 
 def _read_with_ffmpeg(path: Path, max_seconds: float, refused: UserError) -> tuple[np.ndarray, int]:
-    """Read a file that libsndfile ``refused``. Raises UserError: if FFmpeg refuses it too, that of libsndfile."""
+    """Read a file that libsndfile ``refused``. Raises the error of libsndfile if FFmpeg refuses the file too."""
     try:
         audio, rate, cancelled = read_container(path, max_seconds)
     except (OSError, ValueError, IndexError) as error:      # FFmpeg's errors are OSError or ValueError

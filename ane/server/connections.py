@@ -101,7 +101,7 @@ class LimitedParser(h11.Connection):
 
 def limited_protocol(seconds: float, connections: Connections) -> type[H11Protocol]:
     """uvicorn's protocol for connections that are closed when, for ``seconds``, a client sends no complete headers, or
-    takes nothing of what is sent, and when it sends its body in many small parts."""
+    reads nothing, and when it sends its body in many small parts."""
 
     class LimitedProtocol(H11Protocol):
         _timer: asyncio.TimerHandle | None = None

@@ -61,9 +61,9 @@ class SampleEncoder:
 
 
 class CompressingEncoder:
-    """What an encoder and a container of FFmpeg make of the sound. It is what PyAV writes to, without ``seek``.
+    """Encodes sound with FFmpeg. It is the file to which PyAV writes, without ``seek``.
 
-    ``close`` frees the encoder's threads in any case; it may be called while another thread is in ``feed``.
+    ``close`` frees the encoder's threads, also while another thread is in ``feed``.
     """
 
     def __init__(self, media: MediaFormat, rate: int):
@@ -131,7 +131,7 @@ class FileEncoder:
             self._writer.write(pcm16(audio))
 
     def finish(self) -> int:
-        """Complete the file; return its bytes."""
+        """Complete the file and return its size in bytes."""
         if self._samples is not None:
             self.file.write(self._samples.finish())
         elif isinstance(self._writer, MediaEncoder):

@@ -74,7 +74,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     def _counting(self, scope: Message, send: Send) -> Send:
-        """``send`` that counts answers of errors, apart from those of what watches over the server."""
+        """Return ``send`` with a count of answers that are errors. Programs that watch over the server are left out."""
         async def counting(message: Message) -> None:
             status = message.get("status", 0) if message["type"].endswith("response.start") else 0
             if status >= 400 and status != GONE and scope["path"] != "/ready":

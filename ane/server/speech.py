@@ -111,7 +111,8 @@ class Catalogue:
 
     def check_new_name(self, name: str) -> None:
         """Raise RefusedError for a new voice's name that means something here already: all clients would hear it."""
-        reserved = {DEFAULT_VOICE, *OPENAI_VOICES, *self.settings.voices}
+        reserved = {DEFAULT_VOICE, *OPENAI_VOICES, *self.settings.voices,
+                    *(model.default_voice for model in self.models.values() if model.default_voice)}
         if name.casefold() in {each.casefold() for each in reserved}:
             raise RefusedError(f"the name {name} is reserved: other clients would hear the new voice under it; choose "
                                "another", 400, "name")

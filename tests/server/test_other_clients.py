@@ -122,6 +122,17 @@ def test_open_webui_lists_the_voices_and_the_models(server):
     assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["demo-fast", "demo"]
 
 
+@pytest.mark.parametrize("fields", [
+    {"model": "tts-1", "input": TEXT, "voice": "alloy"},                            # Open WebUI
+    {"model": "tts-1", "input": TEXT, "voice": "alloy", "response_format": "mp3", "speed": 1},     # SillyTavern
+    {"model": "tts-1", "input": TEXT}], ids=["open-webui", "silly-tavern", "libre-chat"])   # LibreChat without voices
+def test_chat_programs_are_spoken_to_as_they_ask(server, fields):
+    """As of routers/audio.py, tts/openai-compatible.js and TTSService.js of these projects."""
+    headers, sound = speak(server, **fields)
+    assert headers["Content-Type"] == "audio/mpeg"
+    assert soundfile.info(io.BytesIO(sound)).duration > 3
+
+
 # Kokoro-FastAPI's clients
 
 def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
