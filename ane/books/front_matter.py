@@ -22,6 +22,8 @@ RIGHTS = re.compile(r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4
                     r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}")
 LONGEST_RIGHTS = 5000       # characters of such a page
 NEAR_BEGINNING = 60         # blocks of a text in which one may stand
+# Front matter that has titles alone.
+OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
 # Front matter that is prose itself: it ends with its chapter.
 OF_PROSE = re.compile(r"(?i)index|colophon|transcriber.*|the full project gutenberg.*")
 
@@ -92,11 +94,12 @@ def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart])
 
 def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
     """Return how many blocks of a chapter are front matter, title included. ``titles``: the titles of all chapters."""
-    blocks = chapter.blocks
+    blocks, lists = chapter.blocks, OF_LISTS.match(chapter.title) is not None
     if OF_PROSE.fullmatch(chapter.title):
         return len(blocks)
     for number, block in enumerate(blocks[1:], 1):
-        if block.kind == HEADING or not (is_listing(block) or LEGAL.search(block.text)):
+        legal = LEGAL.search(block.text) is not None
+        if block.kind == HEADING or not (is_listing(block) or legal) or (legal and lists):
             above = blocks[number - 1].text
             titled = block.kind != HEADING and number > 1 and not (
                 above.casefold() in titles or "\n" in above or PAGE_AT_END.search(above[-12:])
