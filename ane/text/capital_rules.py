@@ -165,7 +165,7 @@ def expand_heading(match: re.Match) -> str:
     if len(numeral) == 1:
         whole = not text[:match.start()].strip() and not text[match.end():].strip() and not after
         alone = after is not None and text[max(0, match.start() - 2):match.start()].strip(" ") in ("", "\n\n")
-        if not marked and not (numeral == "I" if whole else alone and LINE_ALONE.match(text, match.end())):
+        if not marked and not whole and not (alone and LINE_ALONE.match(text, match.end())):
             return match[0]
     elif not marked and numeral in ("CC", "CI", "CL", "CV", "MIX", "XL") and not text[match.end():].strip():
         return match[0]

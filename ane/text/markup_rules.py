@@ -41,7 +41,8 @@ WEB_RULES = (
     rule("</p>", rf"(?<=[\w)\"'%])\s{{0,9}}</(?i:{BLOCKS})>(?=\s{{0,9}}(?:<|\S))", ". "),
     rule("HTML tag", HTML_TAG, " "),
     rule("<name>", PLACEHOLDER, r" \1 "),
-    rule("e-mail", r"(?<![\w.+-])(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",
+    rule("e-mail",
+         r"(?<![\w+-])(?<!\w\.)(?:mailto:)?(\w[\w.+'&-]{0,63}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,5}(?:/[^\s<>\"]*\w)?)\b",
          lambda match: expand_address(match[1])),
     rule("https://…", r"(?i:\b(?:https?|ftp)://(?:www\.)?|\bwww\.|\bfile:/{2,3})(?P<address>[^\s<>\"]+)", expand_url),
     rule("example.com", rf"(?<![\w@.-])(?P<address>(?:[A-Za-z0-9-]{{1,63}}\.){{1,4}}{any_of(DOMAINS)}\b(?![\w-]|\.\w)"

@@ -57,7 +57,7 @@ RULES: tuple[TextRule, ...] = (
     rule("CO2, H2SO4", r"\b(?=[A-Za-z]{1,10}\d)(?:[A-Z][a-z]?\d{0,3}){2,8}(?!\w)", expand_formula),
     rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?=\s?[-+=*^²³]\s?(?!\d+[xX]\b)[\w(.]|\s?[²³^])", r"\1 \2"),
     rule("2 + 3x", r"(?<=[-+=*])(?<![xX]-)(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
-    rule("x - 1", r"-(?:(?<=\b[a-z]-)(?=\d+(?![-.\w]))|(?<=\b[a-z] -) (?=\d+(?![-.\w])|[a-z]\b))", " minus "),
+    rule("x - 1", r"-(?:(?<=\b[knxyz]-)(?=\d+(?![-.\w]))|(?<=\b[a-z] -) (?=\d+(?![-.\w])|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
     rule("x ≈ 3", r"(?<=[\w)]) ?≈ ?", " is about "),
     rule("3 < 4", r"(?<=\w) ?(<=|>=|<|>|≤|≥) ?(?=[\w-])", lambda match: f" is {COMPARISONS[match[1]]} "),

@@ -13,6 +13,7 @@ CAMPAIGNS = {
     "growth": "tests.campaigns.growth",         # documents of all kinds, twice and four times as long
     "lanes": "tests.campaigns.lanes",           # threads that share a decoder, with cancels, failures and slow readers
     "clients": "tests.campaigns.clients",       # mixed clients of a server with few descriptors, some hostile
+    "readings": "tests.campaigns.readings",     # the normaliser beside another one, and a file of readings
     "modules": "tests.campaigns.modules",       # small modules of torch, converted and interpreted
 }
 
