@@ -57,7 +57,7 @@ RESULTS = HERE / "results" / "kill.json"
 FAULTS = {1: "process ends before the call", 2: "process ends within the call", 3: "disk is full from the call on",
           4: "disk is full for the call", 5: "the call fails", 6: "renames fail from the call on, as between two disks"}
 ENDED, REFUSED = 86, 3              # exit statuses: of faults.c, and of a child that reported an error in one line
-FEW = 500                           # calls of work of which each is tried with every fault
+FEW, SHORT = 500, 60                # calls of work of which each is tried with every fault: by default, and always
 BOOK = book(10)
 IN_ONE_JOB = 10                     # signals, before the next job is begun: it is done after about so many
 SHORT_LEASE = 0.4                   # seconds; a process is stopped for up to twice as long
@@ -392,7 +392,7 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
             calls = counter.calls
             counter.disarm()
             expected, trials = scenario.state(undisturbed), 0
-            step = 1 if calls <= FEW and every <= len(FAULTS) else every
+            step = 1 if calls <= SHORT or (calls <= FEW and every <= len(FAULTS)) else every
             for mode in FAULTS:
                 for call in range(first + (mode - 1) * step // len(FAULTS), calls + 1, step):
                     trials += 1
