@@ -88,7 +88,7 @@ def import_command(args: argparse.Namespace) -> int:
     from ane.bundles.writing import check_destination
 
     destination, path = new_bundle(args.output), Path(os.path.expanduser(args.source))
-    check_files(args, {"output": destination}, ("config", "vocoder", "voices", "expect"), models=("base",))
+    check_files(args, {"output": destination}, ("config", "vocoder", "expect"), models=("base", "voices"))
     family = _family(args, path)
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)

@@ -9,6 +9,9 @@ import soundfile
 from PIL import Image
 
 from ane.bundles.opening import demo_bundle
+from ane.cli import parser
+from ane.commands.file_flags import check_files
+from ane.system.errors import UserError
 from tests.commands.conftest import RATE
 
 TABLE = Path(__file__).parent / "one_file_twice.tsv"
@@ -46,3 +49,11 @@ def test_an_output_that_is_an_input_or_another_output_is_refused(complain, files
     line = complain(*shlex.split(command))
     assert message in line
     assert files() == before
+
+
+def test_a_bundle_beside_the_files_of_a_model_is_replaced(files, capsys):
+    """A folder that a flag names stands for the files of a model in it, not for the bundle that was written there."""
+    args = parser("import").parse_args(["import", "weights.pt", "-o", "./model", "--voices", ".", "--force"])
+    check_files(args, {"output": Path("model")}, models=("voices",))
+    with pytest.raises(UserError, match="--voices reads it"):
+        check_files(args, {"output": Path("weights.pt")}, models=("voices",))
