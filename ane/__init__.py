@@ -7,7 +7,6 @@
 
 from __future__ import annotations  # an old Python can then import the package, and say that it cannot run it
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ def __getattr__(name: str) -> str:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto", precision: str = "auto",
+def load(bundle: str | Path | None = None, backend: str = "auto", precision: str = "auto",
          threads: int | None = None, keep: bool | None = None) -> Speaker:
     """Open a model on a backend; call ``speak`` on the result.
 
@@ -36,8 +35,8 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     FastSpeech, KittenTTS or Kokoro.
 
     Args:
-        bundle_or_checkpoints: a bundle's name or directory, a directory of official .pth files, a FastSpeech
-            checkpoint (.pt), or a KittenTTS folder; None: the default voice, "demo-fast".
+        bundle: a bundle's name or directory; None: the default voice, "demo-fast". Checkpoints are imported first,
+            with `ane import`.
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).
         threads: CPU threads of the whole process; None: the backend's choice.
@@ -49,10 +48,6 @@ def load(bundle_or_checkpoints: str | Path | None = None, backend: str = "auto",
     """
     from ane.backends import load_backend
     from ane.bundles import open_model
-    from ane.bundles.family import recognised_family
 
-    path = Path(os.path.expanduser(bundle_or_checkpoints)) if bundle_or_checkpoints is not None else None
-    checkpoints = path is not None and not os.path.exists(path / "bundle.json") and (
-        os.path.isfile(path) or recognised_family(path) is not None)
-    model = open_model(None if checkpoints else bundle_or_checkpoints, path if checkpoints else None)
+    model = open_model(bundle)
     return model.family.synthesizer(model, load_backend(backend, model, precision, threads, keep))

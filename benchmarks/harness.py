@@ -19,13 +19,14 @@ from typing import Any
 from ane.backends import load_backend
 from ane.backends.base import Backend
 from ane.bench.records import BenchRow, describe_machine, document
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import comma_separated, positive
 from ane.commands.messages import print_rows
 from ane.system.errors import UserError
 from ane.system.files import write_json
 from ane.system.machine import processor_name, usable_cores
+from benchmarks.imports import imported
 
 RESULTS = Path(__file__).parent / "results"
 ENGINES = ("upstream", "torch", "onnx", "coreml", "mil")
@@ -70,7 +71,9 @@ def add_shared_options(parser: argparse.ArgumentParser, uses: Sequence[str]) -> 
     if "bundle" in uses:
         source.add_argument("--bundle", metavar="NAME|PATH", help="the model (default: the embedded Tortoise, demo)")
     if "checkpoints" in uses:
-        source.add_argument("--checkpoints", type=Path, metavar="DIR", help="the model: official .pth files")
+        source.add_argument("--checkpoints", type=Path, metavar="DIR",
+                            help="the model: official .pth files, which upstream reads; ours imports them into "
+                                 "DIR.bundle")
     if "competitors" in uses:
         add("--competitors", type=comma_separated, metavar="NAME,…",
             help=f"of {', '.join(ENGINES)}; torch:cuda names a device (default: those that run)")
@@ -131,20 +134,20 @@ class Competitor:
     def name(self) -> str:
         return self.spec if self.precision == "auto" else f"{self.spec} {self.precision}"
 
-    def backend(self, model: Model, threads: int) -> Backend:
+    def backend(self, model: Bundle, threads: int) -> Backend:
         """Raises UserError for a precision that the engine lacks, or a model without its packages."""
         return load_backend(self.spec, model, self.precision, threads, keep=True)
 
 
-def chosen_competitors(options: argparse.Namespace) -> tuple[Model, list[Competitor]]:
+def chosen_competitors(options: argparse.Namespace) -> tuple[Bundle, list[Competitor]]:
     """The model, and the competitors that the options name, in every precision (upstream: in fp32).
 
     Raises:
         UserError: an unknown engine, or upstream without its interpreter or official files.
     """
-    model = open_model(options.bundle or (None if options.checkpoints else DEMO), options.checkpoints)
+    model = imported(options.checkpoints) if options.checkpoints else open_model(options.bundle or DEMO)
     names = options.competitors or [*(["upstream"] if options.upstream_python else []), "torch",
-                                    *(["onnx"] if getattr(model, "onnx_packages", None) else [])]
+                                    *(["onnx"] if model.onnx_packages else [])]
     check_names("--competitors", names, ENGINES, lambda name: name.partition(":")[0])
     if "upstream" in names and not (options.upstream_python and options.checkpoints):
         raise UserError("upstream needs --upstream-python, and --checkpoints: it reads official files only")

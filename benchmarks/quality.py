@@ -23,7 +23,7 @@ import numpy as np
 import ane
 from ane.audio import read_audio, write
 from ane.bench.records import BenchRow, Spread
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle, open_model
 from ane.bundles.opening import DEFAULT_BUNDLE
 from ane.commands.arguments import comma_separated, positive
 from ane.system.errors import UserError
@@ -185,13 +185,13 @@ def kept(sounds: Iterator[Sound], folder: Path | None, name: str) -> Iterator[So
         yield sound
 
 
-def stored_voices(model: Model) -> list[str | None]:
+def stored_voices(model: Bundle) -> list[str | None]:
     """The voices of a bundle, its default first; of a model that has none of its own, None."""
     names = [] if model.voices is None else [path.stem for path in model.voices.glob("*.safetensors")]
     return sorted(names, key=lambda name: name != model.default_voice) or [None]
 
 
-def default_presets(model: Model) -> list[str | None]:
+def default_presets(model: Bundle) -> list[str | None]:
     """Of Tortoise its default and, if that has no diffusion, one that has; of others none."""
     if model.family.name != "tortoise":
         return [None]
@@ -201,7 +201,7 @@ def default_presets(model: Model) -> list[str | None]:
     return [default] if PRESETS[default].diffusion else [default, "1x10_guided"]
 
 
-def teacher_of(model: Model, voice: str | None) -> str | None:
+def teacher_of(model: Bundle, voice: str | None) -> str | None:
     """The teacher that the manifest names for a voice: the only one, or the one whose voice has that name, after
     letters for language and gender ("kokoro am_michael")."""
     manifest = getattr(model, "manifest", None)

@@ -22,7 +22,7 @@ from ane.bench.measure import RepeatedCall, measure_in_rounds
 from ane.bench.records import BenchRow, compare
 from ane.bench.sessions import WorkerProcess
 from ane.bench.worker import TimedRequest, Tuning, WorkerModel
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.commands.arguments import comma_separated, counts, natural, positive
 from ane.models.tortoise.settings import PRESETS
 from ane.system.errors import UserError
@@ -67,7 +67,7 @@ def text_of_chunks(number: int) -> str:
     return " | ".join(SENTENCES[index % len(SENTENCES)] for index in range(number))
 
 
-def start_worker(competitor: Competitor, model: Model, threads: int,
+def start_worker(competitor: Competitor, model: Bundle, threads: int,
                  prepare: TimedRequest | None = None) -> tuple[WorkerProcess, float]:
     """A process that has opened the model, and its cold start: seconds until it accepts a request."""
     started, process = time.perf_counter(), WorkerProcess(threads)
@@ -105,7 +105,7 @@ def measure_sentence(options: argparse.Namespace) -> BenchmarkResult:
     return BenchmarkResult(compare(rows, lambda row: row.competitor.startswith("upstream"), "times_upstream"), settings)
 
 
-def sentence_reading(competitor: Competitor, case: SentenceCase, model: Model,
+def sentence_reading(competitor: Competitor, case: SentenceCase, model: Bundle,
                      options: argparse.Namespace) -> dict[str, Any]:
     """Start a process, let it speak the sentence, end it; "value" is the seconds of the sentence."""
     steps = options.steps or case.steps

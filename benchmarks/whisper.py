@@ -22,14 +22,14 @@ import torch
 from ane.audio import read_audio, resample
 from ane.backends import load_backend
 from ane.bench.records import BenchRow, Spread
-from ane.bundles import open_model
+from ane.bundles import Bundle, open_model
 from ane.commands.arguments import comma_separated
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import sample_token
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from ane.system.errors import UserError
 from ane.text import normalise_english
 from benchmarks.harness import Benchmark, BenchmarkResult
+from benchmarks.imports import imported
 from benchmarks.listening import edits, words
 from benchmarks.packages import package_folder, whisper_folder
 from benchmarks.teachers import teacher_speech
@@ -107,7 +107,7 @@ def recordings(multilingual: bool, count: int) -> Iterator[Recording]:
 class OpenAiWhisper:
     """openai-whisper with the weights of a checkpoint."""
 
-    def __init__(self, checkpoint: WhisperCheckpoint):
+    def __init__(self, checkpoint: Bundle):
         try:
             import whisper
             from whisper import decoding, model
@@ -150,7 +150,7 @@ class OpenAiWhisper:
 class AneWhisper:
     """Ours on a backend: "BACKEND/PRECISION", of a bundle with packages where it takes those."""
 
-    def __init__(self, checkpoint: WhisperCheckpoint, system: str):
+    def __init__(self, checkpoint: Bundle, system: str):
         spec, _, bundle = system.partition("=")
         backend, _, precision = spec.partition("/")
         model = open_model(bundle=Path(bundle)) if bundle else checkpoint
@@ -164,7 +164,7 @@ class AneWhisper:
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     torch.set_num_threads(1)
-    checkpoint = WhisperCheckpoint(whisper_folder(options.size))
+    checkpoint = imported(whisper_folder(options.size))
     reference = OpenAiWhisper(checkpoint)
     chosen = [recording for recording in recordings(reference.multilingual, options.sentences)
               if not options.only or recording.name in options.only]

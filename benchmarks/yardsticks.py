@@ -16,8 +16,8 @@ from torch import nn
 from ane.audio import resample
 from ane.audio.mel import mel_filters
 from ane.backends import load_backend
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+from benchmarks.imports import imported
 from benchmarks.packages import package_folder, whisper_folder
 
 RATE = 16000        # Hz of all of them
@@ -27,7 +27,7 @@ class WhisperRecogniser:
     """Whisper base, which is multilingual, as a recogniser of English; greedy, each sentence by itself."""
 
     def __init__(self, size: str = "base"):
-        model = WhisperCheckpoint(whisper_folder(size))
+        model = imported(whisper_folder(size))
         self.transcriber = Transcriber(model, load_backend("torch:cpu", model, "fp32"))
         self.options = TranscriptionOptions(language="en", condition_on_previous_text=False)
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from ane.bundles import Model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
@@ -49,13 +48,13 @@ class ConversionTarget(Protocol):
     name: str
     unmerged: int
 
-    def check(self, options: Sequence[Any], model: Model) -> None:
+    def check(self, options: Sequence[Any], model: Bundle) -> None:
         """Raise UserError for invalid options, or on a machine that cannot convert."""
 
     def versions(self) -> tuple[str, ...]:
         """Versions of the libraries that write packages."""
 
-    def package(self, model: Model, network: str, options: Any, work: Path, progress: Callable[[str], None],
+    def package(self, model: Bundle, network: str, options: Any, work: Path, progress: Callable[[str], None],
                 licence: str) -> PackageRecord:
         """Write and measure a package. Raises UserError when it is below its threshold or cannot be written."""
 
@@ -63,7 +62,7 @@ class ConversionTarget(Protocol):
 COREML_TARGET = CoreMLTarget()
 
 
-def convert(model: Model, destination: Path, options: Sequence[Any],
+def convert(model: Bundle, destination: Path, options: Sequence[Any],
             networks: Sequence[str] | None = None, overwrite: bool = False,
             progress: Progress = lambda network, activity: None,
             target: ConversionTarget = COREML_TARGET) -> Bundle:
@@ -90,7 +89,7 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
         work = destination.with_name(f"{destination.name}.converting")
         fingerprint = fingerprint_of(model, options, chosen, target)
         done = _resume(work, fingerprint, overwrite, target)
-        licence = provenance_of(model)["licence"]
+        licence = model.manifest.licence
         for option in options:
             for network in chosen:
                 if (target.name, network, option.stored(network)) in map(_key, done):
@@ -99,18 +98,9 @@ def convert(model: Model, destination: Path, options: Sequence[Any],
                 _save_progress(work, fingerprint, done, target)
         progress("bundle", "writing")
         packages = done + _kept_packages(model, work, {_key(package) for package in done})
-        bundle = write_bundle(model, destination, name=model.name if isinstance(model, Bundle) else destination.name,
-                              packages=packages, packages_root=work, overwrite=overwrite, **provenance_of(model))
+        bundle = write_bundle(model.contents(), destination, packages=packages, packages_root=work, overwrite=overwrite)
         shutil.rmtree(work)
     return bundle
-
-
-def provenance_of(model: Model) -> dict[str, Any]:
-    """Licence, description and source, which a conversion of ``model`` keeps."""
-    if not isinstance(model, Bundle):
-        return {"licence": "", "description": "", "source": {"checkpoints": str(model.path)}}
-    manifest = model.manifest
-    return {"licence": manifest.licence, "description": manifest.description, "source": manifest.source}
 
 
 def code_fingerprint(target: ConversionTarget = COREML_TARGET) -> str:
@@ -156,10 +146,9 @@ def _key(package: PackageRecord) -> tuple[str, str, str]:
     return package.format, package.network, package.precision
 
 
-def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
+def _kept_packages(model: Bundle, work: Path, converted: set[tuple[str, str, str]]) -> list[PackageRecord]:
     """Copy the model's packages of any format, except those converted again, to ``work``."""
-    kept = [package for attribute in ("packages", "onnx_packages") for package in getattr(model, attribute, [])
-            if _key(package) not in converted]
+    kept = [package for package in (*model.packages, *model.onnx_packages) if _key(package) not in converted]
     for package in kept:
         check_hashes(model.path, package.files)
         shutil.rmtree(work / package.path, ignore_errors=True)
@@ -169,7 +158,7 @@ def _kept_packages(model: Model, work: Path, converted: set[tuple[str, str, str]
     return kept
 
 
-def fingerprint_of(model: Model, options: Sequence[Any], networks: Sequence[str],
+def fingerprint_of(model: Bundle, options: Sequence[Any], networks: Sequence[str],
                  target: ConversionTarget) -> str:
     """A digest of the model, options and code; an unfinished conversion resumes if it is unchanged."""
     parts = [model.identity, target.name, code_fingerprint(target), networks,
@@ -212,7 +201,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
                         encoding="utf-8")
 
 
-def _check_disk_space(destination: Path, model: Model, networks: Sequence[str], options: Sequence[Any],
+def _check_disk_space(destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any],
                       target: ConversionTarget) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ane.backends.base import Backend
 from ane.backends.onnx.engines import LENGTHS, bucket_range
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.durations import alignment_matrix
 from ane.models.fastspeech.networks import FastSpeech, FFTBlock, FFTStack, joined_heads, position_table
 from converters import blocks
@@ -111,7 +111,7 @@ def _log_durations(s: Style, states: Var, inside: Var, network: FastSpeech, exac
 
 # Default lengths
 
-def positions(model: Model) -> int:
+def positions(model: Bundle) -> int:
     return model.config("fastspeech").max_seq_len
 
 
@@ -120,7 +120,7 @@ def up_to(most: int, sizes: Sizes) -> Sizes:
     return (*(size for size in sizes[:-1] if size < most), min(most, sizes[-1]))
 
 
-def vocoder_windows(model: Model) -> Sizes:
+def vocoder_windows(model: Bundle) -> Sizes:
     """A short window, and the longest that fits on the engine's widest axis."""
     config = model.config("vocoder")
     longest = MAX_AXIS // config.hop - 2 * config.level_margins[-1]
@@ -129,7 +129,8 @@ def vocoder_windows(model: Model) -> Sizes:
 
 # Test inputs
 
-def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def probe_text(backend: Backend, model: Bundle, bucket: Mapping[str, int],
+               rng: np.random.Generator) -> list[np.ndarray]:
     """States and log durations of symbols that nearly fill the bucket."""
     length = probed_length(model, bucket["symbols"])
     ids = rng.integers(1, model.config("fastspeech").embeddings, (1, length))
@@ -137,7 +138,7 @@ def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: n
     return [encoded[..., :-1], encoded[..., -1:]]
 
 
-def probe_mel(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def probe_mel(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """The mel of states that are repeated unevenly, in frames that nearly fill the bucket."""
     frames, symbols = probed_length(model, bucket["frames"]), max(bucket["symbols"] - MISSING, 1)
     counts = rng.multinomial(frames, np.full(symbols, 1 / symbols))[None]
@@ -146,7 +147,7 @@ def probe_mel(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np
                         mask=np.ones((1, frames), np.float32))]
 
 
-def probed_length(model: Model, bucket: int) -> int:
+def probed_length(model: Bundle, bucket: int) -> int:
     """A little less than the bucket; all of it where padding changes the result, as with NVIDIA's class."""
     config = model.config("fastspeech")
     return min(bucket if config.padding == "published" else max(bucket - MISSING, 1), config.max_seq_len)

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.bundles import Model
-from ane.bundles.bundle import Bundle
+from ane.bundles import Bundle
 from ane.bundles.family import ModelFamily, Network, find_family
-from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 Sizes = tuple[int, ...]
 # calls one function of a package with test inputs of its bucket; returns the outputs, on float32 torch the reference
-Probe = Callable[[Backend, Model, Mapping[str, int], np.random.Generator], list[np.ndarray]]
+Probe = Callable[[Backend, Bundle, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 
 # Precision → dB that a Core ML function must reach with fp32 maths, and with every operation rounded to fp16 (None: not
 # measured). Random weights at the official size reach 54 dB with rounding; they are the hardest to compress.
@@ -51,8 +49,8 @@ class Bucket:
 
     unit: str
     smallest: int = 1
-    lengths: Callable[[Model], Sizes] | None = None
-    most: Callable[[Model], int] | None = None
+    lengths: Callable[[Bundle], Sizes] | None = None
+    most: Callable[[Bundle], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class GraphRequest:
     """
 
     network: Any
-    model: Model
+    model: Bundle
     options: "CoreMLOptions"
     scale: float = 1.0
 
@@ -110,10 +108,10 @@ class Function:
 
 
 def stage_probe(stage: str, masked: bool = False,
-                **shapes: Callable[[Model, Mapping[str, int]], tuple[int, ...]]) -> Probe:
+                **shapes: Callable[[Bundle, Mapping[str, int]], tuple[int, ...]]) -> Probe:
     """A probe of a stateless stage: normally distributed inputs of these shapes; ``masked``: there is one, and a mask
     of ones for its first two axes."""
-    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         inputs = {name: rng.standard_normal(shape(model, bucket), dtype=np.float32) for name, shape in shapes.items()}
         if masked:
             [x] = inputs.values()
@@ -140,7 +138,7 @@ class ConvertibleModel:
     functions: tuple[Function, ...]
     lanes: Sizes = (1, 16)
     scales: "Mapping[str, Callable[[nn.Module], float]]" = field(default_factory=dict)
-    slots: Callable[[Model, int], Sizes] | None = None
+    slots: Callable[[Bundle, int], Sizes] | None = None
     before_tracing: "Callable[[nn.Module, torch.dtype], None]" = lambda network, dtype: None
 
     @property
@@ -166,7 +164,7 @@ def all_functions() -> tuple[Function, ...]:
     return tuple(row for model in models().values() for row in model.functions)
 
 
-def convertible_model(model: Model) -> ConvertibleModel:
+def convertible_model(model: Bundle) -> ConvertibleModel:
     """How to convert a model. Raises UserError when its family is not converted."""
     if model.family.name not in MODULES:
         raise UserError(f"{model.name} is a {model.family.title} model, of which no network can be converted: it runs "
@@ -187,11 +185,9 @@ def network_spec(network: str) -> Network:
     return family_of(network).networks[network]
 
 
-def weights_sha256(model: Model, network: str) -> str:
-    """SHA-256 of the file with a network's weights: as a bundle states it, or computed for a checkpoint."""
-    if isinstance(model, Bundle):
-        return model.manifest.networks[network].weights.sha256
-    return sha256_of(model.path / model.family.networks[network].file)
+def weights_sha256(model: Bundle, network: str) -> str:
+    """SHA-256 of the file with a network's weights, as the bundle states it."""
+    return model.manifest.networks[network].weights.sha256
 
 
 def convertible_networks(target: str) -> tuple[str, ...]:
@@ -224,13 +220,13 @@ def onnx_graphs(network: str, reference: "nn.Module", dtype: "torch.dtype") -> "
     return {kind: row.onnx(reference, dtype) for kind, row in functions_of(network, "onnx").items() if row.onnx}
 
 
-def chosen_networks(model: Model, requested: Sequence[str] | None, target: str) -> list[str]:
+def chosen_networks(model: Bundle, requested: Sequence[str] | None, target: str) -> list[str]:
     """The networks to convert to a target, in order; by default all that the model has. Raises UserError as
     ``pick_networks``."""
     return pick_networks(model, requested, convertible_networks(target))
 
 
-def pick_networks(model: Model, requested: Sequence[str] | None, possible: Sequence[str]) -> list[str]:
+def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequence[str]) -> list[str]:
     """Return the requested networks, of the possible ones and in their order; by default all that the model has.
     Raises UserError for none, an unknown one, one that the model lacks, or a model that is not converted."""
     known = [network for network in possible if network in model.family.networks]
@@ -248,7 +244,7 @@ def pick_networks(model: Model, requested: Sequence[str] | None, possible: Seque
     return [network for network in known if network in (requested or model.networks)]
 
 
-def check_precision(model: Model, precision: str, flag: str, only: Collection[str]) -> None:
+def check_precision(model: Bundle, precision: str, flag: str, only: Collection[str]) -> None:
     """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
     if precision in only and not any(getattr(network, flag) for network in model.family.networks.values()):
         raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.hibari.networks import AttentionLayer, Hibari, PhonemeEncoder
 from converters import blocks
 from converters.convnext import BATCH, LENGTH, MISSING, convnext_block, frame_decoder, masked_graph
@@ -96,7 +96,8 @@ onnx_spectra = traced(lambda network, *inputs: network.spectra(*inputs), ("spect
     "frames", noise(BATCH, LENGTH, network.config.width + 2).to(dtype), "frames", dtype))
 
 
-def probe_text(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def probe_text(backend: Backend, model: Bundle, bucket: Mapping[str, int],
+               rng: np.random.Generator) -> list[np.ndarray]:
     """States and log durations of phonemes that nearly fill the bucket."""
     length = bucket["symbols"] - MISSING
     ids = rng.integers(1, model.config("hibari").symbols, (1, length))

@@ -34,8 +34,8 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [
 # them with the files whose functions are called.
 READING_PATH = {
     "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.say_report"],
-    "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.model", "ane.bundles.manifest",
-                "ane.bundles.bundle", "ane.bundles.weights"],
+    "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest",
+                "ane.bundles.weights"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
                   "ane.speech.words"],
     "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",

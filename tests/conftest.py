@@ -14,6 +14,7 @@ import pytest
 from tests.notices import noticed
 
 if TYPE_CHECKING:
+    from ane.bundles import Bundle
     from tests.onnx_packages import OnnxPackages
 
 GOLDEN = Path(__file__).parent / "parity" / "golden"
@@ -84,6 +85,14 @@ def golden_config(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
+def golden_model(golden_checkpoints: Path, golden_config: Path, tmp_path_factory: pytest.TempPathFactory) -> "Bundle":
+    """Those checkpoints, imported once; tests must not change it."""
+    from tests.imported import imported
+
+    return imported(golden_checkpoints, tmp_path_factory.mktemp("golden") / "bundle", config=golden_config)
+
+
+@pytest.fixture(scope="session")
 def random_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of random weights with upstream's tokenizer and the voice noise; tests must not change it."""
     from tests.random_model import write_random_bundle
@@ -101,11 +110,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def onnx_packages(golden_checkpoints: Path, golden_config: Path, shared: Path) -> "OnnxPackages":
-    """ONNX packages of the golden checkpoints, shared by all workers of a run; tests must not change them."""
+def onnx_packages(golden_model: "Bundle", shared: Path) -> "OnnxPackages":
+    """ONNX packages of the golden model, shared by all workers of a run; tests must not change them."""
     from tests.onnx_packages import OnnxPackages
 
-    return OnnxPackages(golden_checkpoints, golden_config, shared / "onnx")
+    return OnnxPackages(golden_model, shared / "onnx")
 
 
 @pytest.fixture(scope="session")

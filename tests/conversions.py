@@ -6,13 +6,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from ane.bundles import Model
-from ane.bundles.bundle import Bundle
+from ane.bundles import Bundle
 from converters.conversion import COREML_TARGET, ConversionTarget, convert, fingerprint_of
 from converters.functions import chosen_networks
 
 
-def converted(shared: Path, model: Model, options: Sequence[Any], networks: Sequence[str] | None = None,
+def converted(shared: Path, model: Bundle, options: Sequence[Any], networks: Sequence[str] | None = None,
               target: ConversionTarget = COREML_TARGET) -> Bundle:
     """The model with packages, read-only. ``shared``: the fixture of this name."""
     fingerprint = fingerprint_of(model, options, chosen_networks(model, networks, target.name), target)

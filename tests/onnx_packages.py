@@ -1,4 +1,4 @@
-"""ONNX packages of the golden checkpoints, each converted once for all tests of a run, by the first that needs it."""
+"""ONNX packages of the golden model, each converted once for all tests of a run, by the first that needs it."""
 
 import json
 import shutil
@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ane.bundles import Model, open_model
-from ane.bundles.bundle import Bundle
+from ane.bundles import Bundle
 from ane.bundles.packages import PackageRecord, read_section, section
 from ane.bundles.writing import write_bundle
 from ane.voices import Voice, save_voice
-from converters.conversion import provenance_of
 from converters.functions import convertible_networks
 from converters.onnx.package import QUANTISED, OnnxOptions, OnnxTarget
 
@@ -28,12 +26,9 @@ OTHER_PRECISIONS = {"autoregressive": ("fp16", "int8", "int4")}
 class OnnxPackages:
     """Packages in ``folder``, which the workers of a run share. Tests must not change them."""
 
-    def __init__(self, checkpoints: Path, config: Path, folder: Path):
-        self.checkpoints, self.config, self.folder = checkpoints, config, folder
+    def __init__(self, model: Bundle, folder: Path):
+        self.model, self.folder = model, folder
         folder.mkdir(exist_ok=True)
-
-    def model(self) -> Model:
-        return open_model(checkpoints=self.checkpoints, config=self.config)
 
     def package(self, network: str, precision: str = "fp32") -> PackageRecord:
         """A network's package, with its parity."""
@@ -42,18 +37,18 @@ class OnnxPackages:
         stated = self.folder / f"{network}-{precision}.json"
         with FileLock(f"{stated}.lock"):
             if not stated.exists():
-                made = TARGET.package(self.model(), network, OnnxOptions(precision), self.folder, lambda what: None, "")
+                made = TARGET.package(self.model, network, OnnxOptions(precision), self.folder, lambda what: None, "")
                 stated.write_text(json.dumps({TARGET.name: section([made])}))
         package, = read_section(json.loads(stated.read_text()), str(stated), NETWORKS, TARGET.name)
         return package
 
     def bundle(self, *networks: str) -> Bundle:
-        """The checkpoints as a bundle with a voice, "noise", and packages of these networks (default: of all).
+        """The model as a bundle with a voice, "noise", and packages of these networks (default: of all).
 
         Each is in fp32, the decoder also in int8, int4 and fp16.
         """
         destination = self.folder / "-".join(["bundle", *networks])
-        own = [network for network in NETWORKS if network in self.model().networks]
+        own = [network for network in NETWORKS if network in self.model.networks]
         self._convert_those_that_no_other_worker_converts(networks or own)
         packages = [self.package(network, precision) for network in networks or own
                     for precision in ("fp32", *OTHER_PRECISIONS.get(network, ()))]
@@ -67,12 +62,12 @@ class OnnxPackages:
                     self.package(network, precision)
 
     def _write(self, destination: Path, packages: Sequence[PackageRecord]) -> Bundle:
-        model, rng = self.model(), np.random.default_rng(0)
-        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in model.widths)
+        rng = np.random.default_rng(0)
+        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in self.model.widths)
         with tempfile.TemporaryDirectory() as folder:
-            work = model.voices = Path(folder)
-            save_voice(work / "noise.safetensors", Voice(*latents, name="noise", source="random numbers"))
+            work, voice = Path(folder), Path(folder) / "noise.safetensors"
+            save_voice(voice, Voice(*latents, name="noise", source="random numbers"))
             for package in packages:            # onnx refuses weights that are hard links
                 shutil.copytree(self.folder / package.path, work / package.path)
-            return write_bundle(model, destination, name=destination.name, default_voice="noise", packages=packages,
-                                packages_root=work, **provenance_of(model))
+            return write_bundle(self.model.contents(), destination, name=destination.name, default_voice="noise",
+                                packages=packages, packages_root=work, voices={"noise": voice})

@@ -1,16 +1,19 @@
 """A model of random weights at tiny sizes, with the networks, settings and tokens of a real one."""
 
-import hashlib
+import atexit
 import tempfile
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from ane.bundles import Model
+from ane.bundles import Bundle
+from ane.bundles.contents import Contents
 from ane.bundles.family import Config
 from ane.bundles.weights import skeleton
 from ane.bundles.writing import write_bundle
@@ -45,41 +48,32 @@ STOP_BIAS = 1.2         # ends a candidate after a few seconds
 LOUDNESS = 0.02         # of the vocoders' noise
 
 
-class RandomModel(Model):
+def random_contents(**fields: Any) -> Contents:
     """Weights drawn from a seed; none keeps an initial value that training would change."""
+    return Contents("tortoise", Path("random numbers"), "random", CONFIGS, random_tensors, trained=False,
+                    tokenizer=(DATA / "tokenizer.json").read_text(encoding="utf-8"),
+                    mel_norms=load_file(DATA / "mel_norms.safetensors")["mel_norms"], default_voice="noise", **fields)
 
-    name, trained, default_voice = "random", False, "noise"
-    networks, precision = frozenset(CONFIGS), "fp32"
 
-    def __init__(self, voices: Path | None = None):
-        self.voices = voices
+@cache
+def random_model() -> Bundle:
+    """The bundle of these weights in float32, written once in a process; tests must not change it."""
+    folder = tempfile.TemporaryDirectory(prefix="random-model-")
+    atexit.register(folder.cleanup)
+    return write_bundle(random_contents(), Path(folder.name) / "bundle")
 
-    @property
-    def identity(self) -> str:
-        return hashlib.sha256(repr(sorted(CONFIGS.items())).encode()).hexdigest()
 
-    def config(self, network: str) -> Config:
-        return CONFIGS[network]
-
-    def tensors(self, network: str) -> dict[str, Tensor]:
-        module = skeleton(NETWORKS[network], CONFIGS[network])
-        generator = torch.Generator().manual_seed(int.from_bytes(network.encode()[:6], "big"))
-        tensors = {key: draw(key, parameter, generator) for key, parameter in module.named_parameters()}
-        for key in ("conv_post.weight", "conv_post.1.weight"):
-            if key in tensors:
-                tensors[key] *= LOUDNESS
-        if network == "autoregressive":
-            tensors["mel_head.bias"][CONFIGS[network].stop_mel_token] = STOP_BIAS
-        buffers = NETWORKS[network].module(CONFIGS[network]).named_buffers()
-        return tensors | {key: buffer.clone() for key, buffer in buffers}
-
-    @property
-    def tokenizer(self) -> str:
-        return (DATA / "tokenizer.json").read_text(encoding="utf-8")
-
-    @property
-    def mel_norms(self) -> np.ndarray:
-        return load_file(DATA / "mel_norms.safetensors")["mel_norms"]
+def random_tensors(network: str) -> dict[str, Tensor]:
+    module = skeleton(NETWORKS[network], CONFIGS[network])
+    generator = torch.Generator().manual_seed(int.from_bytes(network.encode()[:6], "big"))
+    tensors = {key: draw(key, parameter, generator) for key, parameter in module.named_parameters()}
+    for key in ("conv_post.weight", "conv_post.1.weight"):
+        if key in tensors:
+            tensors[key] *= LOUDNESS
+    if network == "autoregressive":
+        tensors["mel_head.bias"][CONFIGS[network].stop_mel_token] = STOP_BIAS
+    buffers = NETWORKS[network].module(CONFIGS[network]).named_buffers()
+    return tensors | {key: buffer.clone() for key, buffer in buffers}
 
 
 def draw(key: str, parameter: nn.Parameter, generator: torch.Generator) -> Tensor:
@@ -98,7 +92,8 @@ def write_random_bundle(destination: Path) -> None:
     """Write the same bundle in every run."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
-        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in RandomModel().widths)
-        save_voice(Path(folder) / "noise.safetensors", Voice(*latents, name="noise", source="random numbers"))
-        write_bundle(RandomModel(Path(folder)), destination, precision="fp16", name="random", licence="Apache-2.0",
+        latents = (rng.standard_normal((1, width), dtype=np.float32) for width in random_model().widths)
+        voice = Path(folder) / "noise.safetensors"
+        save_voice(voice, Voice(*latents, name="noise", source="random numbers"))
+        write_bundle(random_contents(voices={"noise": voice}), destination, precision="fp16", licence="Apache-2.0",
                      description="Random weights: the shape of a voice without its sound.")

@@ -7,14 +7,14 @@ import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.bundles import Model
-from ane.bundles.family import Config
+from ane.bundles.contents import Contents
 from ane.bundles.writing import write_bundle
 from ane.system.files import replacing
 from ane.system.version import version
@@ -51,31 +51,15 @@ LIMITS = """## Limits
 """
 
 
-class TrainedModel(Model):
-    """The networks of a training run: backends run them, and a bundle is written from them."""
+def trained_contents(modules: Mapping[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
+                     voices: Mapping[str, Path] = MappingProxyType({})) -> Contents:
+    """The networks of a training run, from which a bundle is written."""
+    def tensors(network: str) -> dict[str, Tensor]:
+        return {key: tensor.detach().cpu().contiguous() for key, tensor in modules[network].state_dict().items()}
 
-    name, trained, precision = "demo", True, "fp32"
-    networks, identity = frozenset(CONFIGS), "in training"
-    settings, clones = SETTINGS, False
-
-    def __init__(self, modules: dict[str, nn.Module], mel_norms: np.ndarray, default_voice: str,
-                 voices: Path | None = None):
-        self.modules, self.norms, self.default_voice, self.voices = modules, mel_norms, default_voice, voices
-
-    def config(self, network: str) -> Config:
-        return CONFIGS[network]
-
-    def tensors(self, network: str) -> dict[str, Tensor]:
-        state = self.modules[network].state_dict()
-        return {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
-
-    @property
-    def tokenizer(self) -> str:
-        return tokenizer_json()
-
-    @property
-    def mel_norms(self) -> np.ndarray:
-        return self.norms
+    return Contents("tortoise", Path("the run"), "demo", {name: CONFIGS[name] for name in modules}, tensors,
+                    tokenizer=tokenizer_json(), mel_norms=mel_norms, voices=voices, default_voice=default_voice,
+                    settings=SETTINGS, clones=False)
 
 
 def publish(run: TrainingRun) -> None:
@@ -83,14 +67,14 @@ def publish(run: TrainingRun) -> None:
     modules = {"autoregressive": run.autoregressive.network, "diffusion": run.diffusion.network,
                **{name: getattr(run, name) for name in CONFIGS if name not in ("autoregressive", "diffusion")}}
     with tempfile.TemporaryDirectory() as folder:
-        model = TrainedModel(modules, run.mel_norms, run.voices[0], Path(folder))
         latents = (part.detach().cpu().numpy() for part in (run.voice_latents, run.diffusion.voices))
+        voices = {name: Path(folder) / f"{name}.safetensors" for name in run.voices}
         for name, ar, diffusion in zip(run.voices, *latents, strict=True):
             voice = Voice(ar[None], diffusion[None], name=name,
                           source=f"synthetic, learned from {run.recipe.voices[name].teacher}")
-            save_voice(Path(folder) / f"{name}.safetensors", voice)
-        write_bundle(model, run.folder / "bundle", precision=run.recipe.precision, name="demo", overwrite=True,
-                     licence="Apache-2.0", source=source(run),
+            save_voice(voices[name], voice)
+        write_bundle(trained_contents(modules, run.mel_norms, run.voices[0], voices), run.folder / "bundle",
+                     precision=run.recipe.precision, overwrite=True, licence="Apache-2.0", source=source(run),
                      description="A small Tortoise trained on synthetic speech of hibari and Kokoro.")
     write_scored_card(run)
 

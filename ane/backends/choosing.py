@@ -7,6 +7,7 @@ import sys
 from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ane.backends.base import Backend
     from ane.backends.mlx.backend import MlxBackend
     from ane.backends.packaged.functions import Runtime
-    from ane.bundles import Model
+    from ane.bundles import Bundle
 
 NAMES = ("auto", "torch", "torch:cpu", "torch:cuda", "torch:mps", "mlx", "coreml", "coreai",
          "mil", "mil:fp16", "onnx", "onnx:cpu", "onnx:cuda", "onnx:tensorrt")
@@ -42,18 +43,18 @@ def core_ml_is_chosen() -> bool:
     return core_ml_runs() and "any compute units" not in (crash_advice(macos_version()) or "")
 
 
-def has_published_graphs(model: "Model") -> bool:
+def has_published_graphs(model: "Bundle") -> bool:
     """Whether "auto" is ONNX Runtime: for an embedded voice whose bundle has the graphs that its author published."""
-    return is_embedded(getattr(model, "path", None)) and bool(getattr(model, "onnx_packages", None))
+    return is_embedded(model.path) and bool(model.onnx_packages)
 
 
-def mlx_is_chosen(model: "Model") -> bool:
+def mlx_is_chosen(model: "Bundle") -> bool:
     """Whether "auto" may be MLX: where it is installed on Apple silicon, for a Tortoise that is not embedded."""
     installed = sys.platform == "darwin" and platform.machine() == "arm64" and find_spec("mlx") is not None
-    return installed and model.family.stages.denoiser is not None and not is_embedded(getattr(model, "path", None))
+    return installed and model.family.stages.denoiser is not None and not is_embedded(model.path)
 
 
-def resolve(spec: str, model: "Model") -> tuple[str, str]:
+def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
     """Return the kind and the device that ``spec`` means.
 
     "auto" is ONNX Runtime on the CPU for a model that ``has_published_graphs``, Core ML for a model with packages where
@@ -66,7 +67,7 @@ def resolve(spec: str, model: "Model") -> tuple[str, str]:
     if spec == "auto" and has_published_graphs(model):
         return "onnx", "cpu"
     if spec == "auto":
-        return ("coreml" if core_ml_is_chosen() and getattr(model, "packages", None) else "torch"), "auto"
+        return ("coreml" if core_ml_is_chosen() and model.packages else "torch"), "auto"
     if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
@@ -114,7 +115,7 @@ class EngineOptions(TensorRTOptions):
                 raise UserError(f"{name} has no effect on the backend {spec}: it is {purpose}", name)
 
 
-def load_backend(spec: str, model: "Model", precision: str = "auto", threads: int | None = None,
+def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, **others: Any) -> "Backend":
     """A backend for the networks of ``model``.
 
@@ -135,7 +136,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
             without the packages that the backend needs, an option that the backend ignores.
     """
     options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
-    if not model.family.networks:
+    if "graph" in model.manifest.files:
         return load_graph(spec, model, options)
     from ane.backends.torch.backend import TorchBackend
 
@@ -143,7 +144,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
     if spec == "auto" and kind == "onnx" and precision not in ("auto", "int8"):
         kind, device = "torch", "auto"      # the published graphs are in int8
     options.check(spec, kind)
-    if spec == "auto" and getattr(model, "packages", None) and core_ml_runs() and not core_ml_is_chosen():
+    if spec == "auto" and model.packages and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
                     macos_version())
     if spec == "auto" and kind == "torch" and precision == "auto" and mlx_is_chosen(model):
@@ -168,7 +169,7 @@ def load_backend(spec: str, model: "Model", precision: str = "auto", threads: in
         return TorchBackend(model, "auto", "auto", threads, keep)
 
 
-def load_mlx(model: "Model", options: EngineOptions) -> "MlxBackend":
+def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
     """The backend on MLX. Raises UserError where MLX is not installed or runs none of the model's networks."""
     from ane.backends.torch.backend import TorchBackend
 
@@ -182,7 +183,7 @@ def load_mlx(model: "Model", options: EngineOptions) -> "MlxBackend":
     return MlxBackend(model, fallback, options.precision, keep)
 
 
-def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineOptions) -> "Backend":
+def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: EngineOptions) -> "Backend":
     from ane.backends.onnx.backend import OnnxBackend
     from ane.backends.onnx.providers import choose_onnx_device
     from ane.backends.packaged.selection import refuse_cpu_precision
@@ -197,7 +198,7 @@ def load_onnx(device: str, model: "Model", fallback: "Backend", options: EngineO
     return onnx
 
 
-def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", options: EngineOptions,
+def load_packages(kind: str, device: str, model: "Bundle", fallback: "Backend", options: EngineOptions,
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
     from ane.backends.packaged.backend import PackagedBackend
@@ -210,9 +211,9 @@ def load_packages(kind: str, device: str, model: "Model", fallback: "Backend", o
     return backend
 
 
-def load_graph(spec: str, model: "Model", options: EngineOptions) -> "Backend":
+def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
     """The engine of a model that is one ONNX graph. Raises UserError for another, or an option without effect on it."""
-    from ane.backends.onnx.graph_file import GraphEngine
+    from ane.backends.onnx.graph_file import GraphBackend
 
     if spec not in ("auto", "onnx", "onnx:cpu"):
         raise UserError(f"backend must be onnx:cpu for {model.family.title} models, got {spec!r}", "backend")
@@ -221,7 +222,17 @@ def load_graph(spec: str, model: "Model", options: EngineOptions) -> "Backend":
             raise UserError(f"{name} has no effect on {model.family.title} models, and {model.name} is one; leave it "
                             "out", name)
     options.check(spec, "onnx")
-    return GraphEngine(model, options.threads)
+    return GraphBackend(model, options.threads)
+
+
+def read_graph(graph: Path | bytes, path: Path, title: str,
+               extra: str) -> tuple[dict[str, tuple[str, list[int | str | None]]], dict[str, str]]:
+    """Load a graph to look at it, and return type and sizes of its inputs by name, and its metadata. The arguments and
+    errors are those of ``ane.backends.onnx.graph_file.load_graph_file``."""
+    from ane.backends.onnx.graph_file import load_graph_file
+
+    loaded = load_graph_file(graph, path, title, extra)
+    return loaded.inputs, loaded.metadata
 
 
 def package_runtime(kind: str, device: str) -> "Runtime":

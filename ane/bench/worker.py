@@ -23,7 +23,7 @@ from ane.system.json_process import answer_requests
 
 if TYPE_CHECKING:
     from ane.bench.measure import MeasuredFunction
-    from ane.bundles import Model
+    from ane.bundles import Bundle
     from ane.voices import Voice
 
 SEED = 0
@@ -66,26 +66,22 @@ class WorkerModel:
     """A model, by path, and how it is run.
 
     Attributes:
-        bundle, checkpoints: one of the two; neither: the embedded bundle.
+        bundle: its directory; None: the embedded bundle.
         keep: as ``ane.backends.load_backend`` takes it.
     """
 
     bundle: str | None = None
-    checkpoints: str | None = None
     tuning: Tuning = field(default_factory=lambda: Tuning("torch"))
     keep: bool | None = None
 
     @classmethod
-    def of(cls, model: "Model", tuning: Tuning, keep: bool | None = None) -> "WorkerModel":
-        from ane.bundles.bundle import Bundle
+    def of(cls, model: "Bundle", tuning: Tuning, keep: bool | None = None) -> "WorkerModel":
+        return cls(str(model.path.resolve()), tuning, keep)
 
-        source = {"bundle" if isinstance(model, Bundle) else "checkpoints": str(Path(model.path).resolve())}
-        return cls(**source, tuning=tuning, keep=keep)
-
-    def open(self) -> "Model":
+    def open(self) -> "Bundle":
         from ane.bundles import open_model
 
-        return open_model(self.bundle and Path(self.bundle), self.checkpoints)
+        return open_model(self.bundle and Path(self.bundle))
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ class TimedRequest:
     max_codes: int | None = None
     steps: int | None = None
 
-    def settings(self, model: "Model") -> Any:
+    def settings(self, model: "Bundle") -> Any:
         changes = {name: getattr(self, name) for name in ("candidates", "lanes") if getattr(self, name) is not None}
         settings = model.family.settings.of(self.preset, model.settings, **changes)
         if self.max_codes is not None:
@@ -117,7 +113,7 @@ class TimedRequest:
             settings = replace(settings, diffusion=replace(settings.diffusion, steps=self.steps))
         return settings
 
-    def arguments(self, model: "Model") -> dict[str, Any]:
+    def arguments(self, model: "Bundle") -> dict[str, Any]:
         """Those of ``speak`` beside the text: what has an effect on this kind of model."""
         voice = self.voice or random_voice(model)
         return {"settings": self.settings(model), **({"voice": voice} if model.takes_voices else {}),
@@ -141,7 +137,7 @@ class BenchWorker:
     """Answers the requests listed above."""
 
     def __init__(self):
-        self.model: Model | None = None
+        self.model: Bundle | None = None
         self.functions: list[MeasuredFunction] = []
         self.runs = 0
 
@@ -198,7 +194,7 @@ class BenchWorker:
         return {"row": asdict(measure_function(self.functions[index], self.runs))}
 
 
-def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFunction]":
+def functions(request: FunctionRequest, model: "Bundle") -> "Iterator[MeasuredFunction]":
     """The functions of the model's packages."""
     from ane.backends.choosing import package_runtime
     from ane.backends.packaged.selection import select_packages
@@ -217,7 +213,7 @@ def functions(request: FunctionRequest, model: "Model") -> "Iterator[MeasuredFun
     yield from package_functions(model, packages, runtime, tuning.backend, tuning.compute_units)
 
 
-def random_voice(model: "Model") -> "Voice | None":
+def random_voice(model: "Bundle") -> "Voice | None":
     """Random latents for a model without voices of its own; None for others."""
     import numpy as np
 

@@ -1,38 +1,54 @@
-"""A bundle: one model in one directory that can be copied, checked and loaded lazily.
+"""A bundle: one model in one directory that can be copied, checked and loaded lazily. Nothing else is a model on disk.
 
     bundle.json                    its content (manifest.py)
     weights/<network>.safetensors  the network's state dict, weight norm folded in; int8 with a scale beside each tensor
     tokenizer.json                 Hugging Face tokenizers, where the family has one
     mel_norms.safetensors          mel_norms (80,) float32, where the family has them
     voices/<name>.safetensors      voices that come with it
+    config.json, *.onnx, *.npz     of families whose model is one ONNX graph
     packages/<name>.mlpackage      Core ML packages of the networks (packages.py)
     packages/<name>.onnx/          ONNX packages of the networks (packages.py)
 """
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 
-from ane.bundles.family import Network
-from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size
+from ane.bundles.contents import Contents
+from ane.bundles.family import ModelFamily, find_family
+from ane.bundles.hashes import FileRecord, check_hash, check_hashes, check_size, identity_of, size_and_time
 from ane.bundles.manifest import MANIFEST_FILE, read_manifest
-from ane.bundles.model import Model, read_tokenizer
-from ane.bundles.packages import FORMATS, read_section
-from ane.bundles.weights import SCALE, expanded, layout, shape_text
+from ane.bundles.packages import FORMATS, NAMES, read_section
+from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 
+if TYPE_CHECKING:       # torch takes a second to import, and every command's --help imports this module
+    import torch
 
-class Bundle(Model):
+
+class Bundle:
     """A bundle on disk. Opening it reads bundle.json and looks at the size of every file.
 
     A file's SHA-256 is checked when the file is first used, and remembered (``hashes.check_hash``); tensors are
-    memory-mapped. ``packages`` are those of Core ML, ``onnx_packages`` those of ONNX.
+    memory-mapped.
+
+    Attributes:
+        path: Its directory.
+        name: What messages call it.
+        networks: Names (of ``family.networks``) of the networks it has.
+        precision: "fp32", "fp16" or "bf16", the type its parameters are stored in.
+        trained: False when the weights are random numbers.
+        default_voice: The voice to speak with when none is named; of a model of one voice, the name of that voice.
+        settings: Synthesis settings that replace upstream's for this model; see ``Settings.of``.
+        clones: Whether clips of any speaker give that speaker's voice; False for a model trained on few speakers.
+        packages, onnx_packages: Its packages for Core ML and for ONNX Runtime.
 
     Raises:
         UserError: no bundle there, bundle.json damaged or too new, a file missing or truncated.
@@ -46,16 +62,23 @@ class Bundle(Model):
             for name in FORMATS)
         for file in self.files:
             check_size(self.path, file)
-        self.kind, self.name, self.precision = self.manifest.family, self.manifest.name, self.manifest.precision
+        self.name, self.precision = self.manifest.name, self.manifest.precision
         self.networks = frozenset(self.manifest.networks)
         self.trained = self.manifest.trained
         self.default_voice = self.manifest.default_voice
-        self.settings = self.manifest.settings
+        self.settings: Mapping[str, Any] = self.manifest.settings
         self.clones = self.manifest.clones
+
+    @cached_property
+    def family(self) -> ModelFamily:
+        return find_family(self.manifest.family)
 
     @property
     def identity(self) -> str:
+        """Hexadecimal digest that changes when weights or configs do; a key for caches."""
         manifest = self.manifest
+        if manifest.files:          # jobs of earlier versions have their sounds under this key
+            return identity_of([(file.file, *size_and_time(self.path / file.file)) for file in manifest.files.values()])
         parts = [[name, network.sha256, {key: value for key, value in asdict(network.config).items()
                                                  if key not in network.config.without_effect}]
                  for name, network in manifest.networks.items()]
@@ -64,7 +87,8 @@ class Bundle(Model):
 
     @property
     def files(self) -> list[FileRecord]:
-        return [*self.manifest.files,
+        """Every file except bundle.json."""
+        return [*self.manifest.all_files,
                 *(file for package in (*self.packages, *self.onnx_packages) for file in package.files)]
 
     @property
@@ -83,29 +107,44 @@ class Bundle(Model):
         return directory
 
     def config(self, network: str) -> Any:
+        """The config dataclass of a network. Raises UserError when the model lacks the network."""
         self.require(network)
         return self.manifest.networks[network].config
 
-    def tensors(self, network: str) -> dict[str, torch.Tensor]:
+    def tensors(self, network: str) -> "dict[str, torch.Tensor]":
+        """Exactly the network's state dict, on the CPU, memory-mapped where the file allows it: do not write to it.
+
+        Raises:
+            UserError: the model lacks the network, or its file is damaged or does not fit the config.
+        """
+        from ane.bundles.weights import check_layout, expanded  # imports torch
+
         self.require(network)
         known = self.manifest.networks[network]
         check_hash(self.path, known)
         path = self.path / known.file
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                _check_layout(path, self.family.networks[network], known.config, file)
+                check_layout(path, self.family.networks[network], known.config, file)
                 return expanded({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118 (no mapping)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read as safetensors ({error}): it is truncated or damaged; "
                             "import or copy the bundle again") from error
 
+    def file(self, role: str) -> Path:
+        """One of the further files that its family declares, checked. Raises UserError: it is missing or damaged."""
+        check_hash(self.path, self.manifest.files[role])
+        return self.path / self.manifest.files[role].file
+
     @property
     def decoder_md5(self) -> str:
+        """MD5 of the official file of the decoder, by which forks name latents; "" if it is not known."""
         stated = self.manifest.source.get("decoder_md5")
         return stated if isinstance(stated, str) else ""
 
     @property
     def tokenizer(self) -> str:
+        """The tokenizer as Hugging Face ``tokenizers`` JSON. Raises UserError when its family has none."""
         if self.manifest.tokenizer is None:
             raise self.lacks("tokenizer")
         check_hash(self.path, self.manifest.tokenizer)
@@ -113,6 +152,8 @@ class Bundle(Model):
 
     @property
     def mel_norms(self) -> np.ndarray:
+        """(80,) float32: divisors of the decoder's log-mel conditioning, band by band (upstream data/mel_norms.pth).
+        Raises UserError when its family has none."""
         if self.manifest.mel_norms is None:
             raise self.lacks("mel norms")
         check_hash(self.path, self.manifest.mel_norms)
@@ -126,28 +167,79 @@ class Bundle(Model):
             raise UserError(f"{path}: mel_norms must be 80 values of float32, not {norms.dtype} {norms.shape}")
         return norms
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Widths of the two latents of a voice: the decoder's D and the diffusion decoder's C = 2 × its channels."""
+        widths = [network.voice_width(self.config(name)) for name, network in self.family.networks.items()
+                  if network.voice_width]
+        if not widths:
+            raise self.lacks("voices")
+        return widths[0], widths[1]
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether its voices are pairs of latents, which it can make of clips."""
+        return any(network.voice_width for network in self.family.networks.values())
+
+    @property
+    def voice_names(self) -> list[str]:
+        """Names of the voices that are part of the model."""
+        return self.family.voice_names(self)
+
+    @property
+    def takes_voices(self) -> bool:
+        """Whether a request may name a voice."""
+        return self.has_latents or bool(self.voice_names)
+
+    @property
+    def presets(self) -> Sequence[str]:
+        """Names of settings that a request may choose."""
+        return self.family.settings.presets if self.family.settings else ()
+
+    @property
+    def is_random(self) -> bool:
+        """Whether another seed gives another sound."""
+        return any(self.family.networks[name].random for name in self.networks)
+
+    def lacks(self, part: str) -> UserError:
+        """The error for a part that its family does not have."""
+        return UserError(f"{self.name} is a {self.family.title} model, which has no {part}")
+
+    def lacks_packages(self, format: str, otherwise: str = "") -> UserError:
+        """The error for a model without packages of a format of ``packages.NAMES``.
+
+        Args:
+            otherwise: Says what to do instead of making some.
+        """
+        if not self.networks:
+            return UserError(f"{self.name} is a {self.family.title} model, and `ane convert` makes no {NAMES[format]} "
+                             "packages of it" + (f": {otherwise}" if otherwise else ""))
+        return UserError(f"{self.name} has no {NAMES[format]} packages: make them with `ane convert {self.path} --to "
+                         f"{format} -o DIR` and open that bundle" + (f", or {otherwise}" if otherwise else ""))
+
+    def require(self, network: str) -> None:
+        """Raise UserError, naming upstream's file, when the model lacks ``network``."""
+        if network not in self.family.networks:
+            raise self.lacks(f"{network} network")
+        if network not in self.networks:
+            file = self.family.networks[network].file
+            raise UserError(f"{self.name} has no {network} network: {file} was not among its checkpoints; "
+                            "add that file and import again")
+
+    def contents(self) -> Contents:
+        """The parts of the bundle without its packages, to write them again."""
+        manifest, has = self.manifest, self.family.data
+        return Contents(
+            manifest.family, self.path, self.name, {name: self.config(name) for name in manifest.networks},
+            self.tensors, self.precision, self.trained, self.tokenizer if "tokenizer" in has else None,
+            self.mel_norms if "mel_norms" in has else None,
+            {path.stem: path for path in sorted(self.voices.glob("*.safetensors"))} if self.voices else {},
+            {role: (record.file, self.file(role)) for role, record in manifest.files.items()}, self.default_voice,
+            self.settings, self.clones, manifest.licence, manifest.description, manifest.source)
+
     def verify(self) -> None:
         """Read every file and compare it with bundle.json. Raises UserError for the first that differs."""
         for file in self.files:
             check_hash(self.path, file, recompute=True)
         for network in self.networks:
             self.tensors(network)
-
-
-def _check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
-    """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives."""
-    shapes, keys = layout(network, config).shapes, set(file.keys())
-    scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
-    keys -= scales
-    missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
-    if missing or surplus:
-        fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} does not belong to this network"
-        raise UserError(f"{path} does not fit the {network.name} network of bundle.json: {fault}; import it again")
-    for key, shape in shapes.items():
-        view = file.get_slice(key)
-        if tuple(view.get_shape()) != shape:
-            raise UserError(f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
-                            f"bundle.json has {shape_text(shape)}; import it again")
-        if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
-            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; "
-                            "import it again")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:       # torch takes a second to import
     from torch import nn
 
     from ane.backends.base import ModelStages
+    from ane.bundles.contents import Contents
     from ane.speech.settings import SpeechSettings
 
 DEFAULT_FAMILY = "tortoise"     # of a bundle.json that names none
@@ -105,17 +106,18 @@ class Network:
 class ModelFamily:
     """A kind of model: what bundles, backends and commands ask about it.
 
-    What else they need follows from its networks, its settings and the open model (``ane.bundles.Model``).
+    What else they need follows from its networks, its settings and the open model (``ane.bundles.Bundle``).
     """
 
     name: str                   # of its folder in ``ane.models``
     title: str                  # its name in messages
-    # by name, in the order in which bundles store them; none: its models are ONNX graphs, and write their bundles
-    # themselves (``ane.models.styletts.bundle.StyleModel``)
+    # by name, in the order in which bundles store them
     networks: Mapping[str, Network] = MappingProxyType({})
     stages: "ModelStages"       # what a backend runs
     settings: "type[SpeechSettings] | None" = None      # of a request; their fields are its options; None: transcribes
     data: frozenset[str] = frozenset()      # what bundles have beside networks and voices: "tokenizer", "mel_norms"
+    files: tuple[str, ...] = ()             # roles of further files, such as the "graph" of a model that is one
+    extra = ""                              # of this package, which installs what such a graph needs
     repositories = ""           # regular expression found in the names of its repositories; "": any other
 
     def synthesizer(self, model: Any, backend: Any) -> Any:
@@ -130,12 +132,16 @@ class ModelFamily:
         """Whether a file or a directory is a checkpoint of this family. Raises UserError for a damaged file."""
         return False
 
-    def open_checkpoints(self, path: Path, **options: Any) -> Any:
-        """The ``ane.bundles.Model`` of checkpoints, which has a ``check()`` that compares every key and shape.
+    def import_checkpoints(self, path: Path, **options: Any) -> "Contents":
+        """Read checkpoints, and compare every key and shape.
 
         A family names the options that it takes, which are those of `ane import`: ``config``, upstream's constructor
-        arguments, with ``where`` for messages; ``vocoder``, ``voices``: paths; ``ignore_unknown``: see
+        arguments, with ``where`` for messages; ``base``, a bundle's name or path; ``vocoder``, ``voices``: paths;
+        ``precision`` of the stored parameters (default: that of the checkpoints); ``ignore_unknown``: see
         ``ane.bundles.surplus``.
+
+        Raises:
+            UserError: a file is missing, damaged, of another model, or has unknown entries.
         """
         raise NotImplementedError
 
@@ -147,14 +153,15 @@ class ModelFamily:
         """The ``ane.bundles.hub.Snapshot`` of a repository. ``progress`` is called with each file's name."""
         raise NotImplementedError
 
-    def open_bundle(self, folder: Path) -> Any:
-        """The ``ane.bundles.Model`` of a bundle of a family without PyTorch networks."""
-        raise NotImplementedError
+    def voice_names(self, model: Any) -> list[str]:
+        """Names of the voices that are part of a model and no latents."""
+        return []
 
 
-def checkpoint_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
-    """The options of ``open_checkpoints`` that are not None. Raises UserError for one that the family does not take."""
-    taken = inspect.signature(family.open_checkpoints).parameters
+def import_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
+    """The options of ``import_checkpoints`` that are not None. Raises UserError for one that the family does not
+    take."""
+    taken = inspect.signature(family.import_checkpoints).parameters
     for name, value in given.items():
         if value and name not in taken:
             raise UserError(f"{name} has no effect on {family.title} checkpoints; leave it out", name)

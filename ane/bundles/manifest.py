@@ -2,9 +2,11 @@
 
 Version 1 has: format, name, description, licence, created_by, precision, trained, default_voice, source (where the
 weights came from, with the SHA-256 of every original file), networks (name → config, file, sha256, bytes, parameters),
-voices (each file, sha256, bytes), where the family has them also tokenizer and mel_norms; optionally model (its
-family), settings (synthesis settings that suit this model, ``ane.models.tortoise.settings``) and clones. Other sections
-are kept as they are.
+voices (each file, sha256, bytes), where the family has them also tokenizer, mel_norms and files (further files by
+role); optionally model (its family), settings (synthesis settings that suit this model,
+``ane.models.tortoise.settings``) and clones. Other sections are kept as they are.
+
+Bundles of KittenTTS and Kokoro that earlier versions wrote have name, licence, source, created_by and files alone.
 """
 
 import dataclasses
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family
+from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family, recognised_family
 from ane.bundles.hashes import FileRecord
 from ane.system.checked import read_record
 from ane.system.errors import UserError
@@ -22,6 +24,10 @@ from ane.system.files import no_such_file, read_json, replacing
 
 FORMAT = 1
 MANIFEST_FILE = "bundle.json"
+# what those of KittenTTS and Kokoro do not state
+WITHOUT_NETWORKS: dict[str, Any] = {
+    "precision": "fp32", "trained": True, "default_voice": "", "networks": {}, "voices": {}, "source": {},
+    "licence": "", "description": "", "created_by": ""}
 DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
 
 
@@ -61,15 +67,16 @@ class Manifest:
     created_by: str
     tokenizer: FileRecord | None = None
     mel_norms: FileRecord | None = None
+    files: dict[str, FileRecord] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     clones: bool = True
     family: str = DEFAULT_FAMILY
     sections: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def files(self) -> list[FileRecord]:
-        """All files of the bundle except bundle.json."""
-        return [*self.networks.values(), *self.data_files, *self.voices.values()]
+    def all_files(self) -> list[FileRecord]:
+        """Every file of the bundle except bundle.json and the packages."""
+        return [*self.networks.values(), *self.data_files, *self.files.values(), *self.voices.values()]
 
     @property
     def data_files(self) -> list[FileRecord]:
@@ -80,6 +87,8 @@ class Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``directory``/bundle.json. Raises UserError when it cannot be written."""
     content = {key: value for key, value in dataclasses.asdict(manifest).items() if value is not None}
+    if not manifest.files:
+        del content["files"]
     sections = content.pop("sections")
     content = {"format": FORMAT, "model": content.pop("family"), **content, **sections}
     with replacing(directory / MANIFEST_FILE) as path:
@@ -91,11 +100,11 @@ def read_content(directory: Path) -> dict[str, Any]:
     does not know."""
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
-        fault = ("it is a file; import a checkpoint first, with `ane import`" if os.path.exists(directory)
-                 else no_such_file(directory))
+        fault = (f"it is a file; import a checkpoint first, with `ane import {directory} -o NAME`"
+                 if os.path.exists(directory) else no_such_file(directory))
         raise UserError(f"there is no bundle at {directory}: {fault}")
     if not os.path.exists(path):
-        hint = f"; `ane import {directory} -o NAME` makes one" if next(directory.glob("*.pth"), None) else ""
+        hint = f"; `ane import {directory} -o NAME` makes one" if _has_checkpoints(directory) else ""
         raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")
     content = read_json(path)
     if not isinstance(content, dict):
@@ -106,21 +115,22 @@ def read_content(directory: Path) -> dict[str, Any]:
     return content
 
 
-def bundle_family(directory: Path) -> str:
-    """Name of the family that a bundle is of. Errors: ``read_content``."""
-    return read_content(directory).get("model", DEFAULT_FAMILY)
+def _has_checkpoints(directory: Path) -> bool:
+    try:
+        return recognised_family(directory) is not None
+    except UserError:       # one is damaged
+        return True
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Read ``directory``/bundle.json. Raises UserError: there is none, it is damaged, of a format this version does not
-    know, or of a family without PyTorch networks."""
+    know."""
     content, where = read_content(directory), str(directory / MANIFEST_FILE)
     content["family"] = content.pop("model", DEFAULT_FAMILY)
     del content["format"]
     family = find_family(content["family"])
-    if not family.networks:
-        raise UserError(f"{directory} is a bundle of {family.title}, which this command or function cannot use; "
-                        f"`ane say` and ane.models.{family.name} can")
+    if family.files:
+        content = WITHOUT_NETWORKS | content
     if isinstance(content.get("networks"), dict):       # others are of later versions
         content["networks"] = {name: value for name, value in content["networks"].items() if name in family.networks}
     known = {item.name for item in dataclasses.fields(Manifest)} - {"sections"}
@@ -130,9 +140,10 @@ def read_manifest(directory: Path) -> Manifest:
     if voice not in manifest.voices and (Path(voice).name != voice or voice.startswith((".", "~")) or
                                          Path(voice).suffix):
         raise UserError(f"{where}: default_voice must be the name of a voice, got {voice!r}{DAMAGED}")
-    for name in sorted(family.data):
-        if getattr(manifest, name) is None:
-            raise UserError(f"{where}: {name} is missing{DAMAGED}")
+    missing = [*(name for name in sorted(family.data) if getattr(manifest, name) is None),
+               *(f"files: {role}" for role in family.files if role not in manifest.files)]
+    if missing:
+        raise UserError(f"{where}: {missing[0]} is missing{DAMAGED}")
     return dataclasses.replace(manifest, networks={
         name: dataclasses.replace(network, config=_config(family, name, network.config, where))
         for name, network in manifest.networks.items()})

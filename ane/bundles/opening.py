@@ -1,4 +1,4 @@
-"""Opening a model: a bundle by name or path, or official checkpoints."""
+"""Opening a bundle by name or path."""
 
 import argparse
 import difflib
@@ -7,9 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, checkpoint_options, find_family, recognised_family
-from ane.bundles.manifest import bundle_family
-from ane.bundles.model import Model
+from ane.bundles.bundle import Bundle
+from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family, recognised_family
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import check_folder_of, read_json
@@ -75,32 +74,13 @@ def new_bundle(text: str) -> Path:
     return paths.bundles_dir() / text
 
 
-def open_model(bundle: str | Path | None = None, checkpoints: str | Path | None = None,
-               config: Path | None = None) -> Model:
-    """Open a bundle, by name or path, or official checkpoints: a directory, or a file. Of neither: ``DEFAULT_BUNDLE``.
-
-    ``config`` is a JSON file of upstream's constructor arguments for the checkpoints, in place of their config.json.
-    All keys and shapes are compared with the configs here, so a model that opens is complete; weights are read later.
+def open_model(bundle: str | Path | None = None) -> Bundle:
+    """Open a bundle by name or path; None: ``DEFAULT_BUNDLE``. Weights are read later.
 
     Raises:
-        UserError: unknown name, no such directory, a bundle or checkpoint that is damaged or does not fit.
+        UserError: unknown name, no bundle there, or a damaged one.
     """
-    if checkpoints is None:
-        if config is not None:
-            raise UserError(f"the constructor arguments in {config} are for checkpoints; a bundle has its own")
-        from ane.bundles.bundle import Bundle
-
-        folder = find_bundle(bundle)
-        family = find_family(bundle_family(folder))
-        return Bundle(folder) if family.networks else family.open_bundle(folder)
-    if bundle is not None:
-        raise UserError("bundle and checkpoints exclude each other: pass one of them")
-    arguments = None if config is None else read_constructor_arguments(config)
-    path = Path(os.path.expanduser(checkpoints))
-    family = family_of_checkpoints(path)
-    model = family.open_checkpoints(path, **checkpoint_options(family, config=arguments, where=config and str(config)))
-    model.check()
-    return model
+    return Bundle(find_bundle(bundle))
 
 
 def family_of_checkpoints(path: Path) -> ModelFamily:
@@ -127,11 +107,7 @@ def read_constructor_arguments(path: Path) -> dict[str, Any]:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--bundle`` and ``--checkpoints``, whose values ``open_model`` takes under the same names."""
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--bundle", metavar="NAME|PATH",
-                       help="bundle to use: a name (as in `ane import`) or a directory (default: "
-                            f"{DEFAULT_BUNDLE}, embedded)")
-    group.add_argument("--checkpoints", metavar="PATH", type=Path,
-                       help="official checkpoints to use without importing: Tortoise's directory of .pth files, a "
-                            "FastSpeech .pt file or a KittenTTS folder")
+    """Add ``--bundle``, whose value ``open_model`` takes."""
+    parser.add_argument("--bundle", metavar="NAME|PATH",
+                        help="bundle to use: a name (as in `ane import`) or a directory (default: "
+                             f"{DEFAULT_BUNDLE}, embedded)")

@@ -6,16 +6,15 @@ folder with a graph for each function and the weights that they share.
 """
 
 import dataclasses
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveInt
 
 from ane.bundles.hashes import FileRecord
 from ane.bundles.manifest import DAMAGED
-from ane.bundles.model import Model
 from ane.system.checked import read_record
 from ane.system.errors import UserError
 
@@ -57,26 +56,19 @@ class PackageRecord:
 
 
 @dataclass(frozen=True)
+class PackageFolder:
+    """Packages that are not in a bundle yet, and the folder that has them."""
+
+    path: Path
+    packages: Sequence[PackageRecord]
+
+
+@dataclass(frozen=True)
 class PackageSection:
     """The packages of one format."""
 
     format: int
     packages: list[PackageRecord]
-
-
-def missing_packages(model: Model, name: str, otherwise: str = "") -> UserError:
-    """The error for a model without packages of the format ``name``; ``otherwise``: what to do instead of making some.
-
-    A model whose checkpoint is a file must be imported first; `ane convert` takes bundles and folders.
-    """
-    if not model.family.networks:
-        return UserError(f"{model.name} is a {model.family.title} model, and `ane convert` makes no {NAMES[name]} "
-                         f"packages of it" + (f": {otherwise}" if otherwise else ""))
-    source = model.path
-    first = f"import it with `ane import {source} -o NAME`, then " if os.path.isfile(source) else ""
-    return UserError(f"{model.name} has no {NAMES[name]} packages: {first}make them with `ane convert "
-                     f"{'NAME' if first else source} --to {name} -o DIR` and open that bundle"
-                     + (f", or {otherwise}" if otherwise else ""))
 
 
 def section(packages: Sequence[PackageRecord]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -68,6 +69,26 @@ def layout(network: Network, config: Any) -> Layout:
     state = module.state_dict()
     buffers = frozenset(state) - {name for name, _ in module.named_parameters(remove_duplicate=False)}
     return Layout({key: tuple(value.shape) for key, value in state.items()}, buffers)
+
+
+def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
+    """Compare keys, shapes and dtypes of an open safetensors file with the network that ``config`` gives. Raises
+    UserError where they differ."""
+    shapes, keys = layout(network, config).shapes, set(file.keys())
+    scales = {key for key in keys if key.endswith(SCALE) and key.removesuffix(SCALE) in shapes} - set(shapes)
+    keys -= scales
+    missing, surplus = sorted(set(shapes) - keys), sorted(keys - set(shapes))
+    if missing or surplus:
+        fault = f"{missing[0]} is missing" if missing else f"{surplus[0]} does not belong to this network"
+        raise UserError(f"{path} does not fit the {network.name} network of bundle.json: {fault}; import it again")
+    for key, shape in shapes.items():
+        view = file.get_slice(key)
+        if tuple(view.get_shape()) != shape:
+            raise UserError(f"{path}: {key} has shape {shape_text(tuple(view.get_shape()))}, the network of "
+                            f"bundle.json has {shape_text(shape)}; import it again")
+        if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
+            raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; "
+                            "import it again")
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

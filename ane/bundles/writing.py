@@ -1,4 +1,4 @@
-"""Writing a bundle: from any model, network by network."""
+"""Writing a bundle, network by network. Nothing else writes one."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +11,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from ane.bundles.bundle import Bundle
+from ane.bundles.contents import Contents
+from ane.bundles.family import find_family
 from ane.bundles.hashes import FileRecord, record
 from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, write_manifest
-from ane.bundles.model import Model
 from ane.bundles.packages import WEIGHTS, PackageRecord, sections_of
 from ane.bundles.weights import convert_precision, layout
 from ane.system.errors import UserError
@@ -30,64 +31,74 @@ def check_destination(destination: Path, overwrite: bool, source: Path | None = 
     check_output_folder(destination, MANIFEST_FILE, "a bundle", overwrite)
 
 
-def write_bundle(model: Model, destination: Path | str, *, precision: str | None = None, name: str | None = None,
-                 description: str = "", licence: str = "", default_voice: str | None = None,
-                 source: Mapping[str, Any] | None = None, packages: Sequence[PackageRecord] = (),
+def write_bundle(contents: Contents, destination: Path | str, *, packages: Sequence[PackageRecord] = (),
                  packages_root: Path | None = None, overwrite: bool = False,
-                 progress: Callable[[str], None] = lambda network: None) -> Bundle:
-    """Write ``model`` as a bundle, network by network; it appears at ``destination`` complete or not at all.
+                 progress: Callable[[str], None] = lambda network: None, **changes: Any) -> Bundle:
+    """Write a model as a bundle, network by network; it appears at ``destination`` complete or not at all.
 
-    ``precision`` (default: the model's own) applies to all parameters; buffers stay float32, integers are
-    unchanged. ``source`` states where the weights came from. ``packages`` of any format are in ``packages_root``, from
-    where they are linked, or copied where links cannot be. ``progress`` is called with each network's name before
-    it is written. Peak memory is about the size of the largest network.
+    The precision applies to all parameters; buffers stay float32, integers are unchanged. Peak memory is about the size
+    of the largest network.
+
+    Args:
+        packages: Packages of any format, in ``packages_root``, from where they are linked, or copied where links cannot
+            be.
+        progress: Called with each network's name before it is written.
+        changes: Fields of ``contents`` that the bundle states otherwise, such as ``precision``.
 
     Raises:
         UserError: the destination is taken or not writable, a value is not finite or does not fit the precision.
     """
-    destination = Path(destination)
-    precision = precision or model.precision
+    destination, contents = Path(destination), replace(contents, **changes)
     check_destination(destination, overwrite)
     with replacing(destination, directory=True, lasting=True) as directory:
-        (directory / "weights").mkdir()
         networks = {}
-        for network in (name for name in model.family.networks if name in model.networks):
+        for network in (name for name in find_family(contents.family).networks if name in contents.configs):
             progress(network)
-            networks[network] = _write_network(model, network, directory, precision)
+            networks[network] = _write_network(contents, network, directory)
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
                  for package in packages]
         write_manifest(directory, Manifest(
-            name=name or destination.name, precision=precision, trained=model.trained,
-            default_voice=model.default_voice if default_voice is None else default_voice, networks=networks,
-            **_write_data(model, directory), voices=_copy_voices(model, directory), source=dict(source or {}),
-            licence=licence, description=description, created_by=f"tortoise-ane {version()}",
-            settings=dict(model.settings), clones=model.clones, family=model.family.name,
+            name=contents.name or destination.name, precision=contents.precision, trained=contents.trained,
+            default_voice=contents.default_voice, networks=networks, **_write_data(contents, directory),
+            voices=_copy_voices(contents.voices, directory), source=dict(contents.source), licence=contents.licence,
+            description=contents.description, created_by=f"tortoise-ane {version()}",
+            files={role: _write_file(directory, *file) for role, file in contents.files.items()},
+            settings=dict(contents.settings), clones=contents.clones, family=contents.family,
             sections=sections_of(bound)))
     return Bundle(destination)
 
 
-def _write_network(model: Model, network: str, directory: Path, precision: str) -> NetworkRecord:
-    config = model.config(network)
-    buffers = layout(model.family.networks[network], config).buffers
-    tensors = convert_precision(model.tensors(network), precision, buffers, f"{model.name}: {network}")
+def _write_network(contents: Contents, network: str, directory: Path) -> NetworkRecord:
+    config = contents.configs[network]
+    buffers = layout(find_family(contents.family).networks[network], config).buffers
+    tensors = convert_precision(contents.tensors(network), contents.precision, buffers,
+                                f"{contents.name or contents.path}: {network}")
     file = f"weights/{network}.safetensors"
+    (directory / "weights").mkdir(exist_ok=True)
     _save(tensors, directory / file)
     parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)
     return NetworkRecord(**asdict(record(directory, file)), config=config, parameters=parameters)
 
 
-def _write_data(model: Model, directory: Path) -> dict[str, FileRecord]:
-    """Write the tokenizer and the mel norms, where the model's family has them."""
+def _write_data(contents: Contents, directory: Path) -> dict[str, FileRecord]:
+    """Write the tokenizer and the mel norms, where the model has them."""
     records = {}
-    if "tokenizer" in model.family.data:
-        (directory / "tokenizer.json").write_text(model.tokenizer, encoding="utf-8")
-        records["tokenizer"] = record(directory, "tokenizer.json")
-    if "mel_norms" in model.family.data:
-        _save({"mel_norms": torch.from_numpy(model.mel_norms.copy())}, directory / "mel_norms.safetensors")
+    if contents.tokenizer is not None:
+        records["tokenizer"] = _write_file(directory, "tokenizer.json", contents.tokenizer.encode())
+    if contents.mel_norms is not None:
+        _save({"mel_norms": torch.from_numpy(contents.mel_norms.copy())}, directory / "mel_norms.safetensors")
         records["mel_norms"] = record(directory, "mel_norms.safetensors")
     return records
+
+
+def _write_file(directory: Path, name: str, content: Path | bytes) -> FileRecord:
+    if isinstance(content, Path):
+        shutil.copyfile(content, directory / name)
+    else:
+        (directory / name).write_bytes(content)
+    return record(directory, name)
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -101,10 +112,7 @@ def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     path.chmod(mode)
 
 
-def _copy_voices(model: Model, directory: Path) -> dict[str, FileRecord]:
-    found = sorted(model.voices.glob("*.safetensors")) if model.voices else []
-    if found:
+def _copy_voices(voices: Mapping[str, Path], directory: Path) -> dict[str, FileRecord]:
+    if voices:
         (directory / "voices").mkdir()
-    for path in found:
-        shutil.copyfile(path, directory / "voices" / path.name)
-    return {path.stem: record(directory, f"voices/{path.name}") for path in found}
+    return {name: _write_file(directory, f"voices/{name}.safetensors", path) for name, path in sorted(voices.items())}

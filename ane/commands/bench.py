@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ane.bundles import Model, add_model_arguments, open_model
+from ane.bundles import Bundle, add_model_arguments, open_model
 from ane.commands.arguments import comma_separated, counts, positive
 from ane.commands.file_flags import check_files
 from ane.commands.messages import TerminalConsole, output_console, print_rows
@@ -64,8 +64,8 @@ class BenchRun:
 
     args: argparse.Namespace
     console: Console
-    subject: Model
-    models: dict[str, Model]
+    subject: Bundle
+    models: dict[str, Bundle]
     preset: str | None
     functions: "dict[Tuning, list[BenchRow]]" = field(default_factory=dict)
     sentences: "dict[Tuning, BenchRow]" = field(default_factory=dict)
@@ -112,12 +112,12 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.bundles.opening import is_embedded
     from ane.models.tortoise.settings import default_preset
 
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     if args.preset:
         check_option(model, "preset")
-    packaged = getattr(model, "packages", None) or is_embedded(getattr(model, "path", None))
+    packaged = model.packages or is_embedded(model.path)
     core_ml = core_ml_is_chosen() and packaged
-    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(getattr(model, "onnx_packages", None)), "torch"]
+    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(model.onnx_packages), "torch"]
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
         raise UserError(f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by "
@@ -127,7 +127,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
                     args.preset or (default_preset(model.settings) if model.presets else None))
 
 
-def model_for(spec: str, model: Model, console: Console) -> tuple[str, Model]:
+def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
     """A backend with its device, and the model that it runs. Raises UserError for a model without its packages."""
     from ane.backends import PACKAGED, resolve
 
@@ -227,7 +227,7 @@ def report(run: BenchRun) -> None:
     machine, chosen = describe_machine(), run.fastest
     if run.args.output:
         settings = {"text": run.args.text, "preset": run.preset, "seed": SEED, "runs": run.args.runs}
-        packages = [package.path for model in run.models.values() for package in getattr(model, "packages", None) or ()]
+        packages = [package.path for model in run.models.values() for package in model.packages]
         bundle = {"name": run.subject.name, "identity": run.subject.identity, "packages": [*dict.fromkeys(packages)]}
         write_json(run.args.output, document("ane bench", settings, run.rows, run.notes, machine=machine,
                                              bundle=bundle, chosen=chosen and asdict(chosen)))

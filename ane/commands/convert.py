@@ -1,4 +1,4 @@
-"""``ane convert``: convert a bundle or official checkpoints to Core ML, ONNX, GGUF or the files of tortoise.cpp."""
+"""``ane convert``: convert a bundle to Core ML, ONNX, GGUF or the files of tortoise.cpp."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from ane.bundles import Model, is_path, open_model
+from ane.bundles import Bundle, open_model
 from ane.bundles.opening import new_bundle
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.file_flags import check_files
@@ -22,7 +22,6 @@ from ane.system.file_gate import identity
 from ane.system.files import check_folder_of, check_output_file
 
 if TYPE_CHECKING:
-    from ane.bundles.bundle import Bundle
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
@@ -33,10 +32,10 @@ CACHES = ("io", "state")
 ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), "voice": ("ggml",),
             "no_prewarm": ("coreml",), "precision": ("coreml", "onnx", "gguf")}
 DESCRIPTION = """
-Convert a model for another engine. SOURCE is a bundle (a name or a path; demo is the embedded one) or a directory of
-official .pth files. --to coreml and --to onnx write a bundle with packages of its networks added; every function is
-compared with the float32 networks before the bundle appears at OUT. An interrupted conversion continues when the same
-command is given again; until then finished packages are kept in OUT.converting, which may be deleted.
+Convert a model for another engine. SOURCE is a bundle, a name or a path; demo is the embedded one. --to coreml and --to
+onnx write a bundle with packages of its networks added; every function is compared with the float32 networks before the
+bundle appears at OUT. An interrupted conversion continues when the same command is given again; until then finished
+packages are kept in OUT.converting, which may be deleted.
 --to gguf writes a whole Tortoise model as one file, its decoder with the names of GPT-2 in llama.cpp. --to ggml writes
 the files that tortoise.cpp reads, with one voice.
 """
@@ -47,7 +46,7 @@ NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, source_filter, m
 def register(subparsers: argparse._SubParsersAction) -> None:
     """Add ``convert``. Every option's default is None, so that one without effect on a target can be refused."""
     parser = subparsers.add_parser("convert", help="convert a model for another engine", description=DESCRIPTION)
-    parser.add_argument("source", metavar="SOURCE", help="bundle or directory of checkpoints")
+    parser.add_argument("source", metavar="SOURCE", help="bundle: a name or a directory")
     parser.add_argument("--to", required=True, choices=PRECISIONS, help="what to convert to")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH",
                         help="coreml, onnx: the new bundle, as in `ane import`; gguf: the file; ggml: a folder")
@@ -87,11 +86,11 @@ def convert_command(args: argparse.Namespace) -> int:
         if args.to not in targets and getattr(args, option) is not None:
             flag = option.replace("_", "-")
             raise UserError(f"--{flag} has no effect with --to {args.to}: it is for {', '.join(targets)}")
-    model = open_source(args.source)
+    model = open_model(args.source)
     return {"gguf": write_gguf_file, "ggml": write_ggml_files}.get(args.to, write_packages)(args, model)
 
 
-def write_packages(args: argparse.Namespace, model: Model) -> int:
+def write_packages(args: argparse.Namespace, model: Bundle) -> int:
     """Convert to a bundle of packages, and print a table of them."""
     from converters.conversion import convert
 
@@ -133,7 +132,7 @@ def prewarm_here(args: argparse.Namespace, bundle: "Bundle") -> None:
         raise
 
 
-def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
+def write_gguf_file(args: argparse.Namespace, model: Bundle) -> int:
     """Write one GGUF file and print the number of its tensors by type."""
     precisions = check_precisions(args) or ["fp16"]
     if len(precisions) > 1:
@@ -154,7 +153,7 @@ def write_gguf_file(args: argparse.Namespace, model: Model) -> int:
     return 0
 
 
-def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
+def write_ggml_files(args: argparse.Namespace, model: Bundle) -> int:
     """Write the files of tortoise.cpp and print how to start it."""
     from converters.functions import pick_networks
     from converters.ggml.tortoise_cpp import FILES, TOKENIZER, VOICE, size_note, write_ggml
@@ -177,7 +176,7 @@ def write_ggml_files(args: argparse.Namespace, model: Model) -> int:
     return 0
 
 
-def check_stored_precisions(args: argparse.Namespace, model: Model, options: Sequence[Any]) -> None:
+def check_stored_precisions(args: argparse.Namespace, model: Bundle, options: Sequence[Any]) -> None:
     """Log which networks are not stored in a precision that was asked for. Raises UserError where none of them is."""
     from converters.functions import chosen_networks
 
@@ -197,14 +196,6 @@ def check_choice(what: str, value: str, known: Sequence[str]) -> None:
         raise UserError(f"{what} must be {' or '.join(known)}, got {value}")
 
 
-def open_source(source: str) -> Model:
-    """A bundle by name or path, or a directory of checkpoints by path."""
-    directory = Path(os.path.expanduser(source))
-    if (is_path(source) or directory.is_dir()) and any(directory.glob("*.pth")):
-        return open_model(checkpoints=directory)
-    return open_model(source)
-
-
 def check_precisions(args: argparse.Namespace) -> list[str]:
     """Return the requested precisions, which may be none. Raises UserError for unknown ones."""
     if args.precision is not None and not args.precision:
@@ -214,7 +205,7 @@ def check_precisions(args: argparse.Namespace) -> list[str]:
     return args.precision or []
 
 
-def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.ConversionTarget, list[Any]]":
+def read_target(args: argparse.Namespace, model: Bundle) -> "tuple[conversion.ConversionTarget, list[Any]]":
     """The target and one set of options for each precision. Raises UserError for unknown values."""
     check_precisions(args)
     if args.to == "coreml":
@@ -226,7 +217,7 @@ def read_target(args: argparse.Namespace, model: Model) -> "tuple[conversion.Con
     return OnnxTarget(), [OnnxOptions(precision) for precision in dict.fromkeys(args.precision or ["fp32"])]
 
 
-def read_options(args: argparse.Namespace, model: Model) -> "list[CoreMLOptions]":
+def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions]":
     """Core ML's options for each precision. Raises UserError for unknown values."""
     from converters.coreml.package import CoreMLOptions
     from converters.functions import convertible_model

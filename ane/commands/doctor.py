@@ -193,7 +193,7 @@ def check_bundles() -> list[Finding]:
             continue
         content = [f"{len(model.networks)} networks" if model.networks else f"{model.family.title} graph"] + [
             f"{len(packages)} {kind} packages" for kind, packages in (
-                ("Core ML", getattr(model, "packages", None)), ("ONNX", getattr(model, "onnx_packages", None)))
+                ("Core ML", model.packages), ("ONNX", model.onnx_packages))
             if packages]
         weights = "" if model.trained else ", random weights: noise, not speech"
         findings.append(Finding(f"bundle {name}", "ok", f"{', '.join(content)}{weights}"))

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.opening import DEMO
 from ane.commands.messages import output_console, plain_table
 from ane.system.errors import UserError
@@ -14,7 +14,7 @@ from ane.text.explanation import ReadingStep, explain_english, respelled
 from ane.text.user_lexicon import Lexicon
 
 
-def print_explanation(args: argparse.Namespace, model: Model, settings: Any, text: str,
+def print_explanation(args: argparse.Namespace, model: Bundle, settings: Any, text: str,
                       lexicon: Lexicon | None) -> int:
     """Print what is read and a table of steps for each chunk; with --json one object."""
     found = explanation(model, settings, text, lexicon, args)
@@ -42,7 +42,7 @@ def print_steps(title: str, steps: list[dict[str, str]]) -> None:
         output_console().print(title)
 
 
-def explanation(model: Model, settings: Any, text: str, lexicon: Lexicon | None,
+def explanation(model: Bundle, settings: Any, text: str, lexicon: Lexicon | None,
                 args: argparse.Namespace) -> dict[str, Any]:
     """What the lexicon respells, and the chunks: what the model is given, and the steps to it.
 

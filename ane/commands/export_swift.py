@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle, open_model
 from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.messages import message_console, report_console, status_display
@@ -52,7 +52,7 @@ def write_swift_package(args: argparse.Namespace) -> int:
     return 0
 
 
-def chosen_voices(args: argparse.Namespace, model: Model) -> "dict[str, Voice]":
+def chosen_voices(args: argparse.Namespace, model: Bundle) -> "dict[str, Voice]":
     """By name, the default first. Raises UserError when there is none, or one is unknown."""
     names = args.voice
     if names is None:

@@ -23,14 +23,14 @@ Writes = Mapping[str, Iterable[Path | str | None] | Path | str | None]
 
 
 def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] = (), voices: Sequence[str] = (),
-                models: Sequence[str] = ("bundle", "checkpoints"), cast: "Cast | None" = None) -> None:
+                models: Sequence[str] = ("bundle",), cast: "Cast | None" = None) -> None:
     """Refuse an output that is a file which the command reads, or another of its outputs, before anything is opened.
 
     Args:
         writes: The files or folders to write by the argument that names them. None is standard output.
         reads: Arguments with a file or folder, or several.
         voices: Arguments with a voice: a name, a path or a mix.
-        models: Arguments with a bundle or checkpoints.
+        models: Arguments with a bundle or, of `ane import`, checkpoints.
         cast: The cast of ``--cast``, whose voices are read too.
 
     Raises:

@@ -2,16 +2,14 @@
 
 import argparse
 import os
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import Progress, track
 
-from ane.bundles import Model
-from ane.bundles.family import ModelFamily, checkpoint_options, family_of_repository
+from ane.bundles.family import ModelFamily, family_of_repository, import_options
 from ane.bundles.manifest import read_content
 from ane.bundles.opening import family_of_checkpoints, new_bundle
 from ane.commands import arguments
@@ -20,8 +18,8 @@ from ane.commands.messages import how_to_use, message_console, plain_table, repo
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
-    from ane.bundles.bundle import Bundle
-    from ane.bundles.surplus import Surplus
+    from ane.bundles import Bundle
+    from ane.bundles.contents import Contents
 
 HUB = "hub"
 OFFICIAL_REPOSITORY = "Manmay/tortoise-tts"     # upstream's default; jbetker/tortoise-tts-v2 lacks hifidecoder.pth
@@ -58,7 +56,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     parser = subparsers.add_parser("import", help="make a bundle from official checkpoints", description=DESCRIPTION)
     parser.add_argument("source", metavar="SOURCE", help="directory or file, OWNER/NAME or a file of it, or: hub")
     parser.add_argument("-o", "--output", required=True, metavar="NAME|PATH", help="where to write the bundle")
-    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), default="fp32", help=PRECISION)
+    parser.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help=PRECISION)
     parser.add_argument("--config", metavar="FILE", type=arguments.path,
                         help="JSON of upstream's constructor arguments by file, for checkpoints of another size "
                              "(default: config.json in a directory, else the official sizes)")
@@ -70,8 +68,8 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="voices of a Kokoro model: an .npz or .bin file, or a directory of VOICE.bin (default: "
                              "those beside the graph)")
     parser.add_argument("--base", metavar="NAME|PATH",
-                        help="bundle, or directory of official checkpoints, from which Tortoise's networks come that "
-                             "SOURCE lacks, such as those beside a fine-tuned decoder")
+                        help="bundle from which Tortoise's networks come that SOURCE lacks, such as those next to a "
+                             "fine-tuned decoder")
     parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the hub (default: main)")
     parser.add_argument("--expect", metavar="FILE", type=arguments.path,
                         help="JSON of the SHA-256 that each file must have, or an earlier bundle.json")
@@ -93,21 +91,15 @@ def import_command(args: argparse.Namespace) -> int:
     check_destination(destination, args.overwrite, path if os.path.exists(path) else None)
     console = message_console(args)
     origin = _origin(args, family, path, destination, console)
-    options = checkpoint_options(family, **_choices(args) | {"config": origin.config},
-                                 where=args.config and str(args.config), **_paths(args))
-    model = family.open_checkpoints(origin.path, **options)
-    surplus = model.check()
-    write = partial(_write_networks, console, args.precision, model) if family.networks else model.write_bundle
-    source = origin.source | ({"base": Path(args.base).name} if args.base else {})
-    source |= {"decoder_md5": model.decoder_md5} if model.decoder_md5 else {}
-    bundle = write(destination, name=args.name or destination.name, licence=origin.licence,
-                   source=source, overwrite=args.overwrite)
-    _report(report_console(args), bundle, surplus)
-    base = getattr(model, "base", None)
-    if base and base.voices == model.voices and model.voices and base.decoder_md5 != model.decoder_md5:
-        report_console(args).print(f"The voices of {base.name} come with it. Its decoder made their latents: where "
-                                   "they sound unlike their speakers, make them again of clips with `ane voices add`")
-    report_console(args).print(f"Wrote {destination}. {how_to_use(family, args.output)}")
+    contents = family.import_checkpoints(origin.path, **import_options(
+        family, **_choices(args) | {"config": origin.config}, where=args.config and str(args.config)))
+    source = origin.source | ({"base": Path(args.base).name} if args.base else {}) | dict(contents.source)
+    contents = replace(contents, name=args.name or destination.name, precision=args.precision or "fp32",
+                       licence=origin.licence, source=source)
+    bundle = _write(console, contents, destination, args.overwrite)
+    report = report_console(args)
+    _report(report, bundle, contents)
+    report.print(f"Wrote {destination}. {how_to_use(family, args.output)}")
     return 0
 
 
@@ -125,35 +117,34 @@ def _family(args: argparse.Namespace, path: Path) -> ModelFamily:
     if args.revision and not on_hub:
         raise UserError(f"--revision is for the hub; {path} is a {'directory' if os.path.isdir(path) else 'file'}")
     family = family_of_repository(args.source) if on_hub else family_of_checkpoints(path)
-    checkpoint_options(family, **_choices(args), **_paths(args))
-    if not family.networks and args.precision != args.parser.get_default("precision"):
-        raise UserError(f"precision has no effect on {family.title} checkpoints; leave it out", "precision")
+    import_options(family, **_choices(args))
     return family
 
 
 def _paths(args: argparse.Namespace) -> dict[str, Any]:
-    """What is beside SOURCE, by options."""
+    """The files next to SOURCE, by options."""
     return {"vocoder": args.vocoder, "voices": args.voices, "base": args.base}
 
 
 def _choices(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of an import that are no files."""
-    return {"config": args.config, "ignore_unknown": args.ignore_unknown or None}
+    """The options of an import."""
+    return {**_paths(args), "config": args.config, "precision": args.precision,
+            "ignore_unknown": args.ignore_unknown or None}
 
 
-def _write_networks(console: Console, precision: str, model: Model, destination: Path, **options: Any) -> "Bundle":
-    """Write the bundle of a family with PyTorch networks, and show which is being written."""
+def _write(console: Console, contents: "Contents", destination: Path, overwrite: bool) -> "Bundle":
+    """Write the bundle, and show which network is being written."""
     from ane.bundles.writing import write_bundle
 
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("writing", total=len(model.networks))
+        task = progress.add_task("writing", total=len(contents.configs))
         written: list[str] = []
 
         def advance(network: str) -> None:
             progress.update(task, completed=len(written), description=f"writing {network}")
             written.append(network)
 
-        return write_bundle(model, destination, precision=precision, **options, progress=advance)
+        return write_bundle(contents, destination, overwrite=overwrite, progress=advance)
 
 
 def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destination: Path,
@@ -166,7 +157,7 @@ def _origin(args: argparse.Namespace, family: ModelFamily, path: Path, destinati
     config = None if args.config is None else read_constructor_arguments(args.config)
     expected = {} if args.expect is None else read_expected(args.expect)
     if os.path.exists(path):
-        files = family.source_files(path, **checkpoint_options(family, **_paths(args)))
+        files = family.source_files(path, **import_options(family, **_paths(args)))
         origin = CheckpointOrigin(path, config, {"files": {
             name: sha256_of(file) for name, file in track(files.items(), "hashing", console=console, transient=True,
                                                           disable=not console.is_terminal)}})
@@ -200,25 +191,25 @@ def _recorded(destination: Path) -> dict[str, Any]:
     return source if isinstance(source, dict) and isinstance(source.get("files"), dict) else {}
 
 
-def _report(console: Console, bundle: Any, surplus: "Surplus") -> None:
-    """Print the networks of a bundle, or the voices of one without PyTorch networks."""
+def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
+    """Print the voices and the networks of a bundle, the entries that were left out, and the notes of the import."""
     from ane.bundles.surplus import summarise_files
 
     if names := bundle.voice_names:
         console.print(f"Voices: {', '.join(names)}")
-    if not bundle.networks:
-        return
-    table = plain_table(None, "network", "parameters", f"MB in {bundle.precision}", numbers=(1, 2))
-    for name, network in bundle.manifest.networks.items():
-        table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
-    everything = bundle.manifest.networks.values()
-    table.add_section()
-    table.add_row("all", f"{sum(n.parameters for n in everything):,}",
-                  f"{sum(n.weights.bytes for n in everything) / 1e6:.1f}")
-    console.print(table)
-    for names, reason in ((surplus.unneeded, "because speech does not need it"),
-                          (surplus.unknown, "although this version does not know what it is for")):
+    if everything := bundle.manifest.networks:
+        table = plain_table(None, "network", "parameters", f"MB in {bundle.precision}", numbers=(1, 2))
+        for name, network in everything.items():
+            table.add_row(name, f"{network.parameters:,}", f"{network.weights.bytes / 1e6:.1f}")
+        table.add_section()
+        table.add_row("all", f"{sum(n.parameters for n in everything.values()):,}",
+                      f"{sum(n.weights.bytes for n in everything.values()) / 1e6:.1f}")
+        console.print(table)
+    for names, reason in ((contents.surplus.unneeded, "because speech does not need it"),
+                          (contents.surplus.unknown, "although this version does not know what it is for")):
         if names:
             console.print(f"Left out, {reason}: {summarise_files(names)}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
+    for note in contents.notes:
+        console.print(note)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from ane.backends import PACKAGED, resolve
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.opening import is_embedded
 from ane.commands.messages import LOGGER, status_display
 from ane.commands.prewarm import prewarm_command_line
@@ -16,7 +16,7 @@ from ane.system import paths
 from ane.system.errors import UserError
 
 
-def with_packages(model: Model, backend: str, console: Console) -> Model:
+def with_packages(model: Bundle, backend: str, console: Console) -> Bundle:
     """The model itself; or, for the embedded bundle on a backend that runs packages, its cached copy that has them.
 
     The copy is converted when it is first needed, which takes a minute or two. With the backend "auto" nothing is
@@ -26,7 +26,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
         UserError: the cache cannot be written, the backend is unknown, it is Core ML off macOS, or Core AI where that
             is not installed.
     """
-    embedded = is_embedded(getattr(model, "path", None))
+    embedded = is_embedded(model.path)
     if not embedded or resolve(backend, model)[0] not in PACKAGED:
         return model
     if backend == "coreml":
@@ -40,7 +40,7 @@ def with_packages(model: Model, backend: str, console: Console) -> Model:
     return cached_packages(model, console)
 
 
-def cached_packages(model: Model, console: Console) -> Model:
+def cached_packages(model: Bundle, console: Console) -> Bundle:
     """The embedded bundle with packages, from the cache or converted. Raises UserError when it cannot be written."""
     from filelock import FileLock
 
@@ -106,9 +106,8 @@ def updated_since(backend: Any, networks: Collection[str], bundle: str | None) -
     return bool(stale)
 
 
-def open_undamaged(folder: Path) -> Model | None:
+def open_undamaged(folder: Path) -> Bundle | None:
     """The bundle in ``folder`` if every file of it is as it was written; None when it is missing or damaged."""
-    from ane.bundles.bundle import Bundle
     from ane.bundles.hashes import check_hashes
 
     try:

@@ -101,23 +101,19 @@ def plan(args: argparse.Namespace) -> int:
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:
     """The package, or those that a bundle states, each with its compute units. Raises UserError when there are none."""
     from ane.bundles import open_model
-    from ane.bundles.manifest import read_manifest
-    from ane.bundles.opening import DEMO, find_bundle, is_embedded
-    from ane.bundles.packages import missing_packages, read_section
+    from ane.bundles.opening import DEMO, is_embedded
     from ane.commands.packages import with_packages
 
     if args.package is not None:
         if (args.package / "bundle.json").is_file():
             raise UserError(f"{args.package} is a bundle, not a package: give it with --bundle")
         return [(args.package, DEFAULT_UNITS)]
-    found = find_bundle(args.bundle or DEMO)
-    if is_embedded(found):
-        found = with_packages(open_model(found), "mil", message_console(args)).path
-    manifest = read_manifest(found)
-    recorded = read_section(manifest.sections, str(found / "bundle.json"), manifest.networks)
-    if not recorded:
-        raise missing_packages(open_model(found), "coreml")
-    return [(found / record.path, record.compute_units) for record in recorded]
+    model = open_model(args.bundle or DEMO)
+    if is_embedded(model.path):
+        model = with_packages(model, "mil", message_console(args))
+    if not model.packages:
+        raise model.lacks_packages("coreml")
+    return [(model.path / record.path, record.compute_units) for record in model.packages]
 
 
 def read_chips(text: str) -> "list[Chip]":

@@ -128,7 +128,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     add("--workers", type=arguments.positive, metavar="N",
         help="processes that speak (default: one for each GPU, else one for each --threads processors)")
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
-    arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=read)
 
 
@@ -235,7 +234,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
 def check_kept(args: argparse.Namespace, outputs: Sequence[Path]) -> None:
     """Raise UserError for an output that is an input or another output."""
     check_files(args, {"output": outputs}, ("book", "lexicon", "cast", "cover"), ("voice", "quote_voice"),
-                ("bundle", "checkpoints", "recogniser"), cast_of(args.cast, args.quote_voice))
+                ("bundle", "recogniser"), cast_of(args.cast, args.quote_voice))
 
 
 def warn_of_languages(plan: "BookPlan") -> None:
@@ -316,7 +315,7 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     if args.best not in (None, 1):
         raise UserError("best has no effect on a book: its files hold the best candidate", "best")
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     settings = read_settings(args, model)
     speed = 1.0 if args.speed is None else args.speed
     cast = cast_of(args.cast, args.quote_voice)

@@ -92,7 +92,6 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_settings_arguments(parser)
     add_backend_arguments(parser)
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
-    arguments.mark_rare(parser, "checkpoints")
     parser.set_defaults(handler=say)
 
 
@@ -112,7 +111,7 @@ def say(args: argparse.Namespace) -> int:
     text = None if piped and not args.explain else read_text(args)
     if text is not None and not has_words(text):
         raise nothing_to_say_error(text)
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     if not args.explain:
         check_kept(args, 1 if args.lines else args.best or 1, cast)
         check_outputs(args)
@@ -146,7 +145,7 @@ def list_presets(args: argparse.Namespace) -> int:
     """Print upstream's presets and ours with the work that each does, and mark the model's default."""
     from ane.models.tortoise.settings import PRESETS, default_preset
 
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     if not model.presets:
         raise UserError(f"{model.name} has no presets: add --bundle with a Tortoise model, such as {DEMO}")
     default = default_preset(model.settings)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
@@ -67,7 +67,7 @@ def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
     group.add_argument(flag, help=option.help + default, **named)
 
 
-def read_settings(args: argparse.Namespace, model: Model) -> Any:
+def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
     """The ``settings`` of the model's ``speak``, from the flags that were given.
 
     Raises:
@@ -87,9 +87,9 @@ def read_settings(args: argparse.Namespace, model: Model) -> Any:
     return settings.changed({name: options[name] for name in options if name == "no_split" or name in OPTIONS})
 
 
-def with_demo(error: UserError, name: str, model: Model, args: argparse.Namespace) -> UserError:
+def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespace) -> UserError:
     """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
-    if args.bundle or args.checkpoints or name not in (*REQUEST, *Settings.options()):
+    if args.bundle or name not in (*REQUEST, *Settings.options()):
         return error
     return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
 
@@ -133,7 +133,7 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, metavar="N", help="CPU threads (default: all, fewer while other programs are busy)")
 
 
-def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, console: Console,
+def load_synthesizer(args: argparse.Namespace, model: Bundle, settings: Any, console: Console,
                      keep: bool | None = None) -> Any:
     """Return a synthesizer on the backend that the flags name, after a line on first loads that speaking with these
     settings needs. ``keep``: see ``load_backend``. The backend "auto" is torch after an update of macOS, until the
@@ -146,7 +146,7 @@ def load_synthesizer(args: argparse.Namespace, model: Model, settings: Any, cons
     from ane.backends.choosing import TENSORRT
 
     if not model.trained and not getattr(args, "json", False):
-        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle or --checkpoints for a "
+        LOGGER.warning("%s has random weights: it generates noise, not speech. Give --bundle for a "
                        "trained model.", model.name)
     model = with_packages(model, args.backend, console)
     chooses = (args.backend, args.precision, args.cache, args.compute_units) == ("auto", "auto", "auto", None)

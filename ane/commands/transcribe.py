@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import Model, bundle_names, find_bundle, is_path
+from ane.bundles import Bundle, bundle_names, open_model
 from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
@@ -102,26 +102,14 @@ def transcribe(args: argparse.Namespace) -> int:
     return 0
 
 
-def open_whisper(name: str | None) -> Model:
-    """The bundle or checkpoint of that name.
-
-    Raises:
-        UserError: none is named or stored, or it is no Whisper model.
-    """
-    from ane.models.whisper.checkpoints import WhisperCheckpoint, find_whisper_weights
-
+def open_whisper(name: str | None) -> Bundle:
+    """The bundle of that name. Raises UserError when none is named or stored."""
     if name is None:
         if DEFAULT_BUNDLE not in bundle_names():
-            raise UserError("no model given: pass --model with a Whisper checkpoint, or store one with "
+            raise UserError("no model given: pass --model with a bundle of Whisper, or store one with "
                             f"`ane import openai/whisper-base.en -o {DEFAULT_BUNDLE}`")
         name = DEFAULT_BUNDLE
-    path = Path(os.path.expanduser(name))
-    stored = not is_path(name) and name in bundle_names()
-    if not stored and (os.path.isfile(path) or find_whisper_weights(path) is not None):
-        return WhisperCheckpoint(path)
-    from ane.bundles.bundle import Bundle
-
-    return Bundle(find_bundle(name))
+    return open_model(name)
 
 
 def chosen_format(args: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import Model, add_model_arguments, is_path, open_model
+from ane.bundles import Bundle, add_model_arguments, is_path, open_model
 from ane.bundles.opening import DEMO
 from ane.commands.arguments import natural
 from ane.commands.file_flags import check_files
@@ -61,7 +61,7 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 def list_command(args: argparse.Namespace) -> int:
     from ane.voices import list_voices
 
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     if model.voice_names or not model.has_latents:
         names = model.voice_names or [model.default_voice or model.name]
         as_json = getattr(args, "json", False)
@@ -114,20 +114,20 @@ def mix_command(args: argparse.Namespace) -> int:
     return _store(args, dataclasses.replace(voice, name=destination.stem), destination)
 
 
-def open_tortoise(args: argparse.Namespace) -> Model:
+def open_tortoise(args: argparse.Namespace) -> Bundle:
     """The model that a voice is made for. Raises UserError when it takes no such voices."""
-    model = open_model(args.bundle, args.checkpoints)
+    model = open_model(args.bundle)
     if not model.has_latents:
         raise UserError(f"{model.name} speaks with a voice of its own and takes no other: add --bundle with a Tortoise "
                         f"model, such as {DEMO}")
     return model
 
 
-def _folders(model: Model) -> list[Path]:
+def _folders(model: Bundle) -> list[Path]:
     return [folder for folder in (model.voices, paths.voices_dir()) if folder]
 
 
-def resolve_for_model(spec: str, model: Model, backend: str = "auto", seed: int = 0) -> "Voice":
+def resolve_for_model(spec: str, model: Bundle, backend: str = "auto", seed: int = 0) -> "Voice":
     """The voice or mix ``spec``, as ``resolve_voice`` reads it, from the model's and the user's voices."""
     import numpy as np
 
@@ -167,7 +167,7 @@ def _content(voice: "FoundVoice") -> str:
     return f"{voice.files[0].suffix} file"
 
 
-def voice_destination(output: str, model: Model, force: bool) -> Path:
+def voice_destination(output: str, model: Bundle, force: bool) -> Path:
     """The file for ``--output``: a path, or a name that ends in .safetensors or .pth, is a file; any other name is
     stored where ``-v NAME`` finds it.
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from pydantic import Field
 
-from ane.bundles.model import Model
+from ane.bundles import Model
 from ane.system.checked import checked
 from ane.system.errors import UserError
 

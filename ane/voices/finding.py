@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ane.audio.reader import CLIP_SUFFIXES
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
@@ -71,7 +71,7 @@ def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
     return dict(sorted(voices.items()))
 
 
-def voice_names(model: Model) -> list[str]:
+def voice_names(model: Bundle) -> list[str]:
     """Names of the voices that a request to a model may ask for; none if it has one voice, without a name."""
     if model.voice_names or not model.has_latents:
         return model.voice_names

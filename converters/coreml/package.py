@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import nn
 
 from ane.backends.mil.package import Package
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.weights import skeleton
@@ -108,14 +108,14 @@ def compressed(model: Any, bits: int) -> Any:
         return optimize.linear_quantize_weights(model, optimize.OptimizationConfig(global_config=config))
 
 
-def load_reference(model: Model, network: str) -> nn.Module:
+def load_reference(model: Bundle, network: str) -> nn.Module:
     """The reference network with the model's weights as stored, memory-mapped."""
     module = skeleton(model.family.networks[network], model.config(network))
     module.load_state_dict(model.tensors(network), assign=True)
     return module.eval().requires_grad_(False)
 
 
-def write_package(model: Model, network: str, options: CoreMLOptions, bundle: Path,
+def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: Path,
                   progress: Callable[[str], None] = lambda function: None,
                   functions: Collection[str] | None = None) -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.mlpackage, atomically; ``functions``: only these.
@@ -193,7 +193,7 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     return replace(package, files=[record(bundle, file) for file in files], functions=functions, warnings=warnings)
 
 
-def _origin(model: Model, network: str, options: CoreMLOptions) -> dict[str, Any]:
+def _origin(model: Bundle, network: str, options: CoreMLOptions) -> dict[str, Any]:
     return {"model": model.name, "family": model.family.title, "weights_sha256": weights_sha256(model, network),
             "layout": LAYOUT, "options": asdict(options), "created_by": f"tortoise-ane {version()}",
             "coremltools": ct.__version__}
@@ -218,7 +218,7 @@ class CoreMLTarget:
     name = "coreml"
     unmerged = 1
 
-    def check(self, options: Sequence[CoreMLOptions], model: Model) -> None:
+    def check(self, options: Sequence[CoreMLOptions], model: Bundle) -> None:
         for option in options:
             check_precision(model, option.precision, "compressed", COMPRESSIONS)
             check_options(option, model)
@@ -226,7 +226,7 @@ class CoreMLTarget:
     def versions(self) -> tuple[str, ...]:
         return (ct.__version__,)
 
-    def package(self, model: Model, network: str, options: CoreMLOptions, work: Path,
+    def package(self, model: Bundle, network: str, options: CoreMLOptions, work: Path,
                 progress: Callable[[str], None], licence: str) -> PackageRecord:
         package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
         broken = lint(Package(work / package.path))
@@ -237,7 +237,7 @@ class CoreMLTarget:
         return finish_package(work, package, functions, [rule.record() for rule in broken], licence)
 
 
-def check_options(options: CoreMLOptions, model: Model) -> None:
+def check_options(options: CoreMLOptions, model: Bundle) -> None:
     """Raise UserError for options without effect on this model, and for lengths that it or the engine does not take."""
     convertible = convertible_model(model)
     buckets = convertible.buckets

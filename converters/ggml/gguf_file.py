@@ -18,7 +18,7 @@ import gguf
 import numpy as np
 import torch
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.weights import FP16_MAX, convert_precision, layout, skeleton
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import Conv1D
@@ -26,7 +26,6 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from ane.voices import Voice, list_voices, open_voice
-from converters.conversion import provenance_of
 from converters.functions import pick_networks, weights_sha256
 
 Type = gguf.GGMLQuantizationType
@@ -78,7 +77,7 @@ class GgufTensor:
         return gguf.quantize(wide.numpy(), self.type)
 
 
-def write_gguf(model: Model, destination: Path, precision: str = "fp16", networks: Sequence[str] | None = None,
+def write_gguf(model: Bundle, destination: Path, precision: str = "fp16", networks: Sequence[str] | None = None,
                overwrite: bool = False, progress: Callable[[str], None] = lambda network: None) -> list[GgufTensor]:
     """Write a model to a file, which appears when it is complete.
 
@@ -131,7 +130,7 @@ def write_gguf(model: Model, destination: Path, precision: str = "fp16", network
     return planned
 
 
-def _small_tensors(model: Model) -> dict[str, np.ndarray]:
+def _small_tensors(model: Bundle) -> dict[str, np.ndarray]:
     """The tensors outside the networks. Raises UserError when a voice is damaged or was made with another model."""
     found = {"mel_norms": model.mel_norms}
     for listed in list_voices([model.voices] if model.voices else []).values():
@@ -182,21 +181,21 @@ def _stored_type(network: str, name: str, shape: tuple[int, ...], precision: str
     return Type.Q8_0 if precision == "q8_0" and spec.compressed and whole else Type.F16
 
 
-def _add_metadata(writer: gguf.GGUFWriter, model: Model, networks: Sequence[str], precision: str) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str], precision: str) -> None:
     """Add ``general.*``, the sizes of the decoder as ``gpt2.*``, the tokenizer of the text, and the rest as
     ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights."""
-    origin = provenance_of(model)
+    manifest = model.manifest
     writer.add_name(model.name)
     writer.add_file_type(PRECISIONS[precision])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    for add, text in ((writer.add_license, origin["licence"]), (writer.add_description, origin["description"])):
+    for add, text in ((writer.add_license, manifest.licence), (writer.add_description, manifest.description)):
         if text:
             add(text)
     if DECODER in networks:
         _add_decoder(writer, model.config(DECODER))
     writer.add_string(gguf.Keys.Tokenizer.HF_JSON, model.tokenizer)
     own = {"created_by": f"tortoise-ane {version()}", "default_voice": model.default_voice, "networks": list(networks),
-           "source": json.dumps(origin["source"]), "settings": json.dumps(dict(model.settings))}
+           "source": json.dumps(manifest.source), "settings": json.dumps(dict(model.settings))}
     for network in networks:
         config = dataclasses.asdict(model.config(network)) | {"weights_sha256": weights_sha256(model, network)}
         own |= {f"{network}.{key}": value for key, value in config.items()}

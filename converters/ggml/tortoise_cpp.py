@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.weights import convert_precision
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
@@ -33,7 +33,7 @@ RENAMED = (("gpt.", "inference_model.transformer."), ("final_norm.", "inference_
            ("mel_head.", "inference_model.lm_head.1."))
 
 
-def write_ggml(model: Model, voice: Voice, destination: Path, networks: Sequence[str] | None = None,
+def write_ggml(model: Bundle, voice: Voice, destination: Path, networks: Sequence[str] | None = None,
                overwrite: bool = False, progress: Callable[[str], None] = lambda network: None) -> list[Path]:
     """Write the files into a directory: all or none. Other files of the directory are left alone.
 
@@ -65,7 +65,7 @@ def write_ggml(model: Model, voice: Voice, destination: Path, networks: Sequence
     return [destination / name for name in names]
 
 
-def size_note(model: Model, networks: Sequence[str]) -> str:
+def size_note(model: Bundle, networks: Sequence[str]) -> str:
     """The first hyper-parameter that differs from the one in the source of tortoise.cpp, as a clause; "" for none."""
     for network in networks:
         config, official = model.config(network), NETWORKS[network].official()
@@ -76,7 +76,7 @@ def size_note(model: Model, networks: Sequence[str]) -> str:
     return ""
 
 
-def ggml_tensors(model: Model, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
+def ggml_tensors(model: Bundle, network: str, voice: Voice) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the name and the float32 values of each tensor of a file. The values have no axes of size 1, as the program
     expects: a kernel (1, 32, 7) is (32, 7)."""
     if network == "diffusion":

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ane.backends.packaged.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.system.errors import UserError
@@ -56,7 +56,7 @@ class OnnxTarget:
     name = "onnx"
     unmerged = 4
 
-    def check(self, options: Sequence[OnnxOptions], model: Model) -> None:
+    def check(self, options: Sequence[OnnxOptions], model: Bundle) -> None:
         """Raise UserError when a library is not installed, or for an unknown precision."""
         require_libraries()
         for option in options:
@@ -71,7 +71,7 @@ class OnnxTarget:
 
         return torch.__version__, onnx.__version__, onnxruntime.__version__
 
-    def package(self, model: Model, network: str, options: OnnxOptions, work: Path,
+    def package(self, model: Bundle, network: str, options: OnnxOptions, work: Path,
                 progress: Callable[[str], None], licence: str) -> PackageRecord:
         package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
@@ -89,7 +89,7 @@ def require_libraries() -> None:
     del onnx, onnxruntime, onnxscript
 
 
-def write_package(model: Model, network: str, options: OnnxOptions, bundle: Path,
+def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Path,
                   progress: Callable[[str], None] = lambda function: None) -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.onnx, atomically; each graph passes ONNX's checker.
 
@@ -136,7 +136,7 @@ def _check(file: Path, what: str, infer_shapes: bool) -> None:
                         "--precision, or other versions of torch and onnx") from error
 
 
-def load_reference(model: Model, network: str, precision: str) -> "nn.Module":
+def load_reference(model: Bundle, network: str, precision: str) -> "nn.Module":
     """The reference network in ``precision`` as the torch backend computes it, without the host's tables."""
     module = TorchBackend(model, "cpu", precision, keep=True, exact=True).network(network)
     stage = model.family.stages.decoder
@@ -147,7 +147,7 @@ def load_reference(model: Model, network: str, precision: str) -> "nn.Module":
     return module
 
 
-def _origin(model: Model, network: str, options: OnnxOptions) -> dict[str, Any]:
+def _origin(model: Bundle, network: str, options: OnnxOptions) -> dict[str, Any]:
     """What a package was made from, with which options and versions."""
     torch, onnx, onnxruntime = OnnxTarget().versions()
     return {"model": model.name, "weights_sha256": weights_sha256(model, network), "opset": OPSET,

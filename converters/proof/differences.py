@@ -15,7 +15,7 @@ from ane.backends.coreml.tools import keep_arrays
 from ane.backends.mil import Arithmetic, MilRuntime, Package
 from ane.backends.mil.package import ProgramFunction
 from ane.backends.mil.values import Immediate
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 from converters.coreml.graph import quiet
@@ -109,7 +109,7 @@ SAME = 80.0             # dB above which they agree
 MAX_LOSS = 15.0         # dB that one operation may lose: deep networks amplify the rounding of their first layers
 
 
-def first_difference(model: Model, package: PackageRecord, name: str, call: FunctionCall,
+def first_difference(model: Bundle, package: PackageRecord, name: str, call: FunctionCall,
                      candidate: activations.ActivationSource, interpreter: MilRuntime) -> ComparedValue | None:
     """The first value of a function, or state that it writes, that differs from the same function converted again.
 

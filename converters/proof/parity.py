@@ -9,7 +9,6 @@ interpreter in float32.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.probes import FunctionProbe, narrowed, samples, widened, write_probes
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model
-from ane.bundles.packages import FORMATS, FunctionRecord, PackageRecord
+from ane.bundles import Bundle
+from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_ERROR, ONNX_THRESHOLDS, THRESHOLDS, Function, functions_of
@@ -39,43 +38,32 @@ ON_CPU, ERROR = "cpu", "error"
 MACHINE_SLACK, MACHINE_FLOOR, MOST_OF_A_PROBE = 12.0, 36.0, 60.0
 
 
-def reference_backend(model: Model, keep: bool = False) -> TorchBackend:
+def reference_backend(model: Bundle, keep: bool = False) -> TorchBackend:
     """The model's own networks on float32 torch, as exact as it computes: what packages are compared with."""
     return TorchBackend(model, "cpu", "fp32", keep=keep, exact=True)
 
 
-class UnpublishedModel:
-    """A model with packages that are not in a bundle yet."""
-
-    def __init__(self, model: Model, path: Path, packages: list[PackageRecord], reference: Backend):
-        self.model, self.path, self.reference = model, path, reference
-        self.packages, self.onnx_packages = ([package for package in packages if package.format == name]
-                                             for name in FORMATS)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.model, name)
-
-
-def measure_parity(model: Model, package: PackageRecord, bundle: Path,
+def measure_parity(model: Bundle, package: PackageRecord, bundle: Path,
                    progress: Callable[[str], None] = lambda function: None) -> dict[str, FunctionRecord]:
     """The package's functions with their parity with the model's own networks on float32 torch. Raises UserError when a
     function is below its threshold. A Core ML package gets the golden probes of its functions."""
     reference = reference_backend(model, keep=True)
-    unpublished = UnpublishedModel(model, bundle, [package], reference)
+    unpublished = PackageFolder(bundle, [package])
     engines = {name: MilRuntime(arithmetic) for name, arithmetic in ARITHMETICS.items()
                if arithmetic == Arithmetic() or package.precision != "fp32"}
-    on_cpu = OnnxBackend(unpublished, DEVICES["cpu"], reference) if package.format == "onnx" else None
+    on_cpu = (OnnxBackend(model, DEVICES["cpu"], reference, unpublished=unpublished) if package.format == "onnx"
+              else None)
     records: dict[str, FunctionRecord] = {}
     probes: dict[str, FunctionProbe] = {}
     for name, function in package.functions.items():
         progress(name)
-        expected = run_probe(reference, unpublished, package, name)
+        expected = run_probe(reference, model, package, name)
         if on_cpu:
-            outputs = run_probe(on_cpu, unpublished, package, name)
+            outputs = run_probe(on_cpu, model, package, name)
             parity = {ON_CPU: round(mean_snr_db(expected, outputs), 1),
                       ERROR: float(f"{relative_error(expected, outputs):.1e}")}
         else:
-            parity, probe = _interpreted(unpublished, package, name, expected, engines)
+            parity, probe = _interpreted(model, unpublished, name, expected, engines, reference)
             if probe is not None:
                 probes[name] = probe
         records[name] = replace(function, parity=parity)
@@ -85,15 +73,16 @@ def measure_parity(model: Model, package: PackageRecord, bundle: Path,
     return records
 
 
-def _interpreted(model: UnpublishedModel, package: PackageRecord, name: str, expected: Sequence[np.ndarray],
-                 engines: Mapping[str, MilRuntime]) -> tuple[dict[str, float], FunctionProbe | None]:
+def _interpreted(model: Bundle, unpublished: PackageFolder, name: str, expected: Sequence[np.ndarray],
+                 engines: Mapping[str, MilRuntime],
+                 reference: Backend) -> tuple[dict[str, float], FunctionProbe | None]:
     """The parity of a Core ML function by arithmetic, and its golden probe."""
-    recorder, parity = CallRecorder(engines[MATHS]), {}
+    recorder, parity, [package] = CallRecorder(engines[MATHS]), {}, unpublished.packages
     for arithmetic, engine in engines.items():
-        backend = PackagedBackend(model, recorder if arithmetic == MATHS else engine, model.reference,
-                                  only=called_by_probe(package, name))
+        backend = PackagedBackend(model, recorder if arithmetic == MATHS else engine, reference,
+                                  only=called_by_probe(package, name), unpublished=unpublished)
         parity[arithmetic] = round(mean_snr_db(expected, run_probe(backend, model, package, name)), 1)
-    return parity, golden_probe(recorder, model.path / package.path, name, package.precision != "fp32")
+    return parity, golden_probe(recorder, unpublished.path / package.path, name, package.precision != "fp32")
 
 
 def row_of(package: PackageRecord, name: str) -> Function:
@@ -107,7 +96,7 @@ def row_of(package: PackageRecord, name: str) -> Function:
     return row
 
 
-def run_probe(backend: Backend, model: Model, package: PackageRecord, name: str) -> list[np.ndarray]:
+def run_probe(backend: Backend, model: Bundle, package: PackageRecord, name: str) -> list[np.ndarray]:
     """What a function's probe returns on a backend."""
     row = row_of(package, name)
     bucket = row.onnx_lengths if package.format == "onnx" else package.functions[name].bucket

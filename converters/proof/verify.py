@@ -17,12 +17,12 @@ from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
-from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages
+from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
 from ane.system.errors import UserError
 from converters.proof import activations, parity
 from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
 from converters.proof.differences import core_ml_activations, first_difference, first_loss
-from converters.proof.parity import UnpublishedModel, reference_backend, run_probe
+from converters.proof.parity import reference_backend, run_probe
 
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
 FLOAT32_NOISE = 90.0    # dB above which recorded parity depends on the rounding of float32
@@ -108,10 +108,9 @@ class Runner(ABC):
         check = FunctionCheck(package.network, folder, name, min(parity.threshold_of(package, name, self.arithmetic),
                                                                  self.limit),
                               self.slack, self.recorded(record))
-        single = UnpublishedModel(model, model.path, [package], reference)
         try:
             check_hashes(model.path, package.files)
-            self._compare(check, single, package, reference, layers)
+            self._compare(check, model, package, reference, layers)
         except UserError as error:
             check.problem = str(error)
         return check
@@ -121,7 +120,7 @@ class Runner(ABC):
         return function.parity.get(self.arithmetic, function.parity.get(parity.MATHS)) if self.arithmetic else None
 
     @abstractmethod
-    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
                  layers: bool) -> None:
         """Fill in what is measured, as soon as it is known. Raises UserError."""
 
@@ -149,7 +148,7 @@ class PackageRunner(Runner):
     compute_units: str | None = None
     interpreter: MilRuntime | None = None
 
-    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
                  layers: bool) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
@@ -160,7 +159,8 @@ class PackageRunner(Runner):
             expected = run_probe(reference, model, package, name)
         engine = CallRecorder(self.engine)
         backend = PackagedBackend(model, engine, reference, compute_units=self.compute_units,
-                                  only=parity.called_by_probe(package, name))
+                                  only=parity.called_by_probe(package, name),
+                                  unpublished=PackageFolder(model.path, [package]))
         check.compare(expected, run_probe(backend, model, package, name))
         if layers and not self.shows_all:
             if not check.passed:
@@ -169,7 +169,7 @@ class PackageRunner(Runner):
             call = engine.calls[name]
             check.values = compare_with_modules(captured, self.source(path, name, call), call)
             if self.interpreter:
-                check.difference = first_difference(model.model, package, name, call, self.source, self.interpreter)
+                check.difference = first_difference(model, package, name, call, self.source, self.interpreter)
 
     def unload(self, package: Path) -> None:
         for engine in (self.engine, self.values_engine):
@@ -183,9 +183,9 @@ class OnnxRunner(Runner):
 
     device: OnnxDevice
 
-    def _compare(self, check: FunctionCheck, model: UnpublishedModel, package: PackageRecord, reference: TorchBackend,
+    def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
                  layers: bool) -> None:
-        candidate = OnnxBackend(model, self.device, reference)
+        candidate = OnnxBackend(model, self.device, reference, unpublished=PackageFolder(model.path, [package]))
         check.compare(*(run_probe(backend, model, package, check.function) for backend in (reference, candidate)))
 
 
@@ -246,7 +246,7 @@ def choose_packages(model: Bundle, networks: Sequence[str] | None = None, functi
     Raises UserError when there are none."""
     existing = model.packages if format == "coreml" else model.onnx_packages
     if not existing:
-        raise missing_packages(model, format)
+        raise model.lacks_packages(format)
     for network in networks or ():
         if network not in (there := list(dict.fromkeys(package.network for package in existing))):
             raise UserError(f"networks={network}: {model.name} has no package of it; there are {', '.join(there)}")

@@ -6,7 +6,7 @@ well-spread ones are better than many.
 
 from typing import Any
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
 from converters.convnext import source_filter
@@ -36,26 +36,26 @@ def doubling(first: int, most: int) -> Sizes:
     return (*found, rounded(most, found[0] if found else first))
 
 
-def codes(model: Model) -> int:
+def codes(model: Bundle) -> int:
     """The most codes of a chunk."""
     stated = model.settings.get("sampling", {}).get("max_codes", UPSTREAM_CODES)
     return min(stated, model.config("autoregressive").max_mel_tokens - 1)
 
 
-def positions(model: Model) -> int:
+def positions(model: Bundle) -> int:
     config = model.config("autoregressive")
     return rounded(config.max_text_tokens + config.max_mel_tokens, 64)
 
 
-def text(model: Model, extra: int = 0) -> Sizes:
+def text(model: Bundle, extra: int = 0) -> Sizes:
     return doubling(64, model.config("autoregressive").max_text_tokens + extra)
 
 
-def frames(model: Model) -> Sizes:
+def frames(model: Bundle) -> Sizes:
     return tuple(dict.fromkeys(rounded(frame_count(count), 64) for count in doubling(64, codes(model))))
 
 
-def slots(model: Model, lanes: int) -> Sizes:
+def slots(model: Bundle, lanes: int) -> Sizes:
     config = model.config("autoregressive")
     return slot_buckets(pool_slots(config, lanes, codes(model)), config.decoder_shape)
 

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.backends.packaged.backend import PackagedEngine
+from ane.bundles import Bundle
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from converters.functions import Probe
 
 
-def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Hidden states and logits of texts that nearly fill the bucket, and of a step, which reads the keys of one."""
     decoder, outputs = backend.decoder(1, 1), []
     codes = Embeddings(**backend.embeddings()).code
@@ -23,7 +24,7 @@ def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.r
     return outputs
 
 
-def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes that advance, one of which restarts, then several positions at once on one lane."""
     start, tail = prefix(backend, model, 12, rng), 3
     lanes = min(bucket["columns"], (bucket["slots"] - len(start)) // 4)
@@ -39,7 +40,7 @@ def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.rand
     return outputs
 
 
-def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A step after a prefix that takes more than one block if the model has texts as long, which it reads back."""
     blocks = min(2, bucket["capacity"] // bucket["columns"] - 1)
     decoder = backend.decoder(1, 2)
@@ -48,7 +49,7 @@ def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ran
     return [*outputs, *decoder.step(codes[None, rng.integers(0, len(codes), 1)], np.zeros(1, dtype=np.int64))]
 
 
-def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator) -> np.ndarray:
+def prefix(backend: Backend, model: Bundle, length: int, rng: np.random.Generator) -> np.ndarray:
     """The columns (length, D) of a voice and a text; ``length`` is limited to the decoder's positions."""
     config = model.config("autoregressive")
     length = min(length, config.text_positions + 2)
@@ -57,53 +58,55 @@ def prefix(backend: Backend, model: Model, length: int, rng: np.random.Generator
     return Embeddings(**backend.embeddings()).prefix(conditioning, tokens.tolist(), config)
 
 
-def condition(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def condition(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A denoising step conditioned on latents that nearly fill the bucket."""
     return _denoise_once(backend, model, bucket["latents"] - 3, 40, False, rng)      # 40 frames fit into any bucket
 
 
-def denoise(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def denoise(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A denoising step on frames that nearly fill the bucket, guided if the bucket's batch is 2."""
     frames = bucket["frames"] - 7
     return _denoise_once(backend, model, max(frames // 5, 1), frames, bucket["batch"] == 2, rng)
 
 
-def decoder_latents(model: Model, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Latents (count, D) of the model's own decoder for random codes, as diffusion and HiFi-GAN receive them."""
-    decoder = model.reference.decoder(1, count)
-    decoder.prefill(prefix(model.reference, model, 12, rng))
-    codes = Embeddings(**model.reference.embeddings()).code
+def decoder_latents(backend: Backend, model: Bundle, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Compute latents (count, D) of random codes, as diffusion and HiFi-GAN receive them, with the reference's decoder
+    on every backend."""
+    reference = backend.fallback if isinstance(backend, PackagedEngine) else backend
+    decoder = reference.decoder(1, count)
+    decoder.prefill(prefix(reference, model, 12, rng))
+    codes = Embeddings(**reference.embeddings()).code
     return decoder.step(codes[rng.integers(0, len(codes), (1, count))], np.zeros(1, dtype=np.int64))[0][0]
 
 
-def _denoise_once(backend: Backend, model: Model, latents: int, frames: int, guided: bool,
+def _denoise_once(backend: Backend, model: Bundle, latents: int, frames: int, guided: bool,
               rng: np.random.Generator) -> list[np.ndarray]:
     denoiser = bind_denoiser(backend, model, latents, frames, rng)
     return denoiser([rng.standard_normal((1, 100, frames), dtype=np.float32)], 2000, guided)
 
 
-def bind_denoiser(backend: Backend, model: Model, latents: int, frames: int, rng: np.random.Generator) -> Any:
+def bind_denoiser(backend: Backend, model: Bundle, latents: int, frames: int, rng: np.random.Generator) -> Any:
     voice = 0.6 * rng.standard_normal((1, 2 * model.config("diffusion").model_channels), dtype=np.float32)
-    return backend.denoiser([decoder_latents(model, latents, rng)[None]], voice, [frames])
+    return backend.denoiser([decoder_latents(backend, model, latents, rng)[None]], voice, [frames])
 
 
-def hifigan(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def hifigan(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """The audio of latents that nearly fill the bucket."""
     voice = rng.standard_normal((1, model.config("hifigan").cond_channels), dtype=np.float32)
-    latents = decoder_latents(model, max(bucket["frames"] // 5, 1), rng)
+    latents = decoder_latents(backend, model, max(bucket["frames"] // 5, 1), rng)
     return [hifigan_sound(backend, voice, latents)[None, None]]
 
 
 def id_probe(stage: str, name: str, ids: str) -> Probe:
     """A probe of one of CLVP's encoders: ids that nearly fill the bucket. ``ids``: config field with their number."""
-    def probe(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+    def probe(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
         count = getattr(model.config("clvp"), ids)
         return [backend.run(stage, **{name: rng.integers(0, count, (1, bucket["positions"] - 5))})]
 
     return probe
 
 
-def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
+def step_prefixes(backend: Backend, model: Bundle, lengths: Mapping[str, int],
                   rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes at different positions, with prefixes of different lengths; one lane changes to another prefix."""
     lanes = lengths["lanes"]

@@ -1,6 +1,6 @@
 """Whisper's converted functions, and the default lengths of Core ML's."""
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.whisper.networks import WhisperDecoderConfig
 from converters.decoder_graphs import DecoderGraphBuilder, cached_steps, stores
 from converters.functions import Bucket, ConvertibleModel, Function, GraphRequest, Sizes
@@ -10,7 +10,7 @@ from converters.whisper import onnx_graphs as onnx
 SHORTEST = 16           # columns of a prefill
 
 
-def prefill_columns(model: Model) -> Sizes:
+def prefill_columns(model: Bundle) -> Sizes:
     """The default lengths of a prefill: the start token alone fits in the first, the longest prompt in the last."""
     found, last = [], -(-longest_prefix(model.config("decoder")) // 32) * 32
     length = SHORTEST
@@ -25,7 +25,7 @@ def longest_prefix(config: WhisperDecoderConfig) -> int:
     return config.n_text_ctx // 2 + 1
 
 
-def slots(model: Model, lanes: int) -> Sizes:
+def slots(model: Bundle, lanes: int) -> Sizes:
     """The default number of slots: one prefix, and all positions for each lane."""
     config = model.config("decoder")
     return (sum(-(-length // 64) * 64 for length in (longest_prefix(config), lanes * config.n_text_ctx)),)

@@ -5,19 +5,19 @@ from collections.abc import Mapping
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 
 PREFIX = 5          # tokens of the prefixes of step probes
 
 
-def encoder(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def encoder(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """The states of a random spectrogram."""
     config = model.config("encoder")
     mel = rng.standard_normal((1, config.n_mels, 2 * config.n_audio_ctx), dtype=np.float32)
     return [backend.run("encoder", mel=0.5 * mel)]
 
 
-def memory(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def memory(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """What a short prefix computes with two memories in turn."""
     decoder, outputs = backend.decoder(1, 1), []
     for _ in range(2):
@@ -26,7 +26,7 @@ def memory(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ra
     return outputs
 
 
-def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def prefill(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Hidden states and logits of prefixes that nearly fill the bucket, and of a step, which reads the keys of one."""
     decoder, outputs = backend.decoder(1, 1), []
     decoder.set_memory(window_states(model, rng))
@@ -38,7 +38,7 @@ def prefill(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.r
     return outputs
 
 
-def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def step(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes of up to two windows that advance, one of which restarts, then several positions at once on one lane."""
     lanes, tail = min(bucket["columns"], (bucket["slots"] - 2 * PREFIX) // 6), 3
     windows = min(lanes, bucket.get("windows", 2))
@@ -55,7 +55,7 @@ def step(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.rand
     return [*outputs, *decoder.step(last, length[-1:], lanes - 1, window_of[-1:])]
 
 
-def window_states(model: Model, rng: np.random.Generator) -> np.ndarray:
+def window_states(model: Bundle, rng: np.random.Generator) -> np.ndarray:
     """A window's states (N, D), of the size that a norm gives them."""
     config = model.config("decoder")
     return rng.standard_normal((config.n_audio_ctx, config.n_text_state), dtype=np.float32)
@@ -68,7 +68,7 @@ def random_columns(backend: Backend, rng: np.random.Generator, rows: int, count:
     return tables["token"][ids] + tables["position"][first:first + count]
 
 
-def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
+def store(backend: Backend, model: Bundle, bucket: Mapping[str, int], rng: np.random.Generator) -> list[np.ndarray]:
     """A step after a prefix that takes more than one block if the model has prefixes as long, which it reads back."""
     length = min(2 * bucket["columns"] - 5, model.config("decoder").n_text_ctx // 2 + 1)
     decoder = backend.decoder(1, 2)
@@ -77,7 +77,7 @@ def store(backend: Backend, model: Model, bucket: Mapping[str, int], rng: np.ran
     return [*outputs, *decoder.step(random_columns(backend, rng, 1, 1, length), np.zeros(1, dtype=np.int64))]
 
 
-def step_prefixes(backend: Backend, model: Model, lengths: Mapping[str, int],
+def step_prefixes(backend: Backend, model: Bundle, lengths: Mapping[str, int],
                   rng: np.random.Generator) -> list[np.ndarray]:
     """Lanes of several windows, more of one than of another, at different positions; one lane changes its window."""
     lanes, windows = lengths["lanes"], 3

@@ -12,7 +12,7 @@ from ane.bench.records import BenchRow, Spread
 from ane.bench.worker import Tuning
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.commands import bench
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 
 def test_of_each_kind_the_function_that_the_sentence_takes_is_measured():
@@ -39,7 +39,7 @@ def run(monkeypatch) -> bench.BenchRun:
         return BenchRow(name, "sentence", value=Spread.of([seconds[name]]))
 
     monkeypatch.setattr(sessions, "spoken_sentence", spoken)
-    model = RandomModel()
+    model = random_model()
     model.path = "here"
     args = argparse.Namespace(text="Hi.")
     return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)

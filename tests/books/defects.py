@@ -31,7 +31,6 @@ from ane.books.retries import BookChecker
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore
 from ane.models.tortoise.settings import Settings
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber
 from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
@@ -39,6 +38,7 @@ from ane.system.files import write_json
 from ane.text.blocks import PARAGRAPH, TextBlock
 from benchmarks.listening import edits, words
 from benchmarks.packages import whisper_folder
+from tests.imported import imported
 from tests.recogniser import Recogniser
 from training.text import held_out_sentences, plain_sentence
 
@@ -198,7 +198,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def whisper_recogniser(size: str) -> TranscribingRecogniser:
-    model = WhisperCheckpoint(whisper_folder(size))
+    model = imported(whisper_folder(size))
     return TranscribingRecogniser(Transcriber(model, load_backend("torch:cpu", model, "fp32", 1, keep=True)))
 
 

@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import torch
 
+from ane.bundles.contents import Contents
 from ane.bundles.writing import write_bundle
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import import_tortoise
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +74,12 @@ def edit_json() -> Callable[[Path, Callable[[dict], Any]], None]:
 
 @pytest.fixture(scope="session")
 def checkpoints(copy_checkpoints: Callable[[Path], Path],
-                tmp_path_factory: pytest.TempPathFactory) -> CheckpointDirectory:
-    return CheckpointDirectory(copy_checkpoints(tmp_path_factory.mktemp("pth") / "tiny"))
+                tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    return import_tortoise(copy_checkpoints(tmp_path_factory.mktemp("pth") / "tiny"))
 
 
 @pytest.fixture(scope="session")
-def original(checkpoints: CheckpointDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def original(checkpoints: Contents, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of the tiny checkpoints in fp32; tests copy it before they change it."""
     return write_bundle(checkpoints, tmp_path_factory.mktemp("bundle") / "tiny", precision="fp32").path
 

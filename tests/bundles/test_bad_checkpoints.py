@@ -14,11 +14,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ane.bundles import open_model
 from ane.bundles.entries import load_pickle
-from ane.bundles.opening import read_constructor_arguments
-from ane.models.tortoise.checkpoint_files import REQUIRED
-from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
+from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
+from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
+from ane.models.tortoise.checkpoints import import_tortoise, packaged_file, sizes_of
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 
@@ -26,7 +25,7 @@ from ane.system.errors import UserError
 def refusal(directory: Path, config: dict | None = None) -> str:
     """The one-line message that a bad directory is refused with."""
     with pytest.raises(UserError) as caught:
-        CheckpointDirectory(directory, config).check()
+        import_tortoise(directory, config)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -53,7 +52,7 @@ def test_several_decoders_of_which_none_is_official_are_listed(directory):
     (directory / "models").mkdir()
     (directory / "autoregressive.pth").rename(directory / "models" / "8301_gpt.pth")
     config = json.loads((directory / "config.json").read_text())
-    CheckpointDirectory(directory, config).check()
+    import_tortoise(directory, config)
     shutil.copy(directory / "models" / "8301_gpt.pth", directory / "models" / "9000_gpt.pth")
     message = refusal(directory, config)
     assert "models/8301_gpt.pth, models/9000_gpt.pth; give one of them" in message
@@ -63,13 +62,13 @@ def test_a_file_that_lacks_one_key_of_a_network_names_it(directory, edit):
     edit(directory / "autoregressive.pth", lambda entries: entries.pop("mel_head.weight"))
     (directory / "autoregressive.pth").rename(directory / "8301_gpt.pth")
     with pytest.raises(UserError, match=r"most keys of Tortoise's autoregressive\.pth, but it lacks mel_head\.weight"):
-        open_model(checkpoints=directory / "8301_gpt.pth")
+        family_of_checkpoints(directory / "8301_gpt.pth")
 
 
 def test_latents_of_a_voice_are_no_network(tmp_path):
     torch.save((torch.zeros(1, 8), torch.zeros(1, 16)), tmp_path / "ann.pth")
     with pytest.raises(UserError, match="a tuple of tensors, such as a voice's latents"):
-        open_model(checkpoints=tmp_path / "ann.pth")
+        family_of_checkpoints(tmp_path / "ann.pth")
 
 
 def test_a_tokenizer_with_an_id_that_the_decoder_does_not_know_is_refused(directory):
@@ -191,7 +190,7 @@ def test_an_entry_other_than_a_float_tensor_is_refused(directory, value, edit):
 
 @pytest.mark.parametrize(("more", "message"), [(-1, "beyond the network"), (1, "fewer layers")])
 def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, message, edit_json):
-    layers = CheckpointDirectory(directory).config("autoregressive").layers + more
+    layers = import_tortoise(directory).configs["autoregressive"].layers + more
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(layers=layers))
     refused = refusal(directory)
     assert "autoregressive.pth" in refused
@@ -203,19 +202,20 @@ def test_more_or_fewer_layers_than_in_the_config_are_refused(directory, more, me
 # Configs
 
 def test_every_constructor_argument_of_the_official_files_is_known(directory, golden_config):
-    model = CheckpointDirectory(directory)
-    configs = {name: model.config(name) for name in model.networks}
+    model = import_tortoise(directory)
+    configs = model.configs
     assert configs["autoregressive"].model_dim == configs["conditioning_encoder"].model_dim
     assert configs["diffusion"].model_channels == configs["contextual_embedder"].model_channels
     bare = {file: entry.get("constructor", {}) for file, entry in read_constructor_arguments(golden_config).items()
             if file.endswith(".pth")}
-    assert all(CheckpointDirectory(directory, bare).config(name) == configs[name] for name in configs)
+    assert all(import_tortoise(directory, bare).configs[name] == configs[name] for name in configs)
 
 
 def test_without_a_config_the_sizes_are_official(directory):
-    model = CheckpointDirectory(directory, {})
-    assert all(model.config(name) == NETWORKS[name].official() for name in model.networks)
-    assert model.widths == (1024, 2048)
+    sizes = sizes_of(find_files(directory), {"autoregressive.pth": {"number_text_tokens": 255}}, "", None)
+    assert all(sizes[name] == network.official() for name, network in NETWORKS.items())
+    assert [network.voice_width(sizes[name]) for name, network in NETWORKS.items() if network.voice_width] == [
+        1024, 2048]
 
 
 @pytest.mark.parametrize(("config", "message"), [
@@ -238,10 +238,9 @@ def test_a_config_with_other_arguments_than_upstreams_is_refused(directory, conf
     assert message in refusal(directory, {**bare, **changed})
 
 
-def test_an_error_in_a_config_file_names_the_file(directory, tmp_path):
-    (tmp_path / "sizes.json").write_text('{"clvp2.pth": {"depth": 2}}')
+def test_an_error_in_a_config_file_names_the_file(directory):
     with pytest.raises(UserError, match=r"sizes\.json: clvp2\.pth: unknown constructor argument 'depth'"):
-        open_model(checkpoints=directory, config=tmp_path / "sizes.json")
+        import_tortoise(directory, {"clvp2.pth": {"depth": 2}}, "sizes.json")
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "must be an object")])
@@ -251,9 +250,9 @@ def test_a_config_file_other_than_a_json_object_is_refused(directory, text, mess
 
 
 def test_a_config_can_mark_the_weights_as_random(directory, edit_json):
-    assert CheckpointDirectory(directory).trained
+    assert import_tortoise(directory).trained
     edit_json(directory / "config.json", lambda config: config.update(trained=False))
-    assert not CheckpointDirectory(directory).trained
+    assert not import_tortoise(directory).trained
 
 
 def rewritten(source: Path, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> None:
@@ -299,4 +298,4 @@ def test_tied_weights_and_containers_that_contain_themselves_are_read(tmp_path, 
 def test_a_weight_may_not_claim_more_than_is_stored(directory, edit):
     edit(directory / "clvp2.pth", lambda state: state.update({"text_emb.weight": torch.zeros(1).expand(2**20)}))
     with pytest.raises(UserError, match=r"clvp2\.pth: text_emb\.weight claims the shape .* more than is stored"):
-        CheckpointDirectory(directory).check()
+        import_tortoise(directory)

@@ -3,8 +3,8 @@
 import json
 import os
 import shutil
+import weakref
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +18,11 @@ from ane.backends.packaged.pools import pack_columns
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
-from ane.bundles.packages import FunctionRecord, PackageRecord, missing_packages, read_section, sections_of
+from ane.bundles.packages import FunctionRecord, PackageRecord, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.fastspeech.checkpoints import import_fastspeech
+from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
@@ -30,6 +30,7 @@ from ane.system.errors import UserError
 from tests.fastspeech_files import write_fastspeech
 from tests.random_model import CONFIGS
 
+EARLIER = Path(__file__).parent / "earlier"      # bundles that earlier versions wrote
 OFFICIAL = set(CONFIGS)
 
 
@@ -37,13 +38,12 @@ OFFICIAL = set(CONFIGS)
 
 def test_a_bundle_has_the_content_of_its_checkpoints(checkpoints, original):
     bundle = Bundle(original)
-    assert bundle.networks == checkpoints.networks == OFFICIAL
+    assert bundle.networks == checkpoints.configs.keys() == OFFICIAL
     assert bundle.precision == "fp32"
-    assert bundle.widths == checkpoints.widths
     assert bundle.tokenizer == checkpoints.tokenizer
     assert np.array_equal(bundle.mel_norms, checkpoints.mel_norms)
     for name in sorted(OFFICIAL):
-        assert bundle.config(name) == checkpoints.config(name)
+        assert bundle.config(name) == checkpoints.configs[name]
         before, after = checkpoints.tensors(name), bundle.tensors(name)
         assert before.keys() == after.keys()
         assert all(torch.equal(before[key], after[key]) for key in before)
@@ -63,7 +63,7 @@ def test_half_precision_rounds_parameters_and_not_buffers(checkpoints, tmp_path,
 
 def test_a_bundle_can_be_written_again_in_another_precision(checkpoints, original, tmp_path):
     direct = write_bundle(checkpoints, tmp_path / "direct", precision="fp16")
-    rewritten = write_bundle(Bundle(original), tmp_path / "rewritten", precision="fp16")
+    rewritten = write_bundle(Bundle(original).contents(), tmp_path / "rewritten", precision="fp16")
     assert rewritten.identity == direct.identity
     assert direct.identity != Bundle(original).identity
 
@@ -100,7 +100,7 @@ def test_voices_are_copied_and_checked(checkpoints, original, path, tmp_path):
     directory = Path(shutil.copytree(checkpoints.path, tmp_path / "pth"))
     (directory / "voices").mkdir()
     save_file(voice, directory / "voices" / "ann.safetensors")
-    bundle = write_bundle(CheckpointDirectory(directory), tmp_path / "spoken", default_voice="ann")
+    bundle = write_bundle(import_tortoise(directory), tmp_path / "spoken", default_voice="ann")
     assert bundle.default_voice == "ann"
     assert load_file(bundle.voices / "ann.safetensors").keys() == voice.keys()
     (bundle.path / "voices" / "ann.safetensors").write_bytes(
@@ -109,15 +109,29 @@ def test_voices_are_copied_and_checked(checkpoints, original, path, tmp_path):
         _ = Bundle(bundle.path).voices
 
 
-def test_the_settings_of_the_model_are_copied(checkpoints, original, tmp_path, monkeypatch):
+def test_a_network_is_released_before_the_next_is_read(checkpoints, tmp_path):
+    held, most = [], 0
+
+    def tensors(network):
+        nonlocal most
+        most = max(most, sum(reference() is not None for reference in held))
+        found = checkpoints.tensors(network)
+        held[:] = [weakref.ref(tensor) for tensor in found.values()]
+        return found
+
+    write_bundle(checkpoints, tmp_path / "out", precision="fp16", tensors=tensors)
+    assert most == 0
+    assert held
+
+
+def test_the_settings_of_the_model_are_copied(checkpoints, original, tmp_path):
     assert Bundle(original).settings == {}
     assert Bundle(original).clones
-    monkeypatch.setattr(checkpoints, "settings", {"split": [80, 125], "sampling": {"top_k": 20}}, raising=False)
-    monkeypatch.setattr(checkpoints, "clones", False, raising=False)
-    bundle = write_bundle(checkpoints, tmp_path / "small")
+    settings = {"split": [80, 125], "sampling": {"top_k": 20}}
+    bundle = write_bundle(checkpoints, tmp_path / "small", settings=settings, clones=False)
     assert not bundle.clones
     assert Settings.of(model=bundle.settings) == Settings.of(split=(80, 125), sampling=Sampling(top_k=20))
-    rewritten = write_bundle(bundle, tmp_path / "rewritten")
+    rewritten = write_bundle(bundle.contents(), tmp_path / "rewritten")
     assert (rewritten.settings, rewritten.clones) == (bundle.settings, bundle.clones)
 
 
@@ -144,7 +158,7 @@ def test_a_value_outside_the_range_of_fp16_is_refused_with_its_name(tmp_path, va
     directory = copy_checkpoints(tmp_path / "pth")
     edit(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, value))
     with pytest.raises(UserError, match=f"clvp: to_text_latent.weight has.*{message}"):
-        write_bundle(CheckpointDirectory(directory), tmp_path / "out", precision="fp16")
+        write_bundle(import_tortoise(directory), tmp_path / "out", precision="fp16")
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".*")), "no partial bundle is left"
 
@@ -158,16 +172,11 @@ def test_tensors_that_share_memory_are_written_separately(tmp_path):
 
 # Destinations
 
-def test_packages_are_made_of_a_folder_and_a_checkpoint_in_one_file_is_imported_first(tmp_path):
-    family = SimpleNamespace(networks={"voice": None})
-    (tmp_path / "model.pt").touch()
-    folder, file = (str(missing_packages(SimpleNamespace(family=family, name="x", path=path), "coreml"))
-                    for path in (tmp_path, tmp_path / "model.pt"))
-    assert folder.endswith(f": make them with `ane convert {tmp_path} --to coreml -o DIR` and open that bundle")
-    assert f": import it with `ane import {tmp_path / 'model.pt'} -o NAME`, then make them with" in file
-    other = SimpleNamespace(name="x", path=tmp_path, family=SimpleNamespace(title="Kitten", networks={}))
-    assert str(missing_packages(other, "onnx", "use backend=torch")) == (
-        "x is a Kitten model, and `ane convert` makes no ONNX packages of it: use backend=torch")
+def test_the_error_for_missing_packages_says_how_to_make_them_where_they_can_be_made(original):
+    assert str(Bundle(original).lacks_packages("coreml")).endswith(
+        f": make them with `ane convert {original} --to coreml -o DIR` and open that bundle")
+    assert str(Bundle(EARLIER / "kitty").lacks_packages("onnx", "use backend=torch")) == (
+        "Kitty is a KittenTTS model, and `ane convert` makes no ONNX packages of it: use backend=torch")
 
 
 def test_the_record_of_an_onnx_package_states_no_scale_and_its_inputs_are_not_scaled():
@@ -195,7 +204,7 @@ def test_only_a_bundle_is_replaced_and_only_on_request(checkpoints, path, tmp_pa
 
 def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoints):
     directory = copy_checkpoints(tmp_path / "pth")
-    model = CheckpointDirectory(directory)
+    model = import_tortoise(directory)
     (directory / "rlg_diffuser.pth").write_bytes(b"")
     before = Bundle(path).identity
     with pytest.raises(UserError, match=r"rlg_diffuser\.pth is empty"):
@@ -235,5 +244,5 @@ def test_an_int8_tensor_is_multiplied_by_its_scale_and_a_scale_alone_is_a_tensor
 def test_a_bundle_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: written.append((tmp_path / "out").exists()))
-    write_bundle(FastSpeechCheckpoint(write_fastspeech(tmp_path / "model.pt")), tmp_path / "out")
+    write_bundle(import_fastspeech(write_fastspeech(tmp_path / "model.pt")), tmp_path / "out")
     assert False in written

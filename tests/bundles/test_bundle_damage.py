@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from ane.bundles import hashes
 from ane.bundles.bundle import Bundle
 from ane.bundles.manifest import read_manifest, write_manifest
-from ane.bundles.model import read_tokenizer
+from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 from ane.text.tokenizer import Tokenizer
 from tests.random_model import CONFIGS

@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+import ane
 from ane.bundles import open_model
 from ane.bundles.entries import summarise_keys
+from ane.bundles.opening import read_constructor_arguments
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.checkpoint_files import REQUIRED
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
+from tests.imported import imported
 from tests.random_model import CONFIGS
 
 
@@ -25,10 +28,10 @@ def copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 # Loading
 
 def test_every_network_loads_strictly_into_its_module(directory):
-    model = CheckpointDirectory(directory)
-    assert model.networks == set(CONFIGS)
-    for name in model.networks:
-        module = skeleton(NETWORKS[name], model.config(name))
+    model = import_tortoise(directory)
+    assert model.configs.keys() == set(CONFIGS)
+    for name in model.configs:
+        module = skeleton(NETWORKS[name], model.configs[name])
         module.load_state_dict(model.tensors(name), strict=True, assign=True)
         assert not any(value.is_meta for value in module.state_dict().values())
 
@@ -39,12 +42,12 @@ def test_weight_norm_is_folded_in(directory):
     layer.load_state_dict({"bias": entries["conv_pre.bias"],
                            "parametrizations.weight.original0": entries["conv_pre.weight_g"],
                            "parametrizations.weight.original1": entries["conv_pre.weight_v"]})
-    folded = CheckpointDirectory(directory).tensors("univnet")["conv_pre.weight"]
+    folded = import_tortoise(directory).tensors("univnet")["conv_pre.weight"]
     torch.testing.assert_close(folded, layer.weight.detach(), rtol=1e-6, atol=1e-7)
 
 
 def test_weight_norm_as_a_parametrization_gives_the_same_weights(directory, edit):
-    before = copies(CheckpointDirectory(directory).tensors("hifigan"))
+    before = copies(import_tortoise(directory).tensors("hifigan"))
 
     def rename_keys(entries: dict) -> None:
         for key in [key for key in entries if key.endswith(("weight_g", "weight_v"))]:
@@ -52,71 +55,79 @@ def test_weight_norm_as_a_parametrization_gives_the_same_weights(directory, edit
             entries[new.replace("weight_v", "parametrizations.weight.original1")] = entries.pop(key)
 
     edit(directory / "hifidecoder.pth", rename_keys)
-    after = CheckpointDirectory(directory).tensors("hifigan")
+    after = import_tortoise(directory).tensors("hifigan")
     assert after.keys() == before.keys()
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_weights_without_weight_norm_load_in_the_old_format_too(directory, zipped):
-    before = copies(CheckpointDirectory(directory).tensors("hifigan"))
+    before = copies(import_tortoise(directory).tensors("hifigan"))
     torch.save(before, directory / "hifidecoder.pth", _use_new_zipfile_serialization=zipped)
-    after = CheckpointDirectory(directory).tensors("hifigan")
+    after = import_tortoise(directory).tensors("hifigan")
     assert all(torch.equal(after[key], before[key]) for key in before)
 
 
 def test_half_and_double_precision_checkpoints_load(directory, edit):
     edit(directory / "clvp2.pth", lambda e: e.update({key: value.double() for key, value in e.items()}))
     edit(directory / "rlg_auto.pth", lambda e: e.update({key: value.bfloat16() for key, value in e.items()}))
-    model = CheckpointDirectory(directory)
+    model = import_tortoise(directory)
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
     assert {tensor.dtype for tensor in model.tensors("rlg_auto").values()} == {torch.bfloat16}
 
 
 def test_the_precision_is_that_of_the_decoder(directory, edit):
-    assert CheckpointDirectory(directory).precision == "fp32"
+    assert import_tortoise(directory).precision == "fp32"
     edit(directory / "autoregressive.pth", lambda e: e.update({key: value.half() for key, value in e.items()}))
-    assert CheckpointDirectory(directory).precision == "fp16"
+    assert import_tortoise(directory).precision == "fp16"
 
 
 def test_the_widths_are_those_of_the_two_latents_of_a_voice(directory):
     loaded = torch.load(directory / "diffusion_decoder.pth", weights_only=True)
     decoder = torch.load(directory / "autoregressive.pth", weights_only=True)["final_norm.weight"]
     voice_channels = 2 * len(loaded["code_norm.weight"])
-    assert CheckpointDirectory(directory).widths == (len(decoder), voice_channels)
+    assert imported(directory).widths == (len(decoder), voice_channels)
 
 
-def test_open_model_accepts_a_directory_and_a_config_elsewhere(directory, golden_config):
-    configs = CheckpointDirectory(directory).config("autoregressive")
+def test_an_import_takes_a_config_elsewhere(directory, golden_config):
+    configs = import_tortoise(directory).configs
     (directory / "config.json").unlink()
-    assert open_model(checkpoints=directory, config=golden_config).config("autoregressive") == configs
-    with pytest.raises(UserError, match="bundle and checkpoints exclude each other"):
-        open_model(bundle="demo", checkpoints=directory)
+    assert import_tortoise(directory, read_constructor_arguments(golden_config)).configs == configs
 
 
-def test_the_identity_changes_with_files_and_configs(directory, edit_json):
-    before = CheckpointDirectory(directory).identity
-    assert CheckpointDirectory(directory).identity == before
+@pytest.mark.parametrize("name", ["directory", "file"])
+def test_opening_checkpoints_names_the_import(directory, name):
+    source = directory if name == "directory" else directory / "autoregressive.pth"
+    for open_it in (open_model, ane.load):
+        with pytest.raises(UserError, match=f"`ane import {source} -o NAME`"):
+            open_it(source)
+
+
+def test_the_identity_changes_with_weights_and_configs(directory, edit, edit_json):
+    before = imported(directory).identity
     os.utime(directory / "clvp2.pth", ns=(1, 1))
-    touched = CheckpointDirectory(directory).identity
+    assert imported(directory).identity == before
+    edit(directory / "clvp2.pth", lambda entries: entries["to_text_latent.weight"][0].__setitem__(3, 0.5))
+    changed = imported(directory).identity
     edit_json(directory / "config.json", lambda c: c["autoregressive.pth"]["constructor"].update(heads=1))
-    assert len({before, touched, CheckpointDirectory(directory).identity}) == 3
+    assert len({before, changed, imported(directory).identity}) == 3
 
 
 # Files beside the checkpoints
 
 def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_ones(directory):
     (directory / "mel_norms.pth").unlink()
-    packaged = CheckpointDirectory(directory)
+    packaged = import_tortoise(directory)
     assert packaged.mel_norms.shape == (80,)
     assert packaged.mel_norms.dtype == np.float32
     assert len(json.loads(packaged.tokenizer)["model"]["vocab"]) == 255
     torch.save(torch.full((80,), -2.0), directory / "mel_norms.pth")
-    stated = json.loads(packaged.tokenizer) | {"note": "own"}
+    stated = json.loads(packaged.tokenizer)
+    stated["model"]["end_of_word_suffix"] = "!"
     (directory / "tokenizer.json").write_text(json.dumps(stated))
-    own = CheckpointDirectory(directory)
+    own = import_tortoise(directory)
     assert (own.mel_norms == -2).all()
-    assert json.loads(own.tokenizer)["note"] == "own"
+    assert json.loads(own.tokenizer)["model"]["end_of_word_suffix"] == "!"
 
 
 @pytest.mark.parametrize("norms", [
@@ -125,23 +136,23 @@ def test_tokenizer_and_mel_norms_beside_the_checkpoints_replace_the_packaged_one
 def test_unusable_mel_norms_are_refused(directory, norms):
     torch.save(norms, directory / "mel_norms.pth")
     with pytest.raises(UserError, match=r"mel_norms\.pth"):
-        _ = CheckpointDirectory(directory).mel_norms
+        import_tortoise(directory)
 
 
 @pytest.mark.parametrize("text", ["", '{"model": 3}'])
 def test_a_file_that_is_no_tokenizer_is_refused(directory, text):
     (directory / "tokenizer.json").write_text(text)
     with pytest.raises(UserError, match=r"tokenizer\.json"):
-        _ = CheckpointDirectory(directory).tokenizer
+        import_tortoise(directory)
 
 
 # Surplus and optional files
 
 def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory, edit):
     edit(directory / "vocoder.pth", lambda loaded: loaded.update(epoch=7, model_d={"x": torch.zeros(1)}))
-    model = CheckpointDirectory(directory)
-    surplus = model.check().unneeded
-    layers = model.config("autoregressive").layers
+    model = import_tortoise(directory)
+    surplus = model.surplus.unneeded
+    layers = model.configs["autoregressive"].layers
     assert set(summarise_keys(surplus["autoregressive.pth"]).split(", ")) == {
         f"{layers} × gpt.h.N.attn.bias", f"{layers} × gpt.h.N.attn.masked_bias", "text_head.weight", "text_head.bias"}
     assert {"epoch", "model_d"} <= set(surplus["vocoder.pth"])
@@ -151,8 +162,7 @@ def test_entries_that_inference_does_not_need_are_ignored_and_reported(directory
 @pytest.mark.parametrize("file", sorted({NETWORKS[name].file for name in CONFIGS} - {*REQUIRED}))
 def test_an_optional_file_is_missed_only_when_its_network_is_used(directory, file):
     (directory / file).unlink()
-    model = CheckpointDirectory(directory)
-    model.check()
+    model = imported(directory)
     network = next(name for name in NETWORKS if NETWORKS[name].file == file)
     assert network not in model.networks
     for ask in (model.config, model.tensors):

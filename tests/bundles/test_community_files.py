@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,15 @@ import torch
 
 import ane
 from ane import cli
-from ane.bundles import open_model
+from ane.bundles import Bundle, open_model
 from ane.bundles.opening import family_of_checkpoints
 from ane.bundles.writing import write_bundle
 from ane.models.tortoise.checkpoint_files import REQUIRED, find_files
-from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
+from ane.models.tortoise.checkpoints import find_voices, import_tortoise, packaged_file
 from ane.system.errors import UserError
 from ane.voices.voice import Voice, save_voice
 from tests.bundles.community_layouts import GPT, HIFIGAN, LAYOUTS, Files, write_all
+from tests.imported import imported
 
 
 def same_weights(found, expected) -> bool:
@@ -64,22 +66,21 @@ def test_a_file_of_the_community_has_the_weights_of_the_official_layout(name, fi
 
 
 @pytest.fixture
-def official(directory: Path) -> CheckpointDirectory:
-    return CheckpointDirectory(directory)
+def official(directory: Path) -> Bundle:
+    return imported(directory)
 
 
 def test_sizes_stated_for_the_fine_tune_leave_those_of_the_base(directory, official, original, tmp_path):
     stated = json.loads((directory / "config.json").read_text())
     shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
-    model = CheckpointDirectory(tmp_path / "8301_gpt.pth", {GPT: stated[GPT]}, base=open_model(bundle=original))
-    model.check()
+    model = imported(tmp_path / "8301_gpt.pth", config={GPT: stated[GPT]}, base=open_model(bundle=original))
     assert same_weights(model, official)
 
 
 def test_halved_weights_stay_halved(directory, official, tmp_path):
     halved = {key: tensor.half() for key, tensor in torch.load(directory / GPT, weights_only=True).items()}
     torch.save(halved, tmp_path / "autoregressive_half.pth")
-    model = CheckpointDirectory(tmp_path / "autoregressive_half.pth", base=official)
+    model = import_tortoise(tmp_path / "autoregressive_half.pth", base=official)
     assert {tensor.dtype for tensor in model.tensors("autoregressive").values()} == {torch.float16}
     assert {tensor.dtype for tensor in model.tensors("clvp").values()} == {torch.float32}
 
@@ -89,7 +90,7 @@ def test_a_fine_tune_is_known_by_its_content_whatever_its_suffix(suffix, directo
     tuned = directory.parent / f"tuned{suffix}"
     shutil.copy(directory / GPT, tuned)
     assert family_of_checkpoints(tuned).name == "tortoise"
-    assert same_weights(CheckpointDirectory(tuned, base=open_model(bundle=original)), official)
+    assert same_weights(imported(tuned, base=open_model(bundle=original)), official)
 
 
 def test_files_of_other_names_are_known_by_their_keys(directory, original):
@@ -99,16 +100,16 @@ def test_files_of_other_names_are_known_by_their_keys(directory, original):
     for index, name in enumerate(sorted(names)):
         (directory / name).rename(directory / f"{index}.pth")
     assert set(find_files(directory)) == names
-    assert same_weights(CheckpointDirectory(directory, base=open_model(bundle=original)), open_model(bundle=original))
+    assert same_weights(imported(directory, base=open_model(bundle=original)), open_model(bundle=original))
 
 
 def test_the_config_of_coqui_is_left_aside(directory, official):
     stated = json.loads((directory / "config.json").read_text())
     coqui = {"model": "tortoise", "model_args": {"autoregressive_layers": 30}}
     (directory / "config.json").write_text(json.dumps(coqui))
-    assert same_weights(CheckpointDirectory(directory, stated), official)
+    assert same_weights(imported(directory, config=stated), official)
     with pytest.raises(UserError, match=r"config\.json"):      # without sizes the official ones are meant
-        CheckpointDirectory(directory).check()
+        import_tortoise(directory)
 
 
 @pytest.mark.parametrize(("language", "text", "spoken"), [
@@ -121,7 +122,7 @@ def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, 
     if language:
         tokenizer["model"]["language"] = language
     (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
-    bundle = write_bundle(CheckpointDirectory(directory), tmp_path / "spoken")
+    bundle = write_bundle(import_tortoise(directory), tmp_path / "spoken")
     synthesizer = ane.load(bundle.path, "torch")
     assert synthesizer.normaliser(synthesizer.request(text).settings)(text) == spoken
 
@@ -129,24 +130,25 @@ def test_a_tokenizer_of_another_language_is_not_read_as_english(language, text, 
 def test_a_lone_file_and_another_model_are_refused_with_what_they_are(directory, tmp_path, official):
     shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     with pytest.raises(UserError, match=r"has no diffusion_decoder.pth, vocoder.pth, clvp2.pth: it is autoregressive"):
-        CheckpointDirectory(tmp_path / "8301_gpt.pth")
+        import_tortoise(tmp_path / "8301_gpt.pth")
     torch.save({key: torch.zeros(2) for key in ("generator.weight", "other.bias")}, tmp_path / "other.pth")
     with pytest.raises(UserError, match=r"no network of Tortoise, but generator\.weight, other\.bias"):
-        CheckpointDirectory(tmp_path / "other.pth", base=official)
+        import_tortoise(tmp_path / "other.pth", base=official)
     (tmp_path / "model_index.json").write_text("{}")
     with pytest.raises(UserError, match="is a pipeline of diffusers"):
-        CheckpointDirectory(tmp_path)
+        import_tortoise(tmp_path)
 
 
 def test_voices_of_the_base_come_with_a_fine_tune_where_their_latents_fit(directory, tmp_path, capsys):
     (directory / "voices").mkdir()
-    ar, diffusion = (np.zeros((1, width), np.float32) for width in CheckpointDirectory(directory).widths)
+    ar, diffusion = (np.zeros((1, width), np.float32) for width in imported(directory).widths)
     save_voice(directory / "voices" / "ann.safetensors", Voice(ar, diffusion, "ann"))
-    base = write_bundle(CheckpointDirectory(directory), tmp_path / "base", default_voice="ann")
+    base = write_bundle(import_tortoise(directory), tmp_path / "base", default_voice="ann", source={})
     fine_tune = shutil.copy(directory / GPT, tmp_path / "8301_gpt.pth")
     assert cli.main(["import", str(fine_tune), "--base", str(base.path), "-o", str(tmp_path / "tuned")]) == 0
     assert "The voices of base come with it. Its decoder made" in " ".join(capsys.readouterr().out.split())
     assert ane.load(tmp_path / "tuned", "torch").voices == ["ann", "random"]
     assert open_model(bundle=tmp_path / "tuned").default_voice == "ann"
-    wider = CheckpointDirectory(fine_tune, {GPT: {"model_dim": 2 * ar.shape[1]}}, base=base)
-    assert (wider.voices, wider.default_voice) == (None, "random")
+    sizes = {name: base.config(name) for name in base.networks}
+    wider = sizes | {"autoregressive": replace(sizes["autoregressive"], model_dim=2 * ar.shape[1])}
+    assert find_voices(directory / "none", base, wider, "") == ({}, "random", [])

@@ -18,12 +18,11 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.hub import check_recorded_hashes, is_repository, read_expected
-from ane.bundles.opening import read_constructor_arguments
 from ane.models.tortoise.checkpoint_files import REQUIRED
-from ane.models.tortoise.checkpoints import CheckpointDirectory, packaged_file
-from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
+from tests.imported import imported as imported_from
 from tests.models.kitten.kitten_model import write_kokoro_model
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face
 
@@ -97,7 +96,7 @@ def test_an_import_records_repository_commit_licence_and_hashes(imported, files,
                                       "decoder_md5": hashlib.md5(files["autoregressive.pth"]).hexdigest()}
     assert bundle.decoder_md5 == bundle.manifest.source["decoder_md5"]
     assert bundle.manifest.licence == "apache-2.0"
-    local = CheckpointDirectory(golden_checkpoints, read_constructor_arguments(golden_config))
+    local = imported_from(golden_checkpoints, config=golden_config)
     assert bundle.networks == local.networks - {"hifigan", "rlg_diffuser"}
     assert all((bundle.tensors("clvp")[key] == value).all() for key, value in local.tensors("clvp").items())
 
@@ -128,7 +127,7 @@ def test_a_whisper_repository_in_shards_becomes_the_same_bundle_with_its_alignme
     bundle = Bundle(tmp_path / "out")
     assert bundle.manifest.source["files"].keys() == names
     assert bundle.config("decoder").alignment_heads == ((1, 1),)
-    expected = WhisperCheckpoint(write_hugging_face(tmp_path / "whole"))
+    expected = imported_from(write_hugging_face(tmp_path / "whole"))
     for network in bundle.networks:
         assert all(tensor.equal(expected.tensors(network)[key]) for key, tensor in bundle.tensors(network).items())
     run_import("http://127.0.0.1:9", "someone/whisper-large", "-o", "./again", config=None,

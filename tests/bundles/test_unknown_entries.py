@@ -76,12 +76,6 @@ def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_reques
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
-def test_speaking_with_the_checkpoints_of_an_adapter_is_refused_too(directory, edit, capsys):
-    edit(directory / GPT, lambda entries: entries.update(loralib(entries)))
-    assert cli.main(["say", "Hi.", "--checkpoints", str(directory), "-o", str(directory / "x.wav")]) == 1
-    assert "adapter (LoRA or similar) are not applied here: autoregressive.pth: gpt.h.N" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_an_adapter_alone_is_named(suffix, directory, original, tmp_path, capsys):
     entries = torch.load(directory / GPT, weights_only=True)

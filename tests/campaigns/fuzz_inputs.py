@@ -22,10 +22,10 @@ from ane.audio.media import CoverImage, cover_size
 from ane.audio.reader import read_audio
 from ane.books.reading import read_document
 from ane.bundles.bundle import Bundle
-from ane.bundles.model import read_tokenizer
 from ane.bundles.opening import demo_bundle
+from ane.bundles.tokenizer_json import read_tokenizer
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.server.errors import RefusedError
 from ane.server.schemas import SpeechBody, StreamStart, StreamText
 from ane.server.settings import ServerSettings
@@ -220,7 +220,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     torch.save([torch.zeros(1, 4000), torch.zeros(1, 30000)], folder / "clips.pth")
     torch.save({"a": torch.zeros(3), "b": [1, "x"]}, folder / "old.pth", _use_new_zipfile_serialization=False)
     write_fastspeech(folder / "model.pt")
-    bundle = write_bundle(FastSpeechCheckpoint(folder / "model.pt"), folder / "bundle").path
+    bundle = write_bundle(import_fastspeech(folder / "model.pt"), folder / "bundle").path
     write_book(folder / "book.epub", {"a.xhtml": "<h1>One</h1><p>Text<a href='#n'>1</a>.</p>", "b.xhtml": "<p>2.</p>"})
     (folder / "words.tsv").write_text("Smith\tSmyth\nlead\tled\texact\tnoun\n")
     page = f"<title>T</title><h1>A</h1><ul><li>{SENTENCES[0]}</ul><table><tr><td>1<td>2</table><pre>code</pre>"
@@ -256,7 +256,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         "tokenizers": InputKind([("t.json", (demo_bundle() / "tokenizer.json").read_bytes())], from_file(tokenizer),
                                 ("ane/text/tokenizer.py",)),
         "checkpoints": InputKind(files("model.pt", "old.pth"),
-                                 from_file(lambda path: FastSpeechCheckpoint(path).check()),
+                                 from_file(import_fastspeech),
                                  ("ane/bundles/entries.py", "ane/bundles/entries.py")),
         "voices": InputKind(files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
                             from_file(lambda path: read_voice(open_voice("ann", (path,)))),

@@ -44,7 +44,7 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.voices.voice import Voice, load_voice, save_voice
@@ -379,9 +379,11 @@ def campaign(every: int, kills: int, stops: int, only: str | None, first: int = 
     counter, results, failures = FaultCounter(), {}, []
     with tempfile.TemporaryDirectory() as root:
         os.environ["ANE_HOME"] = f"{root}/home"
-        model = FastSpeechCheckpoint(write_fastspeech(Path(root) / "model.pt"))
+        model = import_fastspeech(write_fastspeech(Path(root) / "model.pt"))
+        bundle = write_bundle(model, Path(root) / "bundle")
         undisturbed, folder = Path(root) / "undisturbed", Path(root) / "work"
-        for scenario in (narrating(), rewriting(), speaking(), adding_a_voice(), importing(model), converting(model)):
+        for scenario in (narrating(), rewriting(), speaking(), adding_a_voice(), importing(model),
+                         converting(bundle)):
             if only not in (None, scenario.name):
                 continue
             shutil.rmtree(undisturbed, ignore_errors=True)

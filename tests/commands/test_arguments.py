@@ -40,7 +40,7 @@ def test_help_has_the_everyday_options_and_full_help_has_all(capsys):
     assert ("--best" in full, "--best" in of_read) == (True, False)
     for everyday in ("--voice", "--output", "--preset", "--backend", "--help-all"):
         assert everyday in short
-    for rare in ("--top-p", "--checkpoints", "--compute-units"):
+    for rare in ("--top-p", "--compute-units"):
         assert rare not in short
         assert rare in full
 

@@ -12,7 +12,7 @@ import pytest
 
 from ane.bundles import bundle_names, open_model
 from ane.bundles.bundle import Bundle
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from tests.imported import imported
 from tests.tables import rows
 
 pytestmark = pytest.mark.usefixtures("directory")
@@ -26,7 +26,7 @@ def directory(golden_copy: Path) -> Path:
 
 def test_a_directory_becomes_a_bundle_that_loads(succeed, directory):
     out = succeed("import", "checkpoints", "-o", "./out")
-    bundle, checkpoints = Bundle("out"), CheckpointDirectory(directory)
+    bundle, checkpoints = Bundle("out"), imported(directory)
     bundle.verify()
     assert bundle.networks == checkpoints.networks
     assert bundle.precision == "fp32", "unless another is chosen"

@@ -4,11 +4,9 @@ import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import soundfile
 
-import ane
 from ane.bundles.hashes import sha256_of
 from ane.bundles.hub import Snapshot
 from ane.cli import main
@@ -53,11 +51,9 @@ def test_published_is_what_the_library_speaks(bundle: str) -> None:
     assert soundfile.info("a.wav").frames == len(expected.audio)
 
 
-def test_a_folder_speaks_without_being_imported(bundle: str) -> None:
-    assert main(["say", "Hello.", "--checkpoints", "published", "-o", "a.wav"]) == 0
-    audio = [ane.load(source).speak("Hello.").audio for source in ("published", bundle)]
-    np.testing.assert_array_equal(*audio)
-    assert soundfile.info("a.wav").frames == len(audio[0])
+def test_a_folder_is_imported_before_it_speaks(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", "Hello.", "--bundle", "./published", "-o", "a.wav"]) == 1
+    assert "`ane import published -o NAME` makes one" in capsys.readouterr().err
 
 
 def test_a_commit_that_was_imported_before_must_have_the_same_files(

@@ -125,7 +125,7 @@ def test_the_embedded_voices_use_core_ml_and_mps_where_they_are_named(mac, small
 def test_bench_also_measures_an_embedded_voice_on_core_ml(mac, small, monkeypatch):
     monkeypatch.setattr(packages_of_voices, "cached_packages", lambda *_: Bundle(small))
     run = bench.prepare(parser().parse_args(["bench"]), Console(stderr=True))
-    assert {spec: bool(getattr(model, "packages", None)) for spec, model in run.models.items()} == {
+    assert {spec: bool(model.packages) for spec, model in run.models.items()} == {
         "coreml": True, "onnx:cpu": False, "torch:cpu": False}
 
 

@@ -18,14 +18,14 @@ from ane.commands.placement import NEURAL_ENGINE, OffloadedGroup, placement
 from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import load_reference
 from converters.tortoise import autoregressive as gpt2
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 
 @pytest.fixture(scope="module")
 def step(tmp_path_factory) -> Path:
     """A package of one function, main: a step of the tiny decoder."""
     path = tmp_path_factory.mktemp("packages") / "step.mlpackage"
-    gpt2.decoder_graphs(load_reference(RandomModel(), "autoregressive")).step(4, 64).build(Style()).save(str(path))
+    gpt2.decoder_graphs(load_reference(random_model(), "autoregressive")).step(4, 64).build(Style()).save(str(path))
     return path
 
 
@@ -87,6 +87,9 @@ def test_all_packages_that_a_bundle_states_are_planned_with_its_units(random_bun
                for precision, (path, stated) in zip(("fp32", "fp16"), units.items(), strict=True)]
     manifest = json.loads((bundle / "bundle.json").read_text())
     (bundle / "bundle.json").write_text(json.dumps(manifest | sections_of(records)))
+    for path in units:
+        (bundle / path).mkdir(parents=True)
+        (bundle / path / "Manifest.json").write_text("x")
     found = plan.find_packages(SimpleNamespace(package=None, bundle=str(bundle)))
     assert found == [(bundle / path, stated) for path, stated in units.items()]
 

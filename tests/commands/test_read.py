@@ -74,7 +74,7 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, cap
 
 
 def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
-    monkeypatch.setattr("ane.bundles.model.Model.is_random", False)
+    monkeypatch.setattr("ane.bundles.bundle.Bundle.is_random", False)
     assert main(["read", "book.md", "-o", "book.wav", "--redo", "1"]) == 1
     assert "--redo has no effect on demo-fast" in capsys.readouterr().err
 
@@ -214,12 +214,13 @@ def test_chunks_that_stay_doubtful_are_listed_with_their_time(workplace, capsys)
 
 
 def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(workplace, capsys):
+    from tests.imported import imported
     from tests.models.kitten.kitten_model import write_kokoro_model
 
-    model = write_kokoro_model(workplace / "kokoro")
+    model = imported(write_kokoro_model(workplace / "kokoro")).path
     (workplace / "book.md").write_text("# One\n\n“Hello,” said Anna.\n\n“Good day,” he said.\n\nIt rained.\n",
                                        encoding="utf-8")
-    cast, read = workplace / "cast.toml", ["read", "book.md", "-q", "--checkpoints", str(model), "--cast", "cast.toml"]
+    cast, read = workplace / "cast.toml", ["read", "book.md", "-q", "--bundle", str(model), "--cast", "cast.toml"]
     cast.write_text('narrator = "af_heart"\nquotations = "af_heart"\n[speakers]\nAnna = "af_bella"\n')
     speak = [*read, "-o", "book.wav", "--srt", "--vtt", "--times", "--word-times"]
     assert main([*read, "--list"]) == 0

@@ -85,9 +85,7 @@ def test_a_checkpoint_of_no_model_that_is_known(complain, workplace, content, fa
         (workplace / "foreign.pt").write_bytes(content)
     else:
         torch.save(content, workplace / "foreign.pt")
-    for command in (("import", "foreign.pt", "-o", "./out"),
-                    ("say", "Hi.", "--checkpoints", "foreign.pt", "-o", "x.wav")):
-        assert fault in complain(*command)
+    assert fault in complain("import", "foreign.pt", "-o", "./out")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device: CUDA_VISIBLE_DEVICES= pytest tests/commands")

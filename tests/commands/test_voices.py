@@ -1,7 +1,6 @@
 """`ane voices` as its user meets it, on the golden set's tiny checkpoints."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from ane.audio import write
+from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.system import paths
 from ane.voices import Voice, load_voice, mix_voices, save_voice
@@ -17,27 +17,23 @@ RATE = 22050
 
 
 @pytest.fixture
-def checkpoints(tmp_path, monkeypatch, golden_checkpoints, golden_config) -> Path:
-    """A directory of checkpoints with a config.json and a voice."""
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    for file in golden_checkpoints.iterdir():
-        os.symlink(file, folder / file.name)
-    shutil.copy(golden_config, folder / "config.json")
-    save_voice(folder / "voices" / "builtin.safetensors", latents(1.0, "builtin"))
-    return folder
+def bundle(tmp_path, golden_model) -> Path:
+    """A bundle of the golden set's tiny checkpoints with a voice."""
+    voice = tmp_path / "builtin.safetensors"
+    save_voice(voice, latents(1.0, "builtin"))
+    return write_bundle(golden_model.contents(), tmp_path / "bundle", voices={"builtin": voice}).path
 
 
 @pytest.fixture
-def ane(checkpoints, succeed):
+def ane(bundle, succeed):
     """``ane("list", "--json")``: the command's output; it must succeed."""
-    return lambda *arguments: succeed("voices", *arguments, "--checkpoints", checkpoints)
+    return lambda *arguments: succeed("voices", *arguments, "--bundle", bundle)
 
 
 @pytest.fixture
-def refused(checkpoints, complain):
+def refused(bundle, complain):
     """``refused("add", …)``: the one line that the command complains with, having written nothing."""
-    return lambda *arguments: complain("voices", *arguments, "--checkpoints", checkpoints)
+    return lambda *arguments: complain("voices", *arguments, "--bundle", bundle)
 
 
 @pytest.fixture
@@ -147,10 +143,9 @@ def test_a_seed_that_is_not_a_whole_number_is_wrong_usage(ane, clips, seed):
         ane("add", clips[0], "-o", "pat", f"--seed={seed}")
 
 
-def test_an_empty_list_explains_how_to_add_a_voice(ane, checkpoints):
-    shutil.rmtree(checkpoints / "voices")
-    assert "ane voices add" in ane("list")
-    assert json.loads(ane("list", "--json")) == []
+def test_an_empty_list_explains_how_to_add_a_voice(succeed, golden_model):
+    assert "ane voices add" in succeed("voices", "list", "--bundle", golden_model.path)
+    assert json.loads(succeed("voices", "list", "--bundle", golden_model.path, "--json")) == []
 
 
 @pytest.mark.parametrize("command", [["voices", "list"], ["say", "-v", "?"], ["read", "-v", "?"]])

@@ -23,7 +23,7 @@ from converters.coreml.graph import CoreMLGraph, Style, mb
 from converters.coreml.package import CoreMLOptions, check_options
 from converters.functions import all_functions, convertible_networks, family_of, functions_of
 from tests.conversions import converted
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 
 def test_families_with_networks_are_converted_to_both_formats():
@@ -57,9 +57,9 @@ def test_an_unknown_network_is_reported_with_the_known_ones():
 
 def test_a_state_that_the_neural_engine_would_refuse_is_refused_with_the_next_length():
     with pytest.raises(UserError, match=r"step=450.*use 480"):
-        check_options(CoreMLOptions(lanes=(1,), buckets={"step": (450,)}), RandomModel())
-    check_options(CoreMLOptions(lanes=(1,), buckets={"step": (480,)}), RandomModel())
-    check_options(CoreMLOptions(lanes=(1,), caches=("io",), buckets={"step": (450,)}), RandomModel())
+        check_options(CoreMLOptions(lanes=(1,), buckets={"step": (450,)}), random_model())
+    check_options(CoreMLOptions(lanes=(1,), buckets={"step": (480,)}), random_model())
+    check_options(CoreMLOptions(lanes=(1,), caches=("io",), buckets={"step": (450,)}), random_model())
 
 
 def test_a_graph_gives_its_values_the_same_names_whatever_was_built_before():

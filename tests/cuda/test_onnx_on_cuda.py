@@ -10,9 +10,10 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.torch.backend import TorchBackend
 from ane.bundles.bundle import Bundle
+from ane.bundles.packages import PackageFolder
 from ane.bundles.writing import write_bundle
 from ane.cli import main
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
@@ -21,7 +22,7 @@ from ane.system.errors import UserError
 from converters.conversion import convert
 from converters.functions import ONNX_THRESHOLDS
 from converters.onnx.package import OnnxOptions, OnnxTarget
-from converters.proof.parity import UnpublishedModel, mean_snr_db
+from converters.proof.parity import mean_snr_db
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 
 VOCODER_SNR = 60        # dB; with TF32, ONNX Runtime's default, about 44
@@ -47,8 +48,8 @@ def load_precision(bundle, onnx_packages, reference):
             return load_backend("onnx:cuda", bundle, precision)
         packages = [onnx_packages.package(network, "fp16") for network in ("autoregressive", "clvp", "diffusion")]
         packages += [package for package in bundle.onnx_packages if package.precision == "fp32"]
-        model = UnpublishedModel(bundle, onnx_packages.folder, packages, reference)
-        return OnnxBackend(model, DEVICES["cuda"], reference)
+        return OnnxBackend(bundle, DEVICES["cuda"], reference,
+                           unpublished=PackageFolder(onnx_packages.folder, packages))
 
     return load
 
@@ -233,7 +234,7 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
     request.getfixturevalue(f"onnx_on_{name}")
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
     checkpoint, generator = write_fastspeech(tmp_path / "checkpoint.pt"), write_hifigan(tmp_path / "generator.pth")
-    imported = write_bundle(FastSpeechCheckpoint(checkpoint, vocoder=generator), tmp_path / "imported", name="small")
+    imported = write_bundle(import_fastspeech(checkpoint, vocoder=generator), tmp_path / "imported", name="small")
     convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
     bundle, texts = Bundle(tmp_path / "bundle"), ["Hello there, how do you do?", "Yes."]
     expected, actual = (list(FastSpeechSynthesizer(bundle, load_backend(backend, bundle, "fp32")).speak_all(texts))
@@ -244,7 +245,7 @@ def test_fastspeech_equals_torch(request, tmp_path, monkeypatch, name):
 @on_tensorrt
 def test_fastspeech_on_engines_of_ranges_in_fp16_that_are_built_again(tmp_path, monkeypatch):
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
-    imported = write_bundle(FastSpeechCheckpoint(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported",
+    imported = write_bundle(import_fastspeech(write_fastspeech(tmp_path / "checkpoint.pt")), tmp_path / "imported",
                             name="small")
     bundle = convert(imported, tmp_path / "bundle", [OnnxOptions()], target=OnnxTarget())
     ranges = {"engine_symbols": (16, 40), "engine_frames": (64, 160), "engine_batch": 1, "engine_fp16": True,

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder, run_eagerly
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle, open_model
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
@@ -27,7 +27,7 @@ from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from converters.proof.parity import mean_snr_db
 from tests.decoding import ChunkPrompt, decode
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 pytestmark = pytest.mark.usefixtures("torch_on_cuda")
 
@@ -44,9 +44,9 @@ VOCODER_SNR = 60
 
 
 @pytest.fixture(scope="module")
-def model(golden_checkpoints, golden_config) -> Model:
+def model(golden_model) -> Bundle:
     """A model with random weights for every network."""
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+    return golden_model
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def precisions() -> list[str]:
     return ["fp32", "fp16", *(["bf16"] if native else [])]
 
 
-def random_inputs(stage: str, model: Model) -> dict[str, np.ndarray]:
+def random_inputs(stage: str, model: Bundle) -> dict[str, np.ndarray]:
     """Random inputs of a stage."""
     rng = np.random.default_rng(0)
     widths = {"D": model.widths[0], "C": model.widths[1]}
@@ -103,7 +103,7 @@ def decode_schedule(decoder, turns: int = 30) -> list[np.ndarray]:
     return [*outputs, *decoder.step(columns(99, 1, 7), length[3:4], 3, prefix[3:4])]
 
 
-def run_on_both(model: Model, stage: str, precision: str = "fp32") -> tuple[np.ndarray, np.ndarray]:
+def run_on_both(model: Bundle, stage: str, precision: str = "fp32") -> tuple[np.ndarray, np.ndarray]:
     """Outputs of a stage on the CPU in float32 and on CUDA, in a program with torch's default, TF32."""
     if STAGES[stage].network not in model.networks:
         pytest.skip(f"this set of golden vectors has no {STAGES[stage].network}; without --golden: "
@@ -142,7 +142,7 @@ def test_denoising_one_or_several_utterances_equals_the_cpu(model, precision, gu
 
 
 def test_a_replayed_step_launches_one_graph_and_no_kernel():
-    decoder = TorchBackend(RandomModel(), DEVICE, "fp32").decoder(LANES, CAPACITY)
+    decoder = TorchBackend(random_model(), DEVICE, "fp32").decoder(LANES, CAPACITY)
     decoder.prefill(columns(0, 9))
     for turn in range(2):
         decoder.step(columns(1, LANES, 1), np.full(LANES, turn))
@@ -156,7 +156,7 @@ def test_a_replayed_step_launches_one_graph_and_no_kernel():
 
 @pytest.mark.parametrize("precision", precisions())
 def test_the_decoder_equals_the_cpu(precision):
-    both = (TorchBackend(RandomModel(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
+    both = (TorchBackend(random_model(), device, chosen).decoder(LANES, CAPACITY, 2, 20)
             for device, chosen in (("cpu", "fp32"), (DEVICE, precision)))
     share = EXACT if precision == "fp32" else ROUNDING[precision]
     for expected, actual in zip(*map(decode_schedule, both), strict=True):
@@ -165,7 +165,7 @@ def test_the_decoder_equals_the_cpu(precision):
 
 @pytest.mark.parametrize("precision", precisions())
 def test_replayed_graphs_equal_the_eager_static_step_and_the_plain_decoder(precision):
-    backend = TorchBackend(RandomModel(), DEVICE, precision)
+    backend = TorchBackend(random_model(), DEVICE, precision)
     network, dtype = backend.network("autoregressive"), backend.precision("autoregressive")
     graphs = CudaGraphRunner(torch.cuda.Stream(backend.device))
     sizes = (LANES, CAPACITY, backend.device, dtype, 2, 20)
@@ -178,7 +178,7 @@ def test_replayed_graphs_equal_the_eager_static_step_and_the_plain_decoder(preci
 
 
 def test_two_decoders_in_turn_are_independent():
-    backend = TorchBackend(RandomModel(), DEVICE, "fp32")
+    backend = TorchBackend(random_model(), DEVICE, "fp32")
     expected = {seed: [] for seed in (0, 1)}
     for seed, steps in expected.items():
         decoder = backend.decoder(2, CAPACITY)
@@ -233,7 +233,7 @@ def test_half_precision_speaks(precision):
 
 
 def test_memory_is_freed():
-    backend = TorchBackend(RandomModel(), DEVICE, "fp32", keep=False)
+    backend = TorchBackend(random_model(), DEVICE, "fp32", keep=False)
 
     def memory_use() -> tuple[int, int, int]:
         """Bytes of tensors with a decoder; bytes of tensors, and bytes that torch reserves, after it is deleted."""

@@ -16,7 +16,7 @@ from converters.coreml.graph import Style
 from converters.coreml.merge import merge
 from converters.coreml.package import CoreMLOptions, load_reference
 from converters.tortoise import autoregressive as gpt2
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 from tests.small_bundle import write_small_bundle
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
@@ -80,7 +80,7 @@ def test_every_function_is_measured_on_all_compute_units_and_one_is_chosen(conve
 def step(tmp_path_factory) -> Package:
     """Two functions: Core ML plans the default one of a package only."""
     folder: Path = tmp_path_factory.mktemp("packages")
-    network = load_reference(RandomModel(), "autoregressive")
+    network = load_reference(random_model(), "autoregressive")
     graphs = [gpt2.decoder_graphs(network).step(columns, slots) for columns, slots in ((32, 64), (64, 128))]
     parts = {graph.name: folder / f"{graph.name}.mlpackage" for graph in graphs}
     for graph in graphs:

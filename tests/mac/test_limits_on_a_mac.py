@@ -14,7 +14,7 @@ from ane.backends import load_backend
 from ane.bundles.bundle import Bundle
 from ane.system.decibels import snr_db
 from converters.conversion import convert
-from tests.random_model import RandomModel, write_random_bundle
+from tests.random_model import random_model, write_random_bundle
 from tests.small_bundle import OPTIONS
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin",
@@ -50,7 +50,7 @@ def test_torch_on_mps_renders_more_than_2_73_seconds():
     rng = np.random.default_rng(0)
     inputs = {"frames": rng.standard_normal((1, 64, 300), dtype=np.float32),
               "conditioning": rng.standard_normal((1, 64), dtype=np.float32)}
-    expected, found = (load_backend(f"torch:{device}", RandomModel()).run("hifigan", **inputs)
+    expected, found = (load_backend(f"torch:{device}", random_model()).run("hifigan", **inputs)
                        for device in ("cpu", "mps"))
     assert expected.shape[-1] > 65536
     assert snr_db(expected, found) > 40

@@ -17,10 +17,10 @@ from ane.backends.decoding import DecoderShape
 from ane.bundles.bundle import Bundle
 from ane.models.tortoise.settings import Sampling, Settings
 from ane.models.tortoise.synthesizer import Synthesizer
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from converters.coreml.package import CoreMLOptions
 from tests.backends.coreml.mac_fixtures import mac, unguarded_mac  # noqa: F401
 from tests.conversions import converted
+from tests.imported import imported
 from tests.models.whisper.random_whisper import write_hugging_face
 from tests.small_bundle import write_small_bundle
 
@@ -38,7 +38,7 @@ def whisper(shared, tmp_path_factory) -> Bundle:
     """Random weights with packages of the decoder."""
     source: Path = write_hugging_face(tmp_path_factory.mktemp("whisper"))
     options = CoreMLOptions(lanes=(2,), caches=("io", "state"), buckets={"prefill": (16,), "step": (128,)})
-    return converted(shared, WhisperCheckpoint(source), [options], ["decoder"])
+    return converted(shared, imported(source), [options], ["decoder"])
 
 
 @pytest.fixture(scope="module")

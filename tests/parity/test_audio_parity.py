@@ -13,7 +13,6 @@ from safetensors.numpy import load_file
 from ane.audio import read_audio, resample, resample_windowed_sinc
 from ane.audio.mel import conditioning_mel, diffusion_mel
 from ane.backends import load_backend
-from ane.bundles import open_model
 from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.tortoise.voices import (
     CONDITIONING_SAMPLES,
@@ -124,11 +123,10 @@ def test_the_latents_of_a_clip_at_another_rate_are_close_to_upstreams(audio, enc
 
 
 @pytest.fixture
-def encode(golden_checkpoints, golden_config, audio):
+def encode(golden_model, audio):
     """``encode(clips)``: the voice of these clips, the second one cropped where the golden set crops it."""
-    model = open_model(checkpoints=golden_checkpoints, config=golden_config)
     start = FixedStart(int(audio["crop_start"][1]))          # clip 1 is too short to draw one
-    return lambda clips: encode_clips(clips, load_backend("torch:cpu", model), model.mel_norms, start)
+    return lambda clips: encode_clips(clips, load_backend("torch:cpu", golden_model), golden_model.mel_norms, start)
 
 
 def clip1_at_44100(audio: dict[str, np.ndarray]) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle
 from ane.models.tortoise.decoding import pad_codes, trimmed_length
 from ane.models.tortoise.sampling import CodeSampler, Sampling
 from tests.decoding import ChunkPrompt, decode
@@ -14,8 +14,8 @@ from tests.parity.conftest import sampler_of_upstream
 
 
 @pytest.fixture(scope="module")
-def model(golden_checkpoints, golden_config) -> Model:
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+def model(golden_model) -> Bundle:
+    return golden_model
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle
 from ane.models.tortoise import pipeline
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.networks.univnet import SILENT_FRAMES
@@ -40,8 +40,8 @@ class UpstreamRandomness:
 
 
 @pytest.fixture
-def model(golden_checkpoints, golden_config) -> Model:
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+def model(golden_model) -> Bundle:
+    return golden_model
 
 
 @pytest.fixture

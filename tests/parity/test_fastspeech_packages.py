@@ -15,13 +15,14 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.bundles.bundle import Bundle
+from ane.bundles.packages import PackageFolder
 from ane.bundles.writing import write_bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.errors import UserError
 from converters.coreml import package as to_coreml
 from converters.onnx import package as to_onnx
-from converters.proof.parity import UnpublishedModel, reference_backend
+from converters.proof.parity import reference_backend
 from tests.fastspeech_files import write_fastspeech
 
 TOLERANCE = 1e-4            # stated by the golden set, for float32
@@ -37,7 +38,7 @@ def model(golden_fastspeech: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     def bundle(padding: str) -> Bundle:
         work = tmp_path_factory.mktemp(padding)
         path = write_fastspeech(work / "checkpoint.pt", load_tensors(golden_fastspeech / "weights.safetensors"))
-        return write_bundle(FastSpeechCheckpoint(path, {"padding": padding}), work / "bundle", name="golden")
+        return write_bundle(import_fastspeech(path, {"padding": padding}), work / "bundle", name="golden")
 
     return bundle
 
@@ -52,14 +53,15 @@ def coreml(model, fastspeech_facts, tmp_path_factory) -> Callable[..., PackagedB
     reference = cache(lambda padding: reference_backend(model(padding)))
 
     @cache
-    def written(padding: str) -> UnpublishedModel:
+    def written(padding: str) -> PackageFolder:
         work = tmp_path_factory.mktemp(f"coreml-{padding}")
         options = to_coreml.CoreMLOptions("fp32", buckets=sizes[padding])
         package = to_coreml.write_package(model(padding), "fastspeech", options, work)
-        return UnpublishedModel(model(padding), work, [package], reference(padding))
+        return PackageFolder(work, [package])
 
     def backend(padding: str, *functions: str) -> PackagedBackend:
-        return PackagedBackend(written(padding), MilRuntime(), reference(padding), only=frozenset(functions) or None)
+        return PackagedBackend(model(padding), MilRuntime(), reference(padding), only=frozenset(functions) or None,
+                               unpublished=written(padding))
 
     return backend
 
@@ -69,8 +71,8 @@ def onnx(model, tmp_path_factory) -> OnnxBackend:
     """The golden batch was padded as published."""
     work, reference = tmp_path_factory.mktemp("onnx"), reference_backend(model("published"))
     package = to_onnx.write_package(model("published"), "fastspeech", to_onnx.OnnxOptions(), work)
-    return OnnxBackend(UnpublishedModel(model("published"), work, [package], reference), DEVICES["cpu"], reference,
-                       threads=1)
+    return OnnxBackend(model("published"), DEVICES["cpu"], reference, threads=1,
+                       unpublished=PackageFolder(work, [package]))
 
 
 def speak(backend: Backend, golden: Case, alpha: float = 1.0) -> tuple[np.ndarray, ...]:

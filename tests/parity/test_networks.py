@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.networks import NETWORKS
 
 
 @pytest.fixture(scope="module")
-def model(golden_checkpoints, golden_config) -> Model:
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+def model(golden_model) -> Bundle:
+    return golden_model
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model, open_model
+from ane.bundles import Bundle
+from ane.bundles.packages import PackageFolder
 from ane.models.tortoise.decoding import Embeddings
 from ane.models.tortoise.vocoding import hifigan_sound
 from ane.system.decibels import snr_db
 from converters.coreml import package as to_coreml
-from converters.proof.parity import UnpublishedModel
 from converters.tortoise.functions import FUNCTIONS
 
 CORE_ML_SNR_DB = 90.0      # float32 on both sides, summed in another order
@@ -28,8 +28,8 @@ Comparison = Callable[[np.ndarray, str, str], None]
 
 
 @pytest.fixture(scope="module")
-def model(golden_checkpoints, golden_config) -> Model:
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+def model(golden_model) -> Bundle:
+    return golden_model
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def coreml(model, reference, golden_stage, tmp_path_factory) -> Callable[[str], 
     @cache
     def backend(network: str) -> PackagedBackend:
         package = to_coreml.write_package(model, network, options, folder)
-        return PackagedBackend(UnpublishedModel(model, folder, [package], reference), MilRuntime(), reference)
+        return PackagedBackend(model, MilRuntime(), reference, unpublished=PackageFolder(folder, [package]))
 
     return backend
 
@@ -68,8 +68,8 @@ def onnx(model, reference, onnx_packages) -> Callable[[str], Backend]:
     """``onnx(network)``: a backend with that network as an fp32 package."""
     @cache
     def backend(network: str) -> OnnxBackend:
-        found = UnpublishedModel(model, onnx_packages.folder, [onnx_packages.package(network)], reference)
-        return OnnxBackend(found, DEVICES["cpu"], reference, threads=1)
+        found = PackageFolder(onnx_packages.folder, [onnx_packages.package(network)])
+        return OnnxBackend(model, DEVICES["cpu"], reference, threads=1, unpublished=found)
 
     return backend
 

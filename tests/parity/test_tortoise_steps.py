@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import open_model
 from ane.models.tortoise.decoding import best_candidates, score_candidates
 from ane.models.tortoise.diffusion import (
     Diffusion,
@@ -95,8 +94,8 @@ def test_with_upstreams_random_numbers_the_same_codes_are_sampled(golden_stage):
 
 
 @pytest.fixture(scope="module")
-def backend(golden_checkpoints, golden_config) -> TorchBackend:
-    return TorchBackend(open_model(checkpoints=golden_checkpoints, config=golden_config), "cpu", "fp32")
+def backend(golden_model) -> TorchBackend:
+    return TorchBackend(golden_model, "cpu", "fp32")
 
 
 @pytest.mark.parametrize("length", ["", "_500"])

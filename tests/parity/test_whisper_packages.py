@@ -22,8 +22,8 @@ from ane.backends.onnx.providers import DEVICES
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.static_decoder import StaticDecoder
-from ane.bundles.packages import read_section, section
-from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.bundles import Bundle
+from ane.bundles.packages import PackageFolder, read_section, section
 from ane.models.whisper.decoding import WindowDecoder, WindowText
 from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokenizer_files import from_ranks
@@ -35,7 +35,6 @@ from converters.coreml.package import CoreMLOptions, finish_package, load_refere
 from converters.coreml.package import write_package as write_core_ml
 from converters.onnx.package import OnnxOptions
 from converters.onnx.package import write_package as write_onnx
-from converters.proof.parity import UnpublishedModel
 from tests.backends.packaged.packages import InPlaceRuntime
 from tests.models.whisper.random_whisper import RANKS
 from tests.parity.whisper_golden import FP32, columns, decoding_options, open_golden_whisper, uncached
@@ -64,7 +63,7 @@ class StaticBackend(TorchBackend):
 
 
 @pytest.fixture(scope="module")
-def model(golden_whisper, whisper_facts, tmp_path_factory) -> WhisperCheckpoint:
+def model(golden_whisper, whisper_facts, tmp_path_factory) -> Bundle:
     return open_golden_whisper(golden_whisper, whisper_facts, tmp_path_factory.mktemp("whisper"))
 
 
@@ -84,16 +83,16 @@ def make_backend(model, shared) -> MakeBackend:
         stated = json.loads((folder / "packages.json").read_text())
         packages = read_section(stated, str(folder), NETWORKS, target)
         reference = TorchBackend(model, "cpu", "fp32")
-        found = UnpublishedModel(model, folder, packages, reference)
+        found = PackageFolder(folder, packages)
         if engine == "onnx":
-            return OnnxBackend(found, DEVICES["cpu"], reference, threads=1)
+            return OnnxBackend(model, DEVICES["cpu"], reference, threads=1, unpublished=found)
         runtime = InPlaceRuntime() if engine.startswith("Core ML") else MilRuntime()
-        return PackagedBackend(found, runtime, reference, cache=engine.removeprefix("Core ML "))
+        return PackagedBackend(model, runtime, reference, cache=engine.removeprefix("Core ML "), unpublished=found)
 
     return make
 
 
-def write_packages(model: WhisperCheckpoint, target: str, folder: Path) -> None:
+def write_packages(model: Bundle, target: str, folder: Path) -> None:
     positions = model.config("decoder").n_text_ctx
     # all lanes may have windows of their own, with a prefix each
     options = CoreMLOptions("fp32", lanes=(1, LANES), buckets={

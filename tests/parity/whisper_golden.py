@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ane.models.whisper.checkpoints import SIZES, WhisperCheckpoint
+from ane.bundles import Bundle
+from ane.models.whisper.checkpoints import SIZES
 from ane.models.whisper.decoding import DecodingOptions
 from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokens import SpecialTokens, suppressed_tokens
+from tests.imported import imported
 
 FP32 = 1e-4         # what the golden set's README allows in float32
 PREFIXES = {"full": "", "short": "short_"}      # of the names of each model's files
@@ -28,13 +30,13 @@ def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
             "n_audio_layer": size["enc"], "n_text_layer": size["dec"]}
 
 
-def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> WhisperCheckpoint:
+def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> Bundle:
     """The model "full", written to ``folder`` as a Hugging Face folder."""
     shutil.copy(golden / "weights.safetensors", folder / "model.safetensors")
     sizes = dimensions(facts, "full")
     config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))
-    return WhisperCheckpoint(folder)
+    return imported(folder)
 
 
 def columns(decoder: WhisperDecoder, tokens: np.ndarray, position: int = 0) -> np.ndarray:

@@ -31,10 +31,10 @@ from ane.server.speech import SoundPiece  # noqa: E402
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     from ane.bundles.writing import write_bundle
-    from ane.models.whisper.checkpoints import WhisperCheckpoint
+    from ane.models.whisper.checkpoints import import_whisper
 
     home = tmp_path_factory.mktemp("home")
-    write_bundle(WhisperCheckpoint(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
+    write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
     with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--transcriber", "ear", "--add-voices",
                        "--map-voice", "nova=michael", home=home) as running:
         yield running.wait_until_ready()

@@ -11,7 +11,6 @@ import pytest
 
 import ane
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import open_model
 from ane.bundles.opening import find_bundle
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
@@ -26,7 +25,8 @@ from ane.server.speech import Catalogue, ServedRequest, in_its_voice
 from ane.server.speech_service import Service
 from ane.speech.request import SpeechContext
 from tests.fastspeech_files import write_fastspeech
-from tests.random_model import RandomModel
+from tests.imported import imported
+from tests.random_model import random_model
 from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
@@ -150,9 +150,8 @@ def test_the_names_of_openais_transcribers_mean_the_one_that_there_is():
 
 
 def test_a_seed_and_a_preset_are_refused_where_they_have_no_effect(tmp_path):
-    write_fastspeech(tmp_path / "fastspeech.pt")
-    model = open_model(checkpoints=tmp_path / "fastspeech.pt")
-    served = ServedModel("fast", ane.load(tmp_path / "fastspeech.pt", "torch"), 0)
+    model = imported(write_fastspeech(tmp_path / "fastspeech.pt"))
+    served = ServedModel("fast", ane.load(model.path, "torch"), 0)
     assert not model.is_random
     with pytest.raises(RefusedError, match="seed has no effect on fast"):
         in_its_voice(served, ServedRequest(TEXT, "default", seed=1, model="fast"))
@@ -170,7 +169,7 @@ class Sharing:
     """A synthesizer whose streams share lanes, on an engine."""
 
     def __init__(self, engine: Engine, lanes: int = 4):
-        model = RandomModel()
+        model = random_model()
         self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
         self.synthesizer.backend.keeps_threads = True       # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)

@@ -36,10 +36,10 @@ CONSENT = "I agree that this recording of mine is used to make speech."
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a Whisper bundle of random weights."""
     from ane.bundles.writing import write_bundle
-    from ane.models.whisper.checkpoints import WhisperCheckpoint
+    from ane.models.whisper.checkpoints import import_whisper
 
     folder = tmp_path_factory.mktemp("home")
-    write_bundle(WhisperCheckpoint(write_openai(tmp_path_factory.mktemp("whisper"))), folder / "bundles" / "ear")
+    write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), folder / "bundles" / "ear")
     return folder
 
 

@@ -10,24 +10,24 @@ import pytest
 import soundfile
 
 import ane
-from ane.backends.onnx.graph_file import GraphEngine
+from ane.backends.onnx.graph_file import GraphBackend
 from ane.backends.torch.backend import TorchBackend
-from ane.models.kokoro.family import find_model
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
 from ane.models.tortoise.settings import Settings
 from ane.models.tortoise.synthesizer import Synthesizer
 from ane.system.errors import UserError
 from ane.text.cast import Cast, read_cast
+from tests.imported import imported
 from tests.models.kitten.kitten_model import write_kokoro_model
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 CAST = {"quotations": "af_heart", "speakers": {"Anna": "af_bella"}}
 
 
 @pytest.fixture
 def kokoro(tmp_path: Path) -> KokoroSynthesizer:
-    model = find_model(write_kokoro_model(tmp_path / "kokoro"))
-    return KokoroSynthesizer(model, GraphEngine(model))
+    model = imported(write_kokoro_model(tmp_path / "kokoro"))
+    return KokoroSynthesizer(model, GraphBackend(model))
 
 
 @pytest.mark.parametrize(("text", "arguments"), [
@@ -66,7 +66,7 @@ def test_text_that_arrives_keeps_its_voice_from_clause_to_clause(kokoro: KokoroS
 
 @pytest.fixture(scope="module")
 def tortoise() -> Synthesizer:
-    model = RandomModel()
+    model = random_model()
     return Synthesizer(model, TorchBackend(model, "cpu", "fp32"))
 
 

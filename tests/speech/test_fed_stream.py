@@ -20,7 +20,7 @@ from ane.system.errors import UserError
 from ane.system.machine import usable_cores
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, LexiconEntry, normalise_english, nothing_to_say_error, read_passages
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 RATE = 1000
 
@@ -190,7 +190,7 @@ SETTINGS = replace(SETTINGS, sampling=replace(SETTINGS.sampling, max_codes=10))
 
 @pytest.fixture(scope="module")
 def synthesizer() -> Synthesizer:
-    model = RandomModel()
+    model = random_model()
     return Synthesizer(model, TorchBackend(model, "cpu", "fp32", threads=usable_cores()))
 
 

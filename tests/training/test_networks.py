@@ -9,6 +9,7 @@ import torch
 
 from ane.audio.mel import HOP
 from ane.backends.torch.backend import TorchBackend
+from ane.bundles.writing import write_bundle
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import pad_codes, score_candidates
 from ane.models.tortoise.sampling import InverseCdfSampler, Sampling
@@ -16,7 +17,7 @@ from ane.text import Tokenizer
 from tests.decoding import ChunkPrompt, decode
 from training.decoder import FRAMES, DecoderInTraining, DecoderObjective, training_sequence
 from training.pitch import MIDDLE
-from training.publish import TrainedModel
+from training.publish import trained_contents
 from training.quantiser import ENTRY, Quantiser, envelope_matrix, write_codes
 from training.ranking import CLVPInTraining, train_clvp
 from training.recipe import CONFIGS, SETTINGS, load_recipe, tokenizer_json
@@ -61,11 +62,12 @@ def test_the_envelope_of_a_mel_keeps_formants_and_drops_harmonics():
     assert (envelope_matrix() @ harmonics).abs().mean() < 0.1
 
 
-def test_clvp_in_training_gives_the_scores_of_the_pipeline():
+def test_clvp_in_training_gives_the_scores_of_the_pipeline(tmp_path):
     torch.manual_seed(0)
     config, text = CONFIGS["autoregressive"], Tokenizer(tokenizer_json()).encode_normalised("we were here.")
     model = CLVPInTraining(CONFIGS["clvp"], config).eval()
-    backend = TorchBackend(TrainedModel({"clvp": model.network}, np.ones(80, np.float32), "heart"), "cpu")
+    contents = trained_contents({"clvp": model.network}, np.ones(80, np.float32), "heart")
+    backend = TorchBackend(write_bundle(contents, tmp_path / "bundle"), "cpu")
     codes, buffer = [np.arange(12), np.arange(40, 90)], SETTINGS["sampling"]["max_codes"]
     expected = score_candidates(backend, text_tokens(text, config),
                                 np.stack([pad_codes(each, buffer, config) for each in codes]))
@@ -84,14 +86,15 @@ def test_clvp_learns_which_codes_belong_to_a_text(tmp_path):
     assert last["accuracy, validation"] > 0.5
 
 
-def test_latents_in_training_equal_those_of_the_pipeline():
+def test_latents_in_training_equal_those_of_the_pipeline(tmp_path):
     """Those of the silence after the end included."""
     torch.manual_seed(1)
     config = CONFIGS["autoregressive"]
     model = DecoderInTraining(config, voices=2, characters_per_code=0.7).eval()
     with torch.no_grad():
         model.network.mel_head.bias[config.stop_mel_token] = 2.0       # so that candidates end
-    trained = TrainedModel({"autoregressive": model.network}, np.ones(80, np.float32), "heart")
+    contents = trained_contents({"autoregressive": model.network}, np.ones(80, np.float32), "heart")
+    trained = write_bundle(contents, tmp_path / "bundle")
     text = Tokenizer(tokenizer_json()).encode("hello there")
     sampling, choices = Sampling(repetition_penalty=1.0, max_codes=60), [InverseCdfSampler(np.random.default_rng(5))]
     chunk = ChunkPrompt(model.voices[1:].detach().numpy(), text_tokens(text, config), choices)

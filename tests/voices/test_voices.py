@@ -9,7 +9,6 @@ import torch
 
 from ane.audio import write
 from ane.backends import load_backend
-from ane.bundles import open_model
 from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.voices import (
     CONDITIONING_SAMPLES,
@@ -40,8 +39,8 @@ class CountingBackend:
 
 
 @pytest.fixture(scope="module")
-def model(golden_checkpoints, golden_config):
-    return open_model(checkpoints=golden_checkpoints, config=golden_config)
+def model(golden_model):
+    return golden_model
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ane.backends.mlx.proof import ProvenDecoders
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
-    from ane.bundles import Model
+    from ane.bundles import Bundle
 
 LOGGER = logging.getLogger(__name__)
 PRECISIONS = ("fp16", "fp32", "8bit", "4bit")       # the first is the default
@@ -53,7 +53,7 @@ class MlxBackend(Backend):
 
     returns_attention = True
 
-    def __init__(self, model: "Model", fallback: Backend, precision: str = "auto", keep: bool = False):
+    def __init__(self, model: "Bundle", fallback: Backend, precision: str = "auto", keep: bool = False):
         if precision not in ("auto", *PRECISIONS):
             raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on MLX, got {precision!r}", "precision")
         self.model, self.fallback, self.keep, self.stages = model, fallback, keep, model.family.stages

@@ -17,6 +17,7 @@ from ane.backends.onnx.providers import OnnxDevice, onnx_errors
 from ane.backends.onnx.sessions import BoundCall, SessionCache, SessionKey, session_loader, zeros
 from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_onnx_packages
+from ane.bundles.packages import PackageFolder
 
 if TYPE_CHECKING:
     from ane.bundles.bundle import Bundle
@@ -37,6 +38,7 @@ class OnnxBackend(PackagedEngine):
         load: makes a session (default: ONNX Runtime).
         machine: what TensorRT's engines are built for (default: this machine).
         options: how they are built.
+        unpublished: Packages of the model to use in place of those in its bundle.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -44,8 +46,10 @@ class OnnxBackend(PackagedEngine):
 
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, load: Callable[[SessionKey], Any] | None = None,
-                 machine: str | None = None, options: TensorRTOptions = USUAL):
-        super().__init__(model, select_onnx_packages(model, precision, device), f"onnx:{device.name}", fallback, keep)
+                 machine: str | None = None, options: TensorRTOptions = USUAL,
+                 unpublished: PackageFolder | None = None):
+        chosen = select_onnx_packages(model, precision, device, unpublished and unpublished.packages)
+        super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
         self.device = device
         self.engines_for = (machine or this_machine()) if device.name == "tensorrt" else None
         self.options, self.rebuilt = options, set[str]()
@@ -71,7 +75,7 @@ class OnnxBackend(PackagedEngine):
                 self.sessions.get(self.session_key(network, kind, {}))
 
     def _unload(self, network: str) -> None:
-        self.sessions.unload(self.model.path / self.packages[network].path)
+        self.sessions.unload(self.folder / self.packages[network].path)
 
     def dtype(self, network: str) -> torch.dtype:
         """The dtype of a network's caches and of its graphs' floating-point inputs that are not looked up."""
@@ -94,7 +98,7 @@ class OnnxBackend(PackagedEngine):
             UserError: the package is damaged.
         """
         package = self.checked(network)
-        path: Path = self.model.path / package.path / f"{kind}.onnx"
+        path: Path = self.folder / package.path / f"{kind}.onnx"
         if self.engines_for is None:
             return SessionKey(path)
         content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()

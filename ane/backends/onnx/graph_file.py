@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from ane.backends.base import Backend, FunctionSet, check_inputs
 from ane.backends.onnx.providers import CPU, make_session, onnx_errors, onnxruntime_module
-from ane.system.errors import UserError
+from ane.bundles import Bundle
 from ane.system.machine import usable_cores
 
 T = TypeVar("T")
@@ -38,33 +38,44 @@ class GraphFunction:
             return dict(zip(self.outputs, self._session.run(None, inputs), strict=True))
 
 
-class GraphEngine(Backend):
+def load_graph_file(graph: Path | bytes, path: Path, title: str, extra: str,
+                    threads: int | None = None) -> GraphFunction:
+    """Load a graph.
+
+    Args:
+        graph: The file, or its content.
+        path: The file, for messages.
+        title: Name of the kind of model.
+        extra: Of this package, which installs what the graph needs.
+        threads: Cores that a call uses; None: ONNX Runtime's choice.
+
+    Raises:
+        UserError: it is damaged, or ONNX Runtime is not installed.
+    """
+    onnxruntime_module(title, f"'.[{extra}]'")
+    return GraphFunction(graph, str(path), threads)
+
+
+class GraphBackend(Backend):
     """Runs the stages of a model whose networks are one graph.
 
     Several calls at once take a thread each, where ONNX Runtime's own threads gain less.
 
     Args:
-        model: has the ``graph``, a file; ``graph_content()``, what is loaded of it; ``check_graph(GraphFunction)``; and
-            ``extra`` of this package, which installs what it needs.
         threads: cores that it uses; None: all, of which ONNX Runtime chooses for a single call.
     """
 
     name = "onnx:cpu"
 
-    def __init__(self, model: Any, threads: int | None = None):
+    def __init__(self, model: Bundle, threads: int | None = None):
         self.model, self.threads = model, threads
         self._graphs: dict[int | None, GraphFunction] = {}
 
     def graph(self, threads: int | None) -> GraphFunction:
-        """The graph whose calls use so many threads. Raises UserError when it is missing, damaged or another."""
+        """The graph whose calls use so many threads. Raises UserError when it is missing or damaged."""
         if threads not in self._graphs:
-            path: Path = self.model.graph
-            if not path.is_file():
-                raise UserError(f"{path} is missing: download the model again")
-            onnxruntime_module(self.model.family.title, f"'.[{self.model.extra}]'")
-            loaded = GraphFunction(self.model.graph_content(), str(path), threads)
-            self.model.check_graph(loaded)
-            self._graphs[threads] = loaded
+            path, family = self.model.file("graph"), self.model.family
+            self._graphs[threads] = load_graph_file(path, path, family.title, family.extra, threads)
         return self._graphs[threads]
 
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:

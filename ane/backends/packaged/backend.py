@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ane.backends.packaged.functions import EngineRefusalError, PackageFunction,
 from ane.backends.packaged.probes import FILE as PROBES
 from ane.backends.packaged.selection import describe_packages, select_packages
 from ane.bundles.hashes import check_hashes
-from ane.bundles.packages import PackageRecord
+from ane.bundles.packages import PackageFolder, PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class PackagedEngine(Backend):
         packages: by network. runtime: its name. fallback: also returns attention, which is one pass a chunk or window
             and which no package returns, and the decoder's tables.
         keep: keep what is loaded of released networks.
+        unpublished: Packages of the model to use in place of those in its bundle.
     """
 
     returns_attention = True
 
     def __init__(self, model: "Bundle", packages: dict[str, PackageRecord], runtime: str, fallback: Backend,
-                 keep: bool):
+                 keep: bool, unpublished: PackageFolder | None = None):
+        self.folder: Path = unpublished.path if unpublished else model.path
         self.model, self.packages, self.fallback, self.keep = model, packages, fallback, keep
         self.stages, self.name = model.family.stages, describe_packages(runtime, packages, model)
         self._tables: dict[str, dict[str, np.ndarray]] = {}
@@ -121,7 +124,7 @@ class PackagedEngine(Backend):
         """A network's package. Raises UserError, when it is first asked for, if a file of it is damaged."""
         package = self.packages[network]
         if package.path not in self._checked:
-            check_hashes(self.model.path, package.files)
+            check_hashes(self.folder, package.files)
             self._checked.add(package.path)
         return package
 
@@ -142,6 +145,7 @@ class PackagedBackend(PackagedEngine):
             function when it first loads it, and a state that fails, or is slower, gives way to io.
         moves_on: a function that cannot run where it should is replaced (``FunctionUnits``), or its network runs on
             ``fallback``, for as long as the backend exists. False: the error is raised.
+        unpublished: Packages of the model to use in place of those in its bundle.
 
     Raises:
         UserError: the bundle has no packages, or none of that precision or cache.
@@ -150,8 +154,9 @@ class PackagedBackend(PackagedEngine):
     def __init__(self, model: "Bundle", runtime: Runtime, fallback: Backend, precision: str = "auto",
                  cache: str = "auto", compute_units: str | None = None,
                  only: frozenset[str] | None = None, keep: bool = False,
-                 moves_on: bool = False, prefer_state: bool = False):
-        super().__init__(model, select_packages(model, precision), runtime.name, fallback, keep)
+                 moves_on: bool = False, prefer_state: bool = False, unpublished: PackageFolder | None = None):
+        chosen = select_packages(model, precision, unpublished and unpublished.packages)
+        super().__init__(model, chosen, runtime.name, fallback, keep, unpublished)
         self.runtime, self.cache, self.only = runtime, cache, only
         self.blocks_python = runtime.name == "coreml"
         self.moves_on, self.prefer_state = moves_on, prefer_state
@@ -224,13 +229,13 @@ class PackagedBackend(PackagedEngine):
 
     def _unload(self, network: str) -> None:
         if self._functions.pop(network, None):
-            self.runtime.unload(self.model.path / self.packages[network].path)
+            self.runtime.unload(self.folder / self.packages[network].path)
 
     def functions(self, network: str, kind: str) -> list[PackageFunction]:
         """The functions of a kind, one per bucket; none when the package was converted without that kind."""
         if network not in self._functions:
             package = self.checked(network)
-            path = self.model.path / package.path
+            path = self.folder / package.path
             self._functions[network] = [
                 PackageFunction(self.runtime, path, name, package.functions[name].bucket, units,
                                 package.functions[name].kind)
@@ -242,7 +247,7 @@ class PackagedBackend(PackagedEngine):
         found = [steps for kind in kinds if (steps := [step for step in self.functions(network, kind)
                                                        if kind == "step" or "capacity" in step.bucket])]
         if found:
-            proven = self.prefer_state and (self.model.path / self.packages[network].path / PROBES).is_file()
+            proven = self.prefer_state and (self.folder / self.packages[network].path / PROBES).is_file()
             if proven and len(found) > 1:
                 self._refuse_slower_state(network, *found, lanes)
             return found[-1 if proven else 0]

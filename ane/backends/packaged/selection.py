@@ -1,9 +1,9 @@
 """Which package of a bundle is used for each network, and whether the chosen ones fit in memory."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ane.bundles.packages import WEIGHTS, PackageRecord, missing_packages
+from ane.bundles.packages import WEIGHTS, PackageRecord
 from ane.system.errors import UserError
 from ane.system.machine import memory_bytes
 
@@ -20,17 +20,22 @@ LOADED_FUNCTIONS = 4        # of a network that a text uses, such as three bucke
 MEMORY_SHARE = 0.4          # of the installed memory that loaded functions may take
 
 
-def select_packages(model: "Bundle", precision: str) -> dict[str, PackageRecord]:
+def select_packages(model: "Bundle", precision: str,
+                    packages: Sequence[PackageRecord] | None = None) -> dict[str, PackageRecord]:
     """One Core ML package for each network that has any: of this precision, or, where there is only one, of that.
+
+    Args:
+        packages: To choose from (default: those of the bundle).
 
     Raises:
         UserError: the bundle has no packages, none of that precision, or one made from other weights than the bundle's.
     """
-    if not getattr(model, "packages", None):
-        raise missing_packages(model, "coreml", "use backend=torch")
+    packages = model.packages if packages is None else packages
+    if not packages:
+        raise model.lacks_packages("coreml", "use backend=torch")
     converted = [name for name, network in model.family.networks.items()
                  if (network.fp16_package if precision in ("fp32", "fp16") else network.compressed)]
-    return packages_in(model, model.packages, precision, {}, converted)
+    return packages_in(model, packages, precision, {}, converted)
 
 
 def stored_precision(network: "Network", precision: str) -> str:
@@ -42,15 +47,19 @@ def stored_precision(network: "Network", precision: str) -> str:
     return precision if flag and getattr(network, flag) else "fp32"
 
 
-def select_onnx_packages(model: "Bundle", precision: str, device: "OnnxDevice") -> dict[str, PackageRecord]:
+def select_onnx_packages(model: "Bundle", precision: str, device: "OnnxDevice",
+                         packages: Sequence[PackageRecord] | None = None) -> dict[str, PackageRecord]:
     """One package for each network that has any; "auto": the first that the device computes itself.
+
+    Args:
+        packages: To choose from (default: those of the bundle).
 
     Raises:
         UserError: the bundle has none, none in that precision, or one that was converted from other weights.
     """
-    packages = getattr(model, "onnx_packages", None)
+    packages = model.onnx_packages if packages is None else packages
     if not packages:
-        raise missing_packages(model, "onnx", "use backend=torch")
+        raise model.lacks_packages("onnx", "use backend=torch")
     if precision != "auto" and precision not in ONNX_PRECISIONS:
         raise UserError(f"precision must be one of {', '.join(ONNX_PRECISIONS)} for ONNX packages, got {precision}",
                         "precision")
@@ -69,7 +78,7 @@ def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDev
                             f"convert --to onnx --precision {','.join(others)}` makes packages, or backend=onnx:cpu")
 
 
-def packages_in(model: "Bundle", packages: list[PackageRecord], precision: str, stored: Mapping[str, str],
+def packages_in(model: "Bundle", packages: Sequence[PackageRecord], precision: str, stored: Mapping[str, str],
                 converted: Collection[str]) -> dict[str, PackageRecord]:
     """One package for each network that has any; "auto": the first.
 

@@ -27,7 +27,7 @@ from ane.backends.torch.kernels import WIDEST_HEAD, has_kernel, library
 from ane.backends.torch.linear import Prepacking, exact_prepacking, prepack, prepacking
 from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, choose_threads, governed
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.bundles.opening import is_embedded
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
@@ -117,13 +117,13 @@ class TorchBackend(Backend):
 
     returns_attention = True
 
-    def __init__(self, model: Model, device: str = "auto", precision: str = "auto", threads: int | None = None,
+    def __init__(self, model: Bundle, device: str = "auto", precision: str = "auto", threads: int | None = None,
                  keep: bool | None = None, exact: bool = False):
         if threads is not None:
             choose_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
         self.half_precision = {name for name, network in model.family.networks.items() if network.half_precision}
-        self.device = choose_device(device, small=is_embedded(getattr(model, "path", None)))
+        self.device = choose_device(device, small=is_embedded(model.path))
         chosen = choose_precision(precision, model.precision, self.device)
         if precision == "int8" and self.stages.decoder is None:
             raise UserError(f"precision int8 packs the layers of a decoder, and {model.name} has none; use fp32")

@@ -1,4 +1,4 @@
-"""A FastSpeech checkpoint as NVIDIA's example saves it, used as it is, with a vocoder in a file of its own."""
+"""Imports a FastSpeech checkpoint as NVIDIA's example saves it, with a vocoder in a file of its own."""
 
 import re
 from collections.abc import Mapping
@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
+from ane.bundles.contents import Contents
 from ane.bundles.entries import Entries, assemble, load_pickle, match_entries, plain_names
-from ane.bundles.hashes import identity_of, size_and_time
-from ane.bundles.model import Model
 from ane.bundles.surplus import Surplus
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.fastspeech.networks import HEAD_WIDTH, NETWORKS, PADDINGS, FastSpeechConfig, position_table
@@ -23,69 +22,52 @@ TABLE_ERROR = 5e-3      # of a stored position encoding; rounding to fp16 gives 
 WRONG_KIND = "this is no checkpoint of NVIDIA's FastSpeech example, or a damaged one"
 
 
-class FastSpeechCheckpoint(Model):
-    """A checkpoint of NVIDIA's FastSpeech example, whose sizes are those of its tensors.
+def import_fastspeech(path: Path, arguments: Mapping[str, Any] | None = None, where: str = "the given config",
+                      vocoder: Path | None = None, precision: str | None = None,
+                      ignore_unknown: bool = False) -> Contents:
+    """Read a checkpoint of NVIDIA's FastSpeech example, whose sizes are those of its tensors.
 
     Args:
-        arguments: what the tensors do not state: {"padding": "exact" or "published"}, and "trained": false for random
-            weights.
-        where: name of ``arguments`` in messages.
-        vocoder: the checkpoint of a HiFi-GAN generator, or None.
-        ignore_unknown: Whether ``check`` accepts entries of which this version does not know what they are for.
+        arguments: The facts that the tensors do not state: {"padding": "exact" or "published"}, and "trained": false
+            for random weights.
+        where: Name of ``arguments`` in messages.
+        vocoder: The checkpoint of a HiFi-GAN generator.
+        precision: Of the stored parameters (default: that of the checkpoint's).
+        ignore_unknown: Whether entries are accepted of which this version does not know what they are for.
 
     Raises:
-        UserError: a file is missing, damaged, of another model, or of sizes that do not fit together.
+        UserError: a file is missing, damaged, of another model, of sizes that do not fit together, or has unknown
+            entries.
     """
+    padding = read_arguments(arguments or {}, where)
+    entries, beside = checkpoint_entries(path)
+    config = infer_config(entries, path, padding)
+    config.check(str(path))
+    found = match_entries(layout(NETWORKS["fastspeech"], config).shapes, entries, path, lambda key: WRONG_KIND,
+                          lambda: "the sizes of its tensors do not fit together; the file is damaged")
+    check_positions(entries, config, path)
+    generator = None if vocoder is None else HifiganCheckpoint(vocoder, NETWORKS["vocoder"])
+    if generator and config.n_mels != AUDIO["num_mels"]:
+        raise UserError(f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts {config.n_mels}: they do "
+                        "not fit together")
+    used = {part for source in found.values() for part in source}
+    [name, *others] = source_files(path, vocoder)
+    surplus, positions = Surplus(), {f"{side}.position.weight" for side in SIDES}
+    surplus.add(name, (key for key in entries if key not in used), positions.__contains__, beside)
+    if generator:
+        surplus.add(others[0], generator.unused, lambda key: False, generator.beside)
+    if not ignore_unknown:
+        surplus.refuse_unknown()
 
-    kind = "fastspeech"
-
-    def __init__(self, path: Path | str, arguments: Mapping[str, Any] | None = None, where: str = "the given config",
-                 vocoder: Path | str | None = None, ignore_unknown: bool = False):
-        self.path, self.name, self.ignore_unknown = Path(path), str(path), ignore_unknown
-        padding = read_arguments(arguments or {}, where)
-        self.trained = (arguments or {}).get("trained", True) is not False
-        self._entries, self._beside = checkpoint_entries(self.path)
-        self._config = infer_config(self._entries, self.path, padding)
-        self.precision = PRECISION_NAMES.get(self._entries["word_emb.weight"].dtype, "fp32")
-        self._config.check(self.name)
-        self._found = match_entries(layout(NETWORKS["fastspeech"], self._config).shapes, self._entries, self.path,
-                                    lambda key: WRONG_KIND,
-                                    lambda: "the sizes of its tensors do not fit together; the file is damaged")
-        check_positions(self._entries, self._config, self.path)
-        self.vocoder = None if vocoder is None else HifiganCheckpoint(Path(vocoder), NETWORKS["vocoder"])
-        if self.vocoder and self._config.n_mels != AUDIO["num_mels"]:
-            raise UserError(f"{vocoder} takes {AUDIO['num_mels']} mel bands and {path} predicts "
-                            f"{self._config.n_mels}: they do not fit together")
-        self.networks = frozenset(("fastspeech", *([self.vocoder.network] if self.vocoder else [])))
-
-    @property
-    def identity(self) -> str:
-        files = [self.path, *([self.vocoder.path] if self.vocoder else [])]
-        return identity_of(([(str(file), *size_and_time(file)) for file in files],
-                            [self.config(name) for name in sorted(self.networks)]))
-
-    def config(self, network: str) -> Any:
-        self.require(network)
-        return self._config if network == "fastspeech" else self.vocoder.config
-
-    def tensors(self, network: str) -> dict[str, torch.Tensor]:
-        self.require(network)
+    def tensors(network: str) -> dict[str, torch.Tensor]:
         if network != "fastspeech":
-            return self.vocoder.tensors()
-        return {key: assemble(source, self._entries) for key, source in self._found.items()}
+            return generator.tensors()
+        return {key: assemble(source, entries) for key, source in found.items()}
 
-    def check(self) -> Surplus:
-        """Return the entries that are not used. Keys and shapes were compared when the files were opened. Raises
-        UserError: some are unknown."""
-        used = {part for source in self._found.values() for part in source}
-        [name, *vocoder] = source_files(self.path, self.vocoder and self.vocoder.path)
-        surplus, positions = Surplus(), {f"{side}.position.weight" for side in SIDES}
-        surplus.add(name, (key for key in self._entries if key not in used), positions.__contains__, self._beside)
-        if self.vocoder:
-            surplus.add(vocoder[0], self.vocoder.unused, lambda key: False, self.vocoder.beside)
-        if not self.ignore_unknown:
-            surplus.refuse_unknown()
-        return surplus
+    return Contents("fastspeech", path, configs={"fastspeech": config, **({"vocoder": generator.config} if generator
+                                                                           else {})}, tensors=tensors,
+                    precision=precision or PRECISION_NAMES.get(entries["word_emb.weight"].dtype, "fp32"),
+                    trained=(arguments or {}).get("trained", True) is not False, surplus=surplus)
 
 
 def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
@@ -96,7 +78,7 @@ def source_files(path: Path, vocoder: Path | None = None) -> dict[str, Path]:
 
 
 def is_fastspeech(path: Path) -> bool:
-    """Whether a file has tensors of FastSpeech, or is a HiFi-GAN generator, which ``FastSpeechCheckpoint`` refuses.
+    """Whether a file has tensors of FastSpeech, or is a HiFi-GAN generator, which ``import_fastspeech`` refuses.
     Raises UserError: the file is damaged."""
     content = load_pickle(path) if path.is_file() else {}
     if not isinstance(content, Mapping):

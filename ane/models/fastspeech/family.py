@@ -11,9 +11,9 @@ import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import pad_last_axis, row_lengths, run_rows, sequence_masks, smallest_fitting
+from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
-from ane.bundles.model import Model
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint, is_fastspeech, source_files
+from ane.models.fastspeech.checkpoints import import_fastspeech, is_fastspeech, source_files
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.vocoders.segments import hifigan_sounds
@@ -60,9 +60,10 @@ class FastSpeechFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         return path.suffix not in (".onnx", ".safetensors") and is_fastspeech(path)
 
-    def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                         vocoder: Path | None = None, ignore_unknown: bool = False) -> Model:
-        return FastSpeechCheckpoint(path, config, where, vocoder, ignore_unknown)
+    def import_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
+                           vocoder: Path | None = None, precision: str | None = None,
+                           ignore_unknown: bool = False) -> Contents:
+        return import_fastspeech(path, config, where, vocoder, precision, ignore_unknown)
 
     def source_files(self, path: Path, vocoder: Path | None = None) -> Mapping[str, Path]:
         return source_files(path, vocoder)

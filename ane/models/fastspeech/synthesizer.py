@@ -8,7 +8,7 @@ import numpy as np
 
 from ane.audio.mel import griffin_lim
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.durations import alignment_matrix, durations, length_mask, repeats
 from ane.models.fastspeech.settings import HIGHEST, HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.text import (
@@ -48,7 +48,7 @@ class FastSpeechSynthesizer(Speaker):
 
     settings, sample_rate, speeds = FastSpeechSettings, SAMPLE_RATE, (0.25, 4.0)
 
-    def __init__(self, model: Model, backend: Backend):
+    def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
         # of one pass: the model's positions, or the largest buckets of its packages
         positions: int = model.config("fastspeech").max_seq_len

@@ -6,16 +6,16 @@ factor}, ``voice_aliases`` {name: voice} and ``name``. Source: kittentts/get_mod
 """
 
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
+from ane.bundles import Bundle
+from ane.bundles.contents import Contents
 from ane.bundles.hub import Snapshot, download_files
-from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel
+from ane.models.styletts.graph import CONFIG_FILE, StyleFamily
 from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
@@ -25,57 +25,49 @@ TYPES = ("ONNX1", "ONNX2")
 OWNER = "KittenML"          # of the published repositories
 
 
-@dataclass(frozen=True)
-class KittenModel(StyleModel):
-    """A model in a folder. ``speed_priors`` and ``voice_aliases`` are those of config.json."""
-
-    speed_priors: dict[str, float]
-    voice_aliases: dict[str, str]
-    kind, extra = "kitten", "kitten"
-
-    @property
-    def files(self) -> dict[str, Path]:
-        return {path.name: path for path in (self.folder / CONFIG_FILE, self.graph, self.voices_path)}
-
-    def write_files(self, folder: Path) -> list[str]:
-        for name, path in self.files.items():
-            shutil.copyfile(path, folder / name)
-        return list(self.files)
-
-    def read_voices(self) -> StyleVoices:
-        tables = read_tables(self.voices_path)
-        for alias, name in self.voice_aliases.items():
-            if name not in tables:
-                raise UserError(f"{self.voices_path} has no voice {name}, which the alias {alias} of config.json names")
-        return StyleVoices(tables, KITTEN_DEFAULT, self.voice_aliases, self.speed_priors)
-
-
-def read_model_files(folder: Path) -> KittenModel:
-    """The model in a folder. Raises UserError when there is none, or a file that config.json names is missing."""
+def import_kitten(folder: Path) -> Contents:
+    """Read the model in a folder. Raises UserError when there is none, or a file is missing or damaged."""
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is not a folder with a KittenTTS model")
-    found = read_config(folder / CONFIG_FILE)
-    for file in found.files.values():
+    files = files_named_by(folder / CONFIG_FILE)
+    for file in files.values():
         if not os.path.isfile(file):
             raise UserError(f"{file} is missing: download the model again")
-    return found
+    read_voices(files["config"], files["voices"])
+    FAMILY.check_graph(files["graph"], files["graph"])
+    return Contents("kitten", folder, files={role: (file.name, file) for role, file in files.items()})
 
 
-def read_config(path: Path) -> KittenModel:
-    """Read config.json; the files it names need not be there. Raises UserError when it is none of KittenTTS."""
+def read_config(path: Path) -> dict[str, Any]:
+    """Read config.json. Raises UserError when it is none of KittenTTS."""
     if not os.path.isfile(path):
         raise UserError(f"{path} is missing: a KittenTTS model has {CONFIG_FILE}, an .onnx file and an .npz file")
     config = read_json(path)
     if not isinstance(config, dict) or config.get("type") not in TYPES:
         kind = config.get("type") if isinstance(config, dict) else None
         raise UserError(f"{path} is not of a KittenTTS model: its type is {kind!r}, not {' or '.join(TYPES)}")
+    return config
+
+
+def files_named_by(path: Path) -> dict[str, Path]:
+    """A config.json and the files it names, by role; they need not be there. Raises UserError: it is damaged."""
+    config = read_config(path)
+    return {"config": path, "graph": path.parent / _file_name(path, config, "model_file"),
+            "voices": path.parent / _file_name(path, config, "voices")}
+
+
+def read_voices(path: Path, tables_path: Path) -> StyleVoices:
+    """The voices with the aliases and speeds of the config.json at ``path``. Raises UserError: a file is damaged."""
+    config = read_config(path)
     priors = _mapping(path, config, "speed_priors", (int, float))
     for voice, prior in priors.items():
         if not 0.01 <= prior <= 100:
             raise UserError(f"{path}: the speed prior of {voice} is {prior}, it must be from 0.01 to 100")
-    graph, voices = (path.parent / _file_name(path, config, key) for key in ("model_file", "voices"))
-    return KittenModel(path.parent, str(config.get("name") or path.parent.name), graph, voices, priors,
-                       _mapping(path, config, "voice_aliases", str))
+    tables, aliases = read_tables(tables_path), _mapping(path, config, "voice_aliases", str)
+    for alias, name in aliases.items():
+        if name not in tables:
+            raise UserError(f"{tables_path} has no voice {name}, which the alias {alias} of config.json names")
+    return StyleVoices(tables, KITTEN_DEFAULT, aliases, priors)
 
 
 def _file_name(path: Path, config: dict[str, Any], key: str) -> str:
@@ -106,19 +98,26 @@ def is_kitten_folder(folder: Path) -> bool:
 class KittenFamily(StyleFamily):
     name, title = "kitten", "KittenTTS"
     settings = KittenSettings
-    repositories = f"^{OWNER}/"
+    repositories, extra = f"^{OWNER}/", "kitten"
 
     def recognises(self, path: Path) -> bool:
         return is_kitten_folder(path)
 
-    def open_checkpoints(self, path: Path) -> KittenModel:     # type: ignore[override]
-        return read_model_files(path)
+    def import_checkpoints(self, path: Path) -> Contents:      # type: ignore[override]
+        return import_kitten(path)
+
+    def source_files(self, path: Path) -> dict[str, Path]:      # type: ignore[override]
+        return {file.name: file for file in files_named_by(path / CONFIG_FILE).values()}
+
+    def voices(self, model: Bundle) -> StyleVoices:
+        return read_voices(model.file("config"), model.file("voices"))
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         """Of the three files, which config.json names."""
         get = partial(download_files, repository, kind=self.title, progress=progress)
         config = get((CONFIG_FILE,), revision=revision)
-        return get(tuple(read_config(config.directory / CONFIG_FILE).files), revision=config.revision)
+        return get(tuple(file.name for file in files_named_by(config.directory / CONFIG_FILE).values()),
+                   revision=config.revision)
 
 
 FAMILY = KittenFamily()

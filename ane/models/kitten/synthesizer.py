@@ -14,7 +14,7 @@ import numpy as np
 
 from ane.audio.trimming import trimmed
 from ane.models.kitten.published_text import preprocess, split_published
-from ane.models.styletts.bundle import VOCABULARY
+from ane.models.styletts.graph import VOCABULARY
 from ane.models.styletts.settings import KittenSettings
 from ane.models.styletts.speaker import MOST_IDS, SAMPLE_RATE, StyleChunk, StyleSpeaker
 from ane.speech.chunks import split_to_fit

@@ -8,18 +8,18 @@ The vocabulary is that of config.json, vocab.json or tokenizer.json, else of the
 """
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ane.backends.choosing import load_backend
+from ane.bundles import Bundle
+from ane.bundles.contents import Contents
 from ane.bundles.hub import Snapshot, download_files
-from ane.models.styletts.bundle import CONFIG_FILE, StyleFamily, StyleModel, with_durations
-from ane.models.styletts.bundle import VOCABULARY as KITTEN_VOCABULARY
+from ane.models.styletts.graph import CONFIG_FILE, StyleFamily, with_durations
+from ane.models.styletts.graph import VOCABULARY as KITTEN_VOCABULARY
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT, StyleVoices, read_tables
 from ane.system.errors import UserError
@@ -37,49 +37,40 @@ VOCABULARY = {character: KITTEN_VOCABULARY[character] for character in (
     "A": 24, "ᵊ": 42}
 
 
-@dataclass(frozen=True)
-class KokoroModel(StyleModel):
-    """A model whose files are where ``find_model`` found them."""
-
-    kind, extra = "kokoro", "onnx"
-
-    @cached_property
-    def vocabulary(self) -> dict[str, int]:
-        """Characters and their ids. Raises UserError for a damaged file."""
-        for name in VOCABULARY_FILES:
-            if (self.folder / name).is_file() and (found := vocabulary_of(read_json(self.folder / name))):
-                return found
-        engine: Any = load_backend("auto", self)
-        stated = engine.graph(None).metadata.get(METADATA)
-        return json.loads(stated)["vocab"] if stated else VOCABULARY
-
-    def graph_content(self) -> bytes:
-        return with_durations(self.graph)
-
-    @property
-    def files(self) -> dict[str, Path]:
-        voices = sorted(self.voices_path.glob("*.bin")) if self.voices_path.is_dir() else [self.voices_path]
-        stated = [file for name in VOCABULARY_FILES if (file := self.folder / name).is_file()]
-        return {file.relative_to(self.folder).as_posix() if file.is_relative_to(self.folder) else file.name: file
-                for file in (*stated, self.graph, *voices)}
-
-    def write_files(self, folder: Path) -> list[str]:
-        (folder / GRAPH_FILE).write_bytes(with_durations(self.graph))
-        np.savez(folder / VOICES_FILE, **self.read_voices().tables)     # type: ignore[arg-type]
-        (folder / CONFIG_FILE).write_text(json.dumps({"vocab": self.vocabulary}, ensure_ascii=False) + "\n",
-                                          encoding="utf-8")
-        return [CONFIG_FILE, GRAPH_FILE, VOICES_FILE]
-
-    def read_voices(self) -> StyleVoices:
-        tables = read_tables(self.voices_path)
-        if KITTEN_DEFAULT in tables:
-            raise UserError(f"{self.voices_path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a "
-                            "model beside it: download the model again")
-        return StyleVoices(tables, DEFAULT_VOICE)
+def import_kokoro(path: Path, voices: Path | None = None) -> Contents:
+    """Read the model in a folder, or that of a graph with the files beside it. Raises UserError: no graph or several,
+    no voices, or a damaged file."""
+    folder, graph, tables = find_files(path, voices)
+    content, archive = with_durations(graph), BytesIO()
+    metadata = FAMILY.check_graph(content, graph)
+    np.savez(archive, **read_voices(tables).tables)     # type: ignore[arg-type]
+    vocabulary = json.dumps({"vocab": find_vocabulary(folder, metadata)}, ensure_ascii=False) + "\n"
+    return Contents("kokoro", folder, files={
+        "config": (CONFIG_FILE, vocabulary.encode()), "graph": (GRAPH_FILE, content),
+        "voices": (VOICES_FILE, archive.getvalue())})
 
 
-def find_model(path: Path, voices: Path | None = None) -> KokoroModel:
-    """The model in a folder, or that of a graph with the files beside it. Raises UserError: no graph or several, or no
+def read_voices(path: Path) -> StyleVoices:
+    """The voices of a file or a folder. Raises UserError: they are missing, damaged, or those of KittenTTS."""
+    tables = read_tables(path)
+    if KITTEN_DEFAULT in tables:
+        raise UserError(f"{path} has the voices of KittenTTS, and there is no {CONFIG_FILE} of such a model beside it: "
+                        "download the model again")
+    return StyleVoices(tables, DEFAULT_VOICE)
+
+
+def find_vocabulary(folder: Path, metadata: Mapping[str, str]) -> dict[str, int]:
+    """Characters and their ids: those of a file, of the graph's metadata, or ``VOCABULARY``. Raises UserError for a
+    damaged file."""
+    for name in VOCABULARY_FILES:
+        if (folder / name).is_file() and (found := vocabulary_of(read_json(folder / name))):
+            return found
+    stated = metadata.get(METADATA)
+    return json.loads(stated)["vocab"] if stated else VOCABULARY
+
+
+def find_files(path: Path, voices: Path | None = None) -> tuple[Path, Path, Path]:
+    """The folder, the graph and the voices of a published model. Raises UserError: no graph or several, or no
     voices."""
     if not path.exists():
         raise UserError(f"{path} is missing: download the model again")
@@ -96,7 +87,7 @@ def find_model(path: Path, voices: Path | None = None) -> KokoroModel:
     if found is None:
         raise UserError(f"there are no voices beside {chosen}: a Kokoro model has voices*.bin, *.npz or the folder "
                         "voices; name them with voices")
-    return KokoroModel(folder, folder.name, chosen, found)
+    return folder, chosen, found
 
 
 def graphs_in(folder: Path) -> list[Path]:
@@ -132,15 +123,25 @@ REQUIRED = "onnx/model.onnx", f"voices/{DEFAULT_VOICE}.bin"         # of a repos
 class KokoroFamily(StyleFamily):
     name, title = "kokoro", "Kokoro"
     settings = KokoroSettings
-    repositories = "kokoro"
+    repositories, extra = "kokoro", "onnx"
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():
             return path.suffix == ".onnx"
         return bool(graphs_in(path)) and any(voices_in(path))
 
-    def open_checkpoints(self, path: Path, voices: Path | None = None) -> KokoroModel:     # type: ignore[override]
-        return find_model(path, voices)
+    def import_checkpoints(self, path: Path, voices: Path | None = None) -> Contents:      # type: ignore[override]
+        return import_kokoro(path, voices)
+
+    def source_files(self, path: Path, voices: Path | None = None) -> dict[str, Path]:      # type: ignore[override]
+        folder, graph, tables = find_files(path, voices)
+        files = sorted(tables.glob("*.bin")) if tables.is_dir() else [tables]
+        stated = [file for name in VOCABULARY_FILES if (file := folder / name).is_file()]
+        return {file.relative_to(folder).as_posix() if file.is_relative_to(folder) else file.name: file
+                for file in (*stated, graph, *files)}
+
+    def voices(self, model: Bundle) -> StyleVoices:
+        return read_voices(model.file("voices"))
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         groups = [group for group, count in GROUPS for _ in range(count)]

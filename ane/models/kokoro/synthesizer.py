@@ -1,7 +1,7 @@
 """Synthesis of 24 kHz speech with a Kokoro model: the sound that kokoro-onnx 0.6.1 makes of the same phonemes."""
 
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.speaker import MOST_IDS, StyleChunk, StyleSpeaker
 from ane.speech.chunks import split_to_fit
 from ane.speech.request import SpeechContext, SpeechRequest
+from ane.system.files import read_json
 from ane.text.english import normalise_cased
 from ane.text.passages import Passage
 from ane.text.phonemes import phonemise
@@ -23,11 +24,15 @@ SILENCE = 1e-6                              # of the loudest frame's power, −6
 class KokoroSynthesizer(StyleSpeaker):
     """A Kokoro model: English, American or British as the voice is. The same text and voice give the same sound.
 
-    Args: ``StyleSpeaker``, of a ``KokoroModel``.
+    Args: ``StyleSpeaker``.
     """
 
     settings, speeds = KokoroSettings, (0.5, 2.0)
-    model: Any
+
+    @cached_property
+    def vocabulary(self) -> dict[str, int]:
+        """Characters and their ids."""
+        return read_json(self.model.file("config"))["vocab"]
 
     def normaliser(self, settings: KokoroSettings) -> Callable[[str], str]:
         return normalise_cased
@@ -36,7 +41,7 @@ class KokoroSynthesizer(StyleSpeaker):
         """The style of n phonemes is row n − 1."""
         def make(piece: str, passage: Passage) -> StyleChunk | None:
             british = self.voice_of_passage(passage, request, context).startswith(BRITISH)
-            ids, spans = symbol_ids(phonemise(piece, british), self.model.vocabulary)
+            ids, spans = symbol_ids(phonemise(piece, british), self.vocabulary)
             return self.chunk(piece, ids, spans, len(ids) - 3, passage, request, context) if spans else None
 
         with context.timeline.record("phonemes"):

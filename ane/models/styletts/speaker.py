@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.models.styletts.bundle import StyleModel
+from ane.bundles import Bundle
+from ane.models.styletts.voices import StyleVoices
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
@@ -45,9 +46,9 @@ class StyleSpeaker(Speaker):
 
     sample_rate = SAMPLE_RATE
 
-    def __init__(self, model: StyleModel, backend: Backend):
+    def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
-        self.styles = model.read_voices()
+        self.styles: StyleVoices = model.family.voices(model)       # type: ignore[attr-defined]
 
     @abstractmethod
     def trimmed(self, wave: np.ndarray, settings: Any) -> tuple[np.ndarray, int]:

@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ane.bundles import Bundle
 from ane.bundles.entries import SHOWN, Entries, load_pickle, plain_names, read_safetensors, summarise_keys
 from ane.bundles.hub import CHECKPOINTS
-from ane.bundles.model import Model
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.upstream_keys import configs, held_files, lacking_keys, looks_like, networks_of
 from ane.models.vocoders.bigvgan import BigVGANConfig, is_bigvgan
@@ -98,7 +98,7 @@ def find_files(path: Path) -> dict[str, Path]:
     return {name: found[name] for name in OFFICIAL if name in found}
 
 
-def check_complete(path: Path, files: Mapping[str, Path], base: Model | None) -> None:
+def check_complete(path: Path, files: Mapping[str, Path], base: Bundle | None) -> None:
     """Raise UserError when a network that speech needs is neither in the files nor in ``base``."""
     missing = [name for name in REQUIRED if name not in files
                and not (base and set(networks_of(name)) <= set(base.networks))]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.tortoise.networks.autoregressive import UnifiedVoiceConfig
 from ane.models.tortoise.settings import Settings
 from ane.speech.chunks import Chunk, split_to_fit
@@ -28,7 +28,7 @@ class TokenChunk(Chunk):
         return len(self.tokens) - 1
 
 
-def split_into_chunks(text: str | Sequence[Passage], model: Model, settings: Settings) -> list[TokenChunk]:
+def split_into_chunks(text: str | Sequence[Passage], model: Bundle, settings: Settings) -> list[TokenChunk]:
     """The chunks of a text, or of its passages, without empty ones.
 
     A chunk that is too long for the decoder after normalisation (many digits, say) is split again into smaller ones.

@@ -13,12 +13,12 @@ from typing import Any
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import run_rows
+from ane.bundles import Bundle, open_model
+from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import CHECKPOINTS, Snapshot, download_files
-from ane.bundles.model import Model
-from ane.bundles.opening import open_model
 from ane.models.tortoise.checkpoint_files import REQUIRED, has_networks
-from ane.models.tortoise.checkpoints import FILES, CheckpointDirectory, source_files
+from ane.models.tortoise.checkpoints import FILES, import_tortoise, source_files
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.packaged import (
     bind_denoiser,
@@ -84,9 +84,10 @@ class TortoiseFamily(ModelFamily):
             return any(path.glob("*.pth")) or any(path.glob("models/*.pth"))
         return path.suffix in CHECKPOINTS and has_networks(path)
 
-    def open_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
-                         base: str | None = None, vocoder: Path | None = None, ignore_unknown: bool = False) -> Model:
-        return CheckpointDirectory(path, config, where, base_model(base), vocoder, ignore_unknown)
+    def import_checkpoints(self, path: Path, config: Mapping[str, Any] | None = None, where: str = "",
+                           base: str | None = None, vocoder: Path | None = None, precision: str | None = None,
+                           ignore_unknown: bool = False) -> Contents:
+        return import_tortoise(path, config, where, base_model(base), vocoder, precision, ignore_unknown)
 
     def source_files(self, path: Path, base: str | None = None, vocoder: Path | None = None) -> Mapping[str, Path]:
         return source_files(path, base_model(base), vocoder)
@@ -101,12 +102,11 @@ class TortoiseFamily(ModelFamily):
         return replace(found, directory=found.directory / file)
 
 
-def base_model(base: str | None) -> Model | None:
-    """What a checkpoint is completed from: a bundle, or a directory of checkpoints. Raises UserError."""
+def base_model(base: str | None) -> Bundle | None:
+    """The bundle that a checkpoint is completed from. Raises UserError when it is missing or of another family."""
     if base is None:
         return None
-    directory = Path(base).is_dir() and not (Path(base) / "bundle.json").is_file()
-    model = open_model(checkpoints=base) if directory else open_model(bundle=base)
+    model = open_model(base)
     if model.family.name != TortoiseFamily.name:
         raise UserError(f"base {base} is a {model.family.title} model; the networks must be Tortoise's", "base")
     return model

@@ -15,7 +15,7 @@ import numpy as np
 
 from ane.audio.trimming import Trimmer
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import (
     Candidate,
@@ -92,7 +92,7 @@ class Rendering:
         timer: what times words; None: nothing does.
     """
 
-    def __init__(self, model: Model, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest,
+    def __init__(self, model: Bundle, backend: Backend, chunks: Sequence[TokenChunk], request: SpeechRequest,
                  context: SpeechContext, timer: WordTimer | None = None):
         self.model, self.backend, self.chunks, self.context, self.timer = model, backend, chunks, context, timer
         self.settings, self.timeline = request.settings, context.timeline

@@ -6,7 +6,7 @@ from typing import Any
 
 from ane.audio.time_stretch import SPEEDS, check_speed
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.tortoise.chunks import TokenChunk, split_into_chunks
 from ane.models.tortoise.decoding import make_lanes
 from ane.models.tortoise.pipeline import Rendering
@@ -31,7 +31,7 @@ class Synthesizer(Speaker):
 
     settings, sample_rate, speeds, stretches = Settings, SAMPLE_RATE, SPEEDS, True
 
-    def __init__(self, model: Model, backend: Backend):
+    def __init__(self, model: Bundle, backend: Backend):
         super().__init__(model, backend)
         self._timers: dict[str, WordTimer] = {}         # by normaliser; they keep the decoder's tables
 

@@ -9,7 +9,7 @@ import numpy as np
 from ane.audio import resample, resample_windowed_sinc
 from ane.audio.mel import CONDITIONING_RATE, DIFFUSION_RATE, conditioning_mel, diffusion_mel
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.system.errors import UserError
 from ane.voices.finding import RANDOM, find_voice, list_voices
 from ane.voices.voice import Clips, Voice, cache_key, cached_voice, load_voice, mix_voices, open_voice, parse_mix
@@ -148,7 +148,7 @@ def _encode(clips: Clips, backend: Backend, mel_norms: np.ndarray, seed: int, mo
                         mode=mode)
 
 
-def cloning_notes(model: Model, voice: Voice) -> list[str]:
+def cloning_notes(model: Bundle, voice: Voice) -> list[str]:
     """Warnings: a voice that another decoder made, or clips for a model that was trained on few speakers."""
     own = model.decoder_md5 if voice.decoder else ""
     if own and not own.startswith(voice.decoder):

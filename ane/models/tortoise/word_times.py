@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from ane.backends.base import Backend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.alignment import joined_pieces, warping_path
 from ane.models.tortoise.chunks import TokenChunk
 from ane.models.tortoise.decoding import Candidate, Embeddings
@@ -34,7 +34,7 @@ class WordTimer:
     Where it did not, as on backends whose decoders cannot, it makes another pass over the chunk's text and codes.
     """
 
-    def __init__(self, backend: Backend, model: Model, normaliser: str):
+    def __init__(self, backend: Backend, model: Bundle, normaliser: str):
         self.backend, self.config = backend, model.config("autoregressive")
         self.tokenizer = Tokenizer(model.tokenizer, normaliser)
 

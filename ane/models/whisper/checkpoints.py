@@ -1,4 +1,4 @@
-"""Whisper checkpoints, used as they are: a .pt file of OpenAI, a Hugging Face folder, or model.bin of CTranslate2.
+"""Imports Whisper checkpoints: a .pt file of OpenAI, a Hugging Face folder, or model.bin of CTranslate2.
 
 All hold the same tensors under different names; a renaming is all that loading needs. CTranslate2's model.bin, the
 layout of faster-whisper:
@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ane.bundles.contents import Contents
 from ane.bundles.entries import assemble, load_pickle, match_entries, plain_names, read_safetensors
-from ane.bundles.hashes import identity_of, size_and_time
-from ane.bundles.model import Model
 from ane.bundles.surplus import Surplus
 from ane.bundles.weights import PRECISION_NAMES, layout
 from ane.models.whisper.alignment_heads import find_alignment_heads
@@ -91,85 +90,70 @@ def is_whisper(path: Path) -> bool:
     return isinstance(content, Mapping) and "dims" in content
 
 
-class WhisperCheckpoint(Model):
-    """A checkpoint in one of the three layouts. Its keys and shapes are compared with its sizes when it is opened.
+def import_whisper(path: Path, precision: str | None = None, ignore_unknown: bool = False) -> Contents:
+    """Read a checkpoint in one of the three layouts.
 
     Args:
-        path: the .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
+        path: The .pt or model.bin file, a folder with it, or a folder with config.json and model.safetensors.
+        precision: Of the stored parameters (default: that of the checkpoint's).
         ignore_unknown: Whether tensors are accepted that belong to neither network.
 
     Raises:
         UserError: no such file, another kind of model, a damaged or incomplete one, tensors that belong to neither
             network, or a vocabulary that is not Whisper's.
     """
+    weights, folder, files = whisper_files(path)
+    read = read_hugging_face if weights == folder else read_openai if weights.suffix == ".pt" else read_ctranslate2
+    sizes, entries = read(weights)
+    special = SpecialTokens.of(sizes["n_vocab"])
+    heads = find_alignment_heads(weights, sizes["n_text_layer"], sizes["n_text_head"])
+    configs = {name: network.config.from_upstream({**sizes, "alignment_heads": heads})
+               for name, network in WHISPER_NETWORKS.items()}
+    used = {key for name in WHISPER_NETWORKS for key in check_network(name, configs[name], sizes, entries, files[0])}
+    surplus = Surplus()
+    surplus.add(files[0].name, (key for key in entries if key not in used), lambda key: False)
+    if not ignore_unknown:
+        surplus.refuse_unknown()
 
-    kind, trained = "whisper", True
-    networks = frozenset(WHISPER_NETWORKS)
-
-    def __init__(self, path: Path | str, ignore_unknown: bool = False):
-        self.path = Path(os.path.expanduser(path))
-        self.name = str(path)
-        if not os.path.exists(self.path):
-            raise UserError(f"{self.path}: {no_such_file(self.path)}")
-        weights = find_whisper_weights(self.path)
-        if weights is None:
-            raise UserError(f"{self.path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of "
-                            f"CTranslate2 with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type "
-                            f"whisper) and {WEIGHTS}")
-        self.folder = weights if os.path.isdir(weights) else weights.parent
-        self.files = hugging_face_files(weights) if weights == self.folder else [weights]
-        read = (read_hugging_face if weights == self.folder else
-                read_openai if weights.suffix == ".pt" else read_ctranslate2)
-        self._sizes, self._entries = read(weights)
-        self.special = SpecialTokens.of(self._sizes["n_vocab"])
-        self._heads = find_alignment_heads(weights, self._sizes["n_text_layer"], self._sizes["n_text_head"])
-        self.surplus = Surplus()
-        for network in self.networks:
-            self._check(network)
-        self.surplus.add(self.files[0].name, (key for key in self._entries if not key.startswith(PARTS)),
-                         lambda key: False)
-        if not ignore_unknown:
-            self.surplus.refuse_unknown()
-        self.precision = PRECISION_NAMES.get(self._entries["decoder.token_embedding.weight"].dtype, "fp32")
-
-    def check(self) -> Surplus:
-        """Return the tensors that are not used. Keys and shapes were compared when it was opened."""
-        return self.surplus
-
-    @property
-    def identity(self) -> str:
-        return identity_of(([(file.name, *size_and_time(file)) for file in self.files], sorted(self._sizes.items()),
-                            self._heads))
-
-    @property
-    def tokenizer(self) -> str:
-        return find_tokenizer(self.folder, self.special.multilingual)
-
-    def config(self, network: str) -> Any:
-        self.require(network)
-        return WHISPER_NETWORKS[network].config.from_upstream({**self._sizes, "alignment_heads": self._heads})
-
-    def tensors(self, network: str) -> dict[str, torch.Tensor]:
-        self.require(network)
+    def tensors(network: str) -> dict[str, torch.Tensor]:
         prefix = WHISPER_NETWORKS[network].prefix
-        return {key: assemble((prefix + key,), self._entries)
-                for key in layout(WHISPER_NETWORKS[network], self.config(network)).shapes}
+        return {key: assemble((prefix + key,), entries)
+                for key in layout(WHISPER_NETWORKS[network], configs[network]).shapes}
 
-    def _check(self, network: str) -> None:
-        """Compare keys, types and shapes of one network with the sizes, at first the number of its layers."""
-        entry, where = WHISPER_NETWORKS[network], self.files[0]
-        size = self._sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
-        found = {key.split(".")[2] for key in self._entries if key.startswith(f"{entry.prefix}blocks.")}
-        if len(found) != size:
-            raise UserError(f"{where}: its sizes state {size} layers of the {network}, its tensors are of "
-                            f"{len(found)}: the file is damaged")
-        self.config(network).check(str(where))
-        shapes = layout(entry, self.config(network)).shapes
-        match_entries(shapes, self._entries, where, lambda key: (
-            "the file is damaged, or is not the one that its sizes describe"),
-            lambda: "the file is damaged, or its sizes are those of another", entry.prefix)
-        own = {key.removeprefix(entry.prefix) for key in self._entries if key.startswith(entry.prefix)}
-        self.surplus.add(where.name, (entry.prefix + key for key in sorted(own - set(shapes))), lambda key: False)
+    return Contents("whisper", path, configs=configs, tensors=tensors, surplus=surplus,
+                    precision=precision or PRECISION_NAMES.get(entries["decoder.token_embedding.weight"].dtype, "fp32"),
+                    tokenizer=find_tokenizer(folder, special.multilingual))
+
+
+def whisper_files(path: Path) -> tuple[Path, Path, list[Path]]:
+    """The weights of a checkpoint (``find_whisper_weights``), the folder of its other files, and the files of the
+    weights. Raises UserError when there is no Whisper checkpoint, or one that lacks a file."""
+    if not os.path.exists(path):
+        raise UserError(f"{path}: {no_such_file(path)}")
+    weights = find_whisper_weights(path)
+    if weights is None:
+        raise UserError(f"{path} is not a Whisper checkpoint: give a .pt file of OpenAI's, a folder of CTranslate2 "
+                        f"with {CTRANSLATE2}, or a Hugging Face folder with {CONFIG} (model_type whisper) and "
+                        f"{WEIGHTS}")
+    if os.path.isdir(weights):
+        return weights, weights, hugging_face_files(weights)
+    return weights, weights.parent, [weights]
+
+
+def check_network(network: str, config: Any, sizes: Mapping[str, int], entries: Mapping[str, torch.Tensor],
+                  where: Path) -> set[str]:
+    """Compare keys, types and shapes of one network with the sizes, at first the number of its layers; return the keys
+    of the entries. Raises UserError where they differ."""
+    entry, size = WHISPER_NETWORKS[network], sizes[{"encoder": "n_audio_layer", "decoder": "n_text_layer"}[network]]
+    found = {key.split(".")[2] for key in entries if key.startswith(f"{entry.prefix}blocks.")}
+    if len(found) != size:
+        raise UserError(f"{where}: its sizes state {size} layers of the {network}, its tensors are of {len(found)}: "
+                        "the file is damaged")
+    config.check(str(where))
+    shapes = layout(entry, config).shapes
+    match_entries(shapes, entries, where, lambda key: "the file is damaged, or is not the one that its sizes describe",
+                  lambda: "the file is damaged, or its sizes are those of another", entry.prefix)
+    return {entry.prefix + key for key in shapes}
 
 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:

@@ -11,18 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from ane.backends.base import DecoderStage, FunctionSet, ModelStages, Stage, TensorSpec
+from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
-from ane.bundles.model import Model
 from ane.models.whisper.alignment_heads import GENERATION
 from ane.models.whisper.checkpoints import (
     CONFIG,
     CTRANSLATE2,
     INDEX,
     WEIGHTS,
-    WhisperCheckpoint,
+    import_whisper,
     is_whisper,
     shard_names,
+    whisper_files,
 )
 from ane.models.whisper.networks import WHISPER_NETWORKS
 
@@ -57,13 +58,13 @@ class WhisperFamily(ModelFamily):
     def recognises(self, path: Path) -> bool:
         return is_whisper(path)
 
-    def open_checkpoints(self, path: Path, ignore_unknown: bool = False) -> Model:
-        return WhisperCheckpoint(path, ignore_unknown)
+    def import_checkpoints(self, path: Path, precision: str | None = None, ignore_unknown: bool = False) -> Contents:
+        return import_whisper(path, precision, ignore_unknown)
 
     def source_files(self, path: Path) -> dict[str, Path]:
-        checkpoint = WhisperCheckpoint(path)
-        beside = (checkpoint.folder / name for name in (WEIGHTS, *BESIDE))
-        return {file.name: file for file in (*checkpoint.files, *beside) if file.is_file()}
+        _, folder, files = whisper_files(path)
+        beside = (folder / name for name in (WEIGHTS, *BESIDE))
+        return {file.name: file for file in (*files, *beside) if file.is_file()}
 
     def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> Snapshot:
         """Of the weights in one file (CTranslate2's too) or in the shards that an index names, and what is beside."""

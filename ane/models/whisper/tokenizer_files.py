@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tokenizers
 
-from ane.bundles.model import read_tokenizer
+from ane.bundles.tokenizer_json import read_tokenizer
 from ane.system.errors import UserError
 from ane.system.file_gate import read_regular
 from ane.system.files import MAX_JSON, read_json

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ane.audio.reader import resample
 from ane.backends.base import Backend
-from ane.bundles.model import Model
+from ane.bundles import Bundle
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
 from ane.models.whisper.languages import language_code
@@ -79,7 +79,7 @@ class Transcriber:
     """Transcribes with a Whisper model on a backend. Raises UserError: the model is not Whisper, or its tokenizer is
     missing or damaged."""
 
-    def __init__(self, model: Model, backend: Backend):
+    def __init__(self, model: Bundle, backend: Backend):
         if model.family.name != "whisper":
             raise UserError(f"{model.name} is a {model.family.title} model, not Whisper: it cannot transcribe")
         self.model, self.backend = model, backend

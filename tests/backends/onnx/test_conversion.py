@@ -90,7 +90,7 @@ def test_diffusion_graphs_compute_group_norms_in_two_passes(onnx_packages):
 
 def test_what_the_exporter_reads_of_diffusion_in_fp16_has_no_norm_either(onnx_packages):
     """In an export, which takes long, an operator of torch becomes one of ONNX's."""
-    network = load_reference(onnx_packages.model(), "diffusion", "fp16")
+    network = load_reference(onnx_packages.model, "diffusion", "fp16")
     for graph in onnx_graphs("diffusion", network, torch.float16).values():
         read = torch.export.export(graph.module.eval(), tuple(example for example, _ in graph.inputs.values()))
         operators = {str(node.target) for node in read.graph.nodes if node.op == "call_function"}

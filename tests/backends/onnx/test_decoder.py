@@ -9,7 +9,8 @@ from ane.backends import load_backend
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.decoder import GROWTH
 from ane.backends.onnx.providers import DEVICES
-from converters.proof.parity import UnpublishedModel, mean_snr_db
+from ane.bundles.packages import PackageFolder
+from converters.proof.parity import mean_snr_db
 from tests.backends import decoder_steps
 
 FP32_SNR = 100          # dB, where float32 is only summed in another order
@@ -50,8 +51,8 @@ def test_quantised_decoders_reach_their_threshold(torch, decoder_bundle, precisi
     package, = (both for both in decoder_bundle.onnx_packages
                 if (both.network, both.precision) == ("autoregressive", precision))
     assert min(function.parity["cpu"] for function in package.functions.values()) >= threshold
-    model = UnpublishedModel(decoder_bundle, decoder_bundle.path, [package], torch)
-    backend = OnnxBackend(model, DEVICES["cpu"], torch, threads=1)
+    backend = OnnxBackend(decoder_bundle, DEVICES["cpu"], torch, threads=1,
+                          unpublished=PackageFolder(decoder_bundle.path, [package]))
     both = torch.decoder(2, 8), backend.decoder(2, 8)
     assert near(*(one.prefill(columns(0, 12) / 20) for one in both), threshold=threshold)
     for turn in range(3):

@@ -9,7 +9,6 @@ from ane.backends.packaged.selection import select_onnx_packages, stored_precisi
 from ane.cli import main
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
-from converters.proof.parity import UnpublishedModel
 
 CUDA, TENSORRT = (OnnxDevice(name, CPU, "cuda", "nothing") for name in ("cuda", "tensorrt"))
 
@@ -41,8 +40,8 @@ def test_what_a_gpu_would_compute_on_the_cpu_is_refused_in_one_line_with_what_to
 @pytest.mark.parametrize(("device", "precision"), [(DEVICES["cpu"], "int8"), (CUDA, "fp32")])
 def test_auto_takes_int8_first_on_the_cpu_alone(decoder_bundle, device, precision):
     packages = {package.precision: package for package in decoder_bundle.onnx_packages}
-    model = UnpublishedModel(decoder_bundle, decoder_bundle.path, [packages["int8"], packages["fp32"]], None)
-    assert select_onnx_packages(model, "auto", device)["autoregressive"].precision == precision
+    chosen = select_onnx_packages(decoder_bundle, "auto", device, [packages["int8"], packages["fp32"]])
+    assert chosen["autoregressive"].precision == precision
 
 
 def test_vocoders_and_networks_that_run_once_stay_in_fp32():

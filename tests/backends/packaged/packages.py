@@ -15,7 +15,7 @@ from ane.backends.packaged.functions import PackageFunction, Runtime
 from ane.bundles.weights import skeleton
 from ane.models.tortoise.networks import NETWORKS
 from converters.coreml.graph import CoreMLGraph, Style
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 FP32, FP16, ROUNDED = Style("fp32"), Arithmetic(), Arithmetic(fp16=True)
 NARROW = Arithmetic(fp16=True, narrow_norms=True)
@@ -74,7 +74,7 @@ def functions(graphs: Iterable[CoreMLGraph], paths: dict[str, Path], arithmetic:
 
 def reference_network(network: str, model: Any = None) -> nn.Module:
     """The network of the random model (or another), float32, for inference."""
-    model = model or RandomModel()
+    model = model or random_model()
     module = skeleton(NETWORKS[network], model.config(network))
     module.load_state_dict({key: tensor.float() for key, tensor in model.tensors(network).items()}, assign=True)
     return module.eval().requires_grad_(False)

@@ -15,10 +15,9 @@ from ane.backends import load_backend
 from ane.backends.torch import device as torch_device
 from ane.backends.torch.backend import TorchBackend, choose_precision
 from ane.backends.torch.device import ConvolutionPrecision, choose_device, return_freed_memory, torch_memory_errors
-from ane.bundles import open_model
 from ane.cli import main
 from ane.system.errors import UserError
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 CUDA = torch.device("cuda")
 
@@ -74,7 +73,7 @@ def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice_and_cuda_by_name
         machine(problem, nvidia_smi)
         for spec in ("auto", "torch"):
             notices.clear()
-            assert load_backend(spec, RandomModel()).device.type == "cpu"
+            assert load_backend(spec, random_model()).device.type == "cpu"
             if problem in WITHOUT_GPU and not nvidia_smi:
                 assert notices == []
             else:
@@ -83,7 +82,7 @@ def test_only_an_nvidia_gpu_that_cannot_be_used_causes_a_notice_and_cuda_by_name
                 assert PROBLEMS[problem][1] in line
                 assert "\n" not in line
     with pytest.raises(UserError, match=re.escape(PROBLEMS[problem][1]) + ".*; or use torch:cpu$"):
-        load_backend("torch:cuda", RandomModel())
+        load_backend("torch:cuda", random_model())
 
 
 def test_choosing_the_cpu_does_not_start_cuda(monkeypatch):
@@ -187,7 +186,7 @@ def test_mps_before_macos_15_1_leaves_long_rows_to_the_cpu(monkeypatch, version,
 
 def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
     monkeypatch.setattr("ane.backends.torch.backend.refuses_long_rows", lambda device: True)
-    backend = load_backend("torch:cpu", RandomModel())
+    backend = load_backend("torch:cpu", random_model())
     backend.device = torch.device("meta")               # stands for MPS
     assert backend.device_of("univnet") == torch.device("cpu")
     assert backend.device_of("hifigan") == torch.device("cpu")
@@ -199,7 +198,7 @@ def test_the_vocoder_moves_to_the_cpu_and_the_decoder_stays(monkeypatch):
     ({"cache": "host"}, "cache must be one of auto, io, state, got 'host'"), ({"lanes": 2}, "lanes is unknown")])
 def test_options_out_of_range_are_refused_by_name(options, message):
     with pytest.raises(UserError, match=message):
-        load_backend("torch:cpu", RandomModel(), **options)
+        load_backend("torch:cpu", random_model(), **options)
 
 
 CUDNN = torch.backends.cudnn
@@ -215,8 +214,8 @@ def setting():
 
 
 @pytest.fixture(scope="module")
-def backend(golden_checkpoints, golden_config) -> TorchBackend:
-    return TorchBackend(open_model(checkpoints=golden_checkpoints, config=golden_config), "cpu", "fp32", keep=True)
+def backend(golden_model) -> TorchBackend:
+    return TorchBackend(golden_model, "cpu", "fp32", keep=True)
 
 
 def noise(*shape: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from ane.backends.torch import linear
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.decoder import TorchDecoder
 from ane.backends.torch.kernels import KernelLinear, has_kernel
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only promised on x86-64")
 
@@ -34,7 +34,7 @@ LANES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, CAPACITY - 1)), min
 @pytest.fixture(scope="module", params=[*PRECISIONS, *(f"torch's {each}" for each in PRECISIONS)])
 def backend(request) -> TorchBackend:
     """In each precision, by the package's own kernels where they are compiled, and by torch's."""
-    backend = TorchBackend(RandomModel(), "cpu", request.param.removeprefix("torch's "), keep=True)
+    backend = TorchBackend(random_model(), "cpu", request.param.removeprefix("torch's "), keep=True)
     if request.param.startswith("torch's"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(linear, "kernel_packing", lambda weights: None)

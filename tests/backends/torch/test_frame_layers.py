@@ -16,7 +16,7 @@ from ane.backends.torch.frame_layers import frame_packing
 from ane.backends.torch.kernel_frames import has_frame_kernels
 from ane.models.tortoise.networks.frames import FrameConv
 from ane.system.decibels import snr_db
-from tests.random_model import CONFIGS, RandomModel
+from tests.random_model import CONFIGS, random_model
 
 VNNI, AMX = torch.cpu._is_vnni_supported(), torch.cpu._is_amx_tile_supported()
 X86 = platform.machine() in ("x86_64", "AMD64") and torch.backends.mkldnn.is_available()
@@ -78,13 +78,13 @@ def denoised(backend: TorchBackend, seeds: list[int], guided: bool = True) -> li
 def backend(request) -> TorchBackend:
     weights, _, made_by = request.param.partition(", ")
     with amx(made_by != "", made_by == "kernels"):
-        backend = TorchBackend(RandomModel(), "cpu", weights, keep=True)
+        backend = TorchBackend(random_model(), "cpu", weights, keep=True)
         backend.load("diffusion", "clvp")
     return backend
 
 
 def test_a_packed_denoiser_reaches_its_threshold(backend):
-    exact = TorchBackend(RandomModel(), "cpu", "fp32", keep=True)
+    exact = TorchBackend(random_model(), "cpu", "fp32", keep=True)
     for expected, actual in zip(*(denoised(one, [5, 20], guided=False) for one in (exact, backend)), strict=True):
         assert snr_db(expected, actual) > NETWORK_DB[backend.chosen.name]
 
@@ -117,7 +117,7 @@ def test_a_named_number_of_threads_is_kept_where_bits_depend_on_it(backend, monk
 
 def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_beside_others(backend):
     codes = np.random.default_rng(0).integers(0, CONFIGS["clvp"].num_speech_tokens, (8, 60))
-    exact = TorchBackend(RandomModel(), "cpu", "fp32").run("clvp_speech", codes=codes)
+    exact = TorchBackend(random_model(), "cpu", "fp32").run("clvp_speech", codes=codes)
     together = backend.run("clvp_speech", codes=codes)
     assert snr_db(exact, together) > NETWORK_DB[backend.chosen.name]
     for index in range(len(codes)):
@@ -127,7 +127,7 @@ def test_a_packed_clvp_reaches_its_threshold_and_ranks_a_candidate_alone_as_besi
 @pytest.mark.skipif("int8" not in AVAILABLE, reason="this CPU has no packed layers")
 def test_int8_leaves_first_and_last_layers_in_float32():
     with amx(False):
-        network = TorchBackend(RandomModel(), "cpu", "int8").network("diffusion")
+        network = TorchBackend(random_model(), "cpu", "int8").network("diffusion")
     weights = {name.partition(".")[0] for name, tensor in network.state_dict().items()
                if tensor.ndim > 1 and not tensor.is_meta and "relative" not in name}
     assert weights == {*network.ends, "unconditioned_embedding"}
@@ -154,7 +154,7 @@ def test_a_cpu_without_the_instructions_packs_nothing(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     monkeypatch.setattr(linear, "has_fbgemm", lambda: False)
     assert frame_packing("int8") is None
-    assert denoised(TorchBackend(RandomModel(), "cpu", "int8"), [3])[0].shape[0] == 2
+    assert denoised(TorchBackend(random_model(), "cpu", "int8"), [3])[0].shape[0] == 2
     monkeypatch.setattr(linear.platform, "machine", lambda: "arm64")
     assert frame_packing("int8") is None
     assert frame_packing("fp32") is None

@@ -21,7 +21,7 @@ from ane.backends.torch.kernels import KINDS, KernelLinear, has_kernel, join_lay
 from ane.commands import doctor
 from ane.system.decibels import snr_db
 from tests.backends.torch.test_exactness import OnlyAttention
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 NEEDS_KERNELS = pytest.mark.skipif(library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: "
                                                              "pip install -e . compiles the kernels")
@@ -173,9 +173,9 @@ def test_memory_that_runs_out_is_one_error(monkeypatch):
 @NEEDS_KERNELS
 @pytest.mark.parametrize("precision", ["auto", "int8", "bf16"])
 def test_a_decoder_of_a_cpu_uses_them(precision):
-    backend = TorchBackend(RandomModel(), "cpu", precision, threads=1)
+    backend = TorchBackend(random_model(), "cpu", precision, threads=1)
     assert isinstance(backend.decoder(1, 4), KernelDecoder)
-    assert not isinstance(TorchBackend(RandomModel(), "cpu", "fp32", exact=True).decoder(1, 4), KernelDecoder)
+    assert not isinstance(TorchBackend(random_model(), "cpu", "fp32", exact=True).decoder(1, 4), KernelDecoder)
 
 
 def test_the_build_and_the_package_agree_on_what_the_source_is(tmp_path, monkeypatch):
@@ -204,7 +204,7 @@ def test_without_the_library_torch_computes(monkeypatch, tmp_path, reason):
     library.cache_clear()
     try:
         assert library() is None
-        backend = TorchBackend(RandomModel(), "cpu", "int8", threads=1)
+        backend = TorchBackend(random_model(), "cpu", "int8", threads=1)
         assert type(backend.decoder(1, 4)) is TorchDecoder
         assert not any(isinstance(layer, KernelLinear) for layer in backend.network("autoregressive").modules())
     finally:

@@ -27,7 +27,7 @@ from ane.backends.torch.linear import (
 )
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 CPU = torch.device("cpu")
 VNNI = torch.cpu._is_vnni_supported() and torch.backends.mkldnn.is_available()
@@ -169,7 +169,7 @@ def test_int8_is_used_only_when_requested_and_for_decoder_and_denoiser_alone(no_
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "int8"])
 def test_the_decoder_reaches_its_threshold_in_every_precision(precision):
-    model = RandomModel()
+    model = random_model()
     rng = np.random.default_rng(0)
     prefix, columns = (rng.standard_normal(shape, dtype=np.float32) for shape in ((9, 64), (4, 3, 1, 64)))
 
@@ -184,6 +184,6 @@ def test_the_decoder_reaches_its_threshold_in_every_precision(precision):
 
 
 def test_a_packed_decoder_has_no_second_copy_of_its_weights():
-    network = TorchBackend(RandomModel(), "cpu", "int8").network("autoregressive")
+    network = TorchBackend(random_model(), "cpu", "int8").network("autoregressive")
     floats = [name for name, tensor in network.state_dict().items() if tensor.ndim > 1 and not tensor.is_meta]
     assert floats == []

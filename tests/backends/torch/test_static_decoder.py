@@ -23,12 +23,12 @@ from tests.backends.decoder_steps import (
     columns,
     in_dtype,
 )
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 
 @pytest.fixture(scope="module")
 def network() -> UnifiedVoice:
-    model = RandomModel()
+    model = random_model()
     module = skeleton(NETWORKS["autoregressive"], model.config("autoregressive"))
     module.load_state_dict(model.tensors("autoregressive"), assign=True)
     return module.eval().requires_grad_(False)

@@ -12,7 +12,7 @@ import torch
 from ane.backends.torch import threads
 from ane.backends.torch.backend import TorchBackend
 from ane.backends.torch.threads import ThreadGovernor, choose_threads, seconds_waiting
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 
 class SharedMachine:
@@ -186,7 +186,7 @@ def test_a_thread_that_ends_before_its_file_is_opened_or_while_it_is_read_is_lef
 
 
 def test_every_call_of_a_network_on_the_cpu_is_governed():
-    backend = TorchBackend(RandomModel(), "cpu")
+    backend = TorchBackend(random_model(), "cpu")
     assert isinstance(backend.governor, ThreadGovernor)
     calls = []
     backend.governor = SimpleNamespace(active=True, begin=lambda keeps_threads: calls.append(keeps_threads),
@@ -200,4 +200,4 @@ def test_every_call_of_a_network_on_the_cpu_is_governed():
 
 @pytest.mark.parametrize(("threads", "keeps"), [(None, False), (2, True)])
 def test_who_names_a_number_of_threads_keeps_the_bits_of_the_sound(threads, keeps):
-    assert TorchBackend(RandomModel(), "cpu", threads=threads).keeps_threads is keeps
+    assert TorchBackend(random_model(), "cpu", threads=threads).keeps_threads is keeps

@@ -13,9 +13,9 @@ from ane.backends import load_backend
 from ane.books.judging import misfits, signals_of
 from ane.books.recognisers import TextAligner, TranscribingRecogniser, differences
 from ane.cli import main
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
 from tests.books.stand_in import RATE
+from tests.imported import imported
 from tests.models.whisper.random_whisper import KNOWN_TOKENS, write_openai
 
 LETTERS = range(64, 90)      # tokens of a to z
@@ -49,7 +49,7 @@ def whisper(tmp_path_factory):
 
 
 def test_a_sound_fits_the_text_that_the_model_hears_and_no_other(whisper):
-    model = WhisperCheckpoint(whisper)
+    model = imported(whisper)
     transcriber = Transcriber(model, load_backend("torch:cpu", model))
     sound = np.random.default_rng(1).standard_normal(24000).astype(np.float32) / 4
     heard = transcriber.transcribe(sound, 24000, TranscriptionOptions("en", temperatures=(0.0,))).text

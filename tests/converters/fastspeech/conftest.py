@@ -6,7 +6,7 @@ import pytest
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from converters.coreml.package import CoreMLOptions
 from converters.onnx.package import OnnxOptions, OnnxTarget
 from tests.conversions import converted
@@ -21,8 +21,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder = tmp_path_factory.mktemp("fastspeech")
     write_fastspeech(folder / "checkpoint.pt")
     write_hifigan(folder / "generator.pth")
-    model = FastSpeechCheckpoint(folder / "checkpoint.pt", vocoder=folder / "generator.pth")
-    return write_bundle(model, folder / "bundle", name="small")
+    contents = import_fastspeech(folder / "checkpoint.pt", vocoder=folder / "generator.pth")
+    return write_bundle(contents, folder / "bundle", name="small")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.voices import load_voice
 from converters.ggml.gguf_file import NAME_BYTES, PRECISIONS, gguf_tensors, write_gguf
-from tests.random_model import RandomModel
+from tests.random_model import random_contents
 
 Type = gguf.GGMLQuantizationType
 # llama.cpp's name of a GPT-2's part → ours, and whether llama.cpp transposes the weight
@@ -36,9 +36,7 @@ FP16_ERROR, Q8_0_ERROR = 2.0 ** -11, 0.57 / 127
 
 @pytest.fixture(scope="module")
 def random_fp32(tmp_path_factory) -> Bundle:
-    path = tmp_path_factory.mktemp("random") / "bundle"
-    write_bundle(RandomModel(), path, precision="fp32", name="random", licence="Apache-2.0", description="")
-    return Bundle(path)
+    return write_bundle(random_contents(), tmp_path_factory.mktemp("random") / "bundle", licence="Apache-2.0")
 
 
 def sources(model: Bundle) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from converters.decoder_graphs import RECENT
 from converters.neural_engine import CHIPS, Chip
 from converters.proof import cost
 from converters.tortoise import autoregressive as gpt2
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 # A chip with 1 byte/s and 1 FLOP/s
 ONES = Chip("ones", 1, 1e-9, 1e-12, "for tests")
@@ -86,7 +86,7 @@ def decoder(config: UnifiedVoiceConfig, vocabulary: int, columns: int, slots: in
 
 @pytest.mark.parametrize("cache", ["io", "state"])
 def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
-    network = load_reference(RandomModel(), "autoregressive")
+    network = load_reference(random_model(), "autoregressive")
     gpt2.decoder_graphs(network).step(16, 64, cache, capacity=128).build(Style()).save(str(tmp_path / "step.mlpackage"))
     package = Package(tmp_path / "step.mlpackage")
     counted = cost.cost(package)
@@ -103,7 +103,7 @@ def test_the_cost_of_a_decoder_step_follows_from_its_sizes(tmp_path, cache):
 
 def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
     """coremltools hands float32 over: 4 bytes read and 2 written for each value of 2 bytes that the graph reads."""
-    network = load_reference(RandomModel(), "autoregressive")
+    network = load_reference(random_model(), "autoregressive")
     for cache, capacity in (("io", None), ("state", 8192)):
         graph = gpt2.decoder_graphs(network).step(16, 4096, cache, capacity)
         graph.build(Style()).save(str(tmp_path / f"{cache}.mlpackage"))
@@ -115,7 +115,7 @@ def test_handing_over_a_pool_costs_more_than_reading_it(tmp_path):
 
 
 def test_storing_columns_in_a_state_costs_what_is_written(tmp_path):
-    network = load_reference(RandomModel(), "autoregressive")
+    network = load_reference(random_model(), "autoregressive")
     graph = gpt2.decoder_graphs(network, 1.0).store(8192)
     graph.build(Style()).save(str(tmp_path / "store.mlpackage"))
     counted = cost.cost(Package(tmp_path / "store.mlpackage"))

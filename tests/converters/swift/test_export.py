@@ -15,7 +15,7 @@ from ane.cli import main
 from converters.swift.export import token_tables, write_arrays
 from converters.swift.golden import fingerprint
 from tests.conversions import converted
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 from tests.small_bundle import OPTIONS
 
 MODEL = Path("Sources/TortoiseCoreML/Model")
@@ -133,7 +133,7 @@ def test_an_unknown_voice_is_refused(complaint, small: Path, tmp_path: Path) -> 
 
 
 def test_tokenizers_of_other_kinds_are_refused() -> None:
-    content = json.loads(RandomModel().tokenizer)
+    content = json.loads(random_model().tokenizer)
     assert token_tables(json.dumps(content))["unknown"] == 1
     content["pre_tokenizer"] = {"type": "ByteLevel"}
     with pytest.raises(Exception, match="neither byte-pair encoding of words"):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from ane.backends import load_backend
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from tests.fastspeech_files import write_fastspeech, write_hifigan
+from tests.imported import imported
 
 
 @pytest.fixture(scope="session")
@@ -21,5 +21,5 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def synthesizer(files: Path) -> FastSpeechSynthesizer:
-    model = FastSpeechCheckpoint(files / "checkpoint.pt", vocoder=files / "generator.pth")
+    model = imported(files / "checkpoint.pt", vocoder=files / "generator.pth")
     return FastSpeechSynthesizer(model, load_backend("torch:cpu", model))

@@ -6,30 +6,30 @@ import torch
 
 from ane.bundles.bundle import Bundle
 from ane.bundles.writing import write_bundle
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
+from ane.models.fastspeech.checkpoints import import_fastspeech
 from ane.system.errors import UserError
 from tests.fastspeech_files import SMALL, V1, fastspeech_entries, write_fastspeech, write_hifigan
+from tests.imported import imported
 
 
 def test_sizes_are_read_from_the_tensors_of_a_checkpoint_or_a_plain_state_dict(files, tmp_path):
     torch.save(fastspeech_entries(), tmp_path / "plain.pt")
-    assert FastSpeechCheckpoint(tmp_path / "plain.pt").config("fastspeech") == SMALL
-    model = FastSpeechCheckpoint(files / "checkpoint.pt")
-    assert model.config("fastspeech") == SMALL
-    assert model.networks == {"fastspeech"}
-    assert model.check().unneeded == {"checkpoint.pt": [
+    assert imported(tmp_path / "plain.pt").config("fastspeech") == SMALL
+    model = import_fastspeech(files / "checkpoint.pt")
+    assert model.configs == {"fastspeech": SMALL}
+    assert model.surplus.unneeded == {"checkpoint.pt": [
         "step", "optim", "phoneme_side.position.weight", "mel_side.position.weight"]}
 
 
 def test_a_bundle_keeps_the_family_the_sizes_and_the_weights(files, tmp_path):
-    model = FastSpeechCheckpoint(files / "checkpoint.pt", {"padding": "published"}, vocoder=files / "generator.pth")
+    model = import_fastspeech(files / "checkpoint.pt", {"padding": "published"}, vocoder=files / "generator.pth")
     bundle = write_bundle(model, tmp_path / "bundle", precision="fp16")
     bundle.verify()
     again = Bundle(tmp_path / "bundle")
-    assert (again.family.name, again.precision, again.networks) == ("fastspeech", "fp16", model.networks)
+    assert (again.family.name, again.precision, again.networks) == ("fastspeech", "fp16", model.configs.keys())
     assert again.config("fastspeech").padding == "published"
     assert again.config("vocoder") == V1
-    for network in model.networks:
+    for network in model.configs:
         for key, tensor in model.tensors(network).items():
             np.testing.assert_allclose(again.tensors(network)[key].float(), tensor, rtol=1e-3, atol=1e-6)
     assert sorted(path.name for path in again.path.iterdir()) == ["bundle.json", "weights"]
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
     entries = fastspeech_entries()
     change(entries)
     with pytest.raises(UserError) as caught:
-        FastSpeechCheckpoint(write_fastspeech(tmp_path / "x.pt", entries))
+        import_fastspeech(write_fastspeech(tmp_path / "x.pt", entries))
     assert fault in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -77,21 +77,21 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path, change, fault):
 def test_something_else_is_refused(tmp_path, content, fault):
     torch.save(content, tmp_path / "x.pt")
     with pytest.raises(UserError, match=fault):
-        FastSpeechCheckpoint(tmp_path / "x.pt")
+        import_fastspeech(tmp_path / "x.pt")
 
 
 @pytest.mark.parametrize(("arguments", "fault"), [
     ({"padding": "none"}, "padding must be exact or published"), ({"d_model": 3}, "'d_model' is unknown")])
 def test_arguments(files, arguments, fault):
     with pytest.raises(UserError, match=fault):
-        FastSpeechCheckpoint(files / "checkpoint.pt", arguments)
+        import_fastspeech(files / "checkpoint.pt", arguments)
 
 
 @pytest.mark.parametrize(("name", "value", "fault"), [
     ("d_model", 0, "d_model must be like"), ("padding", "off", "padding must be"),
     ("fft_conv1d_kernel", 4, "must be odd"), ("other", 1, "does not know")])
 def test_a_damaged_config_in_a_bundle_is_refused(files, tmp_path, name, value, fault):
-    path = write_bundle(FastSpeechCheckpoint(files / "checkpoint.pt"), tmp_path / "bundle").path / "bundle.json"
+    path = write_bundle(import_fastspeech(files / "checkpoint.pt"), tmp_path / "bundle").path / "bundle.json"
     text = path.read_text()
     field = f'"{name}": {SMALL.__dict__[name]!r}'.replace("'", '"') if name != "other" else '"d_model": 24'
     assert field in text
@@ -106,4 +106,4 @@ def test_a_vocoder_for_other_mels_is_refused(tmp_path, files):
     entries["mel_linear.weight"], entries["mel_linear.bias"] = torch.zeros(40, 24), torch.zeros(40)
     path = write_fastspeech(tmp_path / "x.pt", entries)
     with pytest.raises(UserError, match=r"takes 80 mel bands and .* predicts 40"):
-        FastSpeechCheckpoint(path, vocoder=write_hifigan(tmp_path / "generator.pth"))
+        import_fastspeech(path, vocoder=write_hifigan(tmp_path / "generator.pth"))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.models.fastspeech.checkpoints import FastSpeechCheckpoint
 from ane.models.fastspeech.settings import HOP, SAMPLE_RATE, FastSpeechSettings
 from ane.models.fastspeech.synthesizer import FastSpeechSynthesizer
 from ane.models.vocoders.streaming import FIRST_LENGTHS
 from ane.system.errors import UserError
 from ane.system.timeline import Timeline
+from tests.imported import imported
 
 TEXT = "The more you buy, the more you save."
 LONG = "This sentence is one of several. " * 3
@@ -80,7 +80,7 @@ def test_what_cannot_be_split_is_refused(synthesizer):
 
 
 def test_notes_name_unknown_phonemes_and_griffin_lim_in_place_of_a_vocoder(files):
-    model = FastSpeechCheckpoint(files / "checkpoint.pt")
+    model = imported(files / "checkpoint.pt")
     speech = FastSpeechSynthesizer(model, load_backend("torch:cpu", model)).speak("{HH XX1 AH0} a {hh}")
     assert len(speech.audio) == HOP * speech.facts["frames"]
     assert "Griffin-Lim" in speech.notes[0]

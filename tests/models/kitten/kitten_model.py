@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 
-from ane.backends.onnx.graph_file import GraphEngine
+from ane.backends.onnx.graph_file import GraphBackend
 from ane.bundles import open_model
-from ane.models.kitten.family import FAMILY
 from ane.models.kitten.synthesizer import KittenSynthesizer, Phonemizer
+from tests.imported import imported
 
 VOICES = ("expr-voice-2-f", "expr-voice-5-m")
 HOP = 600       # samples per id
@@ -96,8 +96,7 @@ def letters(text: str) -> str:
 
 def kitten_speaker(folder: Path, threads: int | None = 1, phonemizer: Phonemizer = letters) -> KittenSynthesizer:
     """A model of KittenTTS in a folder or a bundle, on so many cores, also more than there are."""
-    model = open_model(folder) if (folder / "bundle.json").is_file() else FAMILY.open_checkpoints(folder)
-    model.check()
-    speaker = KittenSynthesizer(model, GraphEngine(model, threads))
+    model = open_model(folder) if (folder / "bundle.json").is_file() else imported(folder, family="kitten")
+    speaker = KittenSynthesizer(model, GraphBackend(model, threads))
     speaker.phonemizer = phonemizer
     return speaker

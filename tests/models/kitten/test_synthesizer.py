@@ -12,12 +12,13 @@ import pytest
 import ane
 from ane.backends.onnx.graph_file import GraphFunction
 from ane.models.kitten.synthesizer import KittenSynthesizer, spoken_form, trim_end, word_ids
-from ane.models.styletts.bundle import VOCABULARY
+from ane.models.styletts.graph import VOCABULARY
 from ane.models.styletts.settings import KittenSettings
 from ane.speech.request import SpeechContext
 from ane.speech.stream import Speech
 from ane.system.errors import UserError
-from tests.models.kitten.kitten_model import HOP, kitten_speaker, write_kitten_model
+from tests.imported import imported
+from tests.models.kitten.kitten_model import HOP, kitten_speaker, letters, write_kitten_model
 
 PUBLISHED = KittenSettings(published=True)
 
@@ -165,9 +166,13 @@ def test_a_text_that_arrives_incrementally_is_spoken_whole(folder: Path) -> None
     ("onnxruntime", r"KittenTTS needs onnxruntime: pip install '.\[kitten\]'")])
 def test_without_a_library_the_error_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch, module: str,
                                                      message: str) -> None:
+    model = imported(folder)
     monkeypatch.setitem(sys.modules, module, None)
+    speaker = ane.load(model.path)
+    if module == "onnxruntime":
+        speaker.phonemizer = letters
     with pytest.raises(UserError, match=message):
-        ane.load(folder).speak("Hello.")
+        speaker.speak("Hello.")
 
 
 def test_several_texts_are_each_what_they_are_alone(folder: Path) -> None:

@@ -12,16 +12,16 @@ import soundfile
 
 import ane
 from ane.backends import load_backend
-from ane.backends.onnx.graph_file import GraphEngine
-from ane.bundles import open_model
+from ane.backends.onnx.graph_file import GraphBackend
 from ane.cli import main
-from ane.models.kokoro.family import FAMILY, VOCABULARY, find_model
+from ane.models.kokoro.family import FAMILY, VOCABULARY
 from ane.models.kokoro.synthesizer import KokoroSynthesizer
 from ane.models.styletts.settings import KokoroSettings
 from ane.models.styletts.voices import KITTEN_DEFAULT
 from ane.speech.request import SpeechContext
 from ane.system.errors import UserError
 from ane.text.phonemes import phonemise
+from tests.imported import imported
 from tests.models.kitten.kitten_model import HOP, VOICES, write_kitten_model, write_kokoro_model
 
 TEXT = "Is this so? It is a longer sentence, which has several words."
@@ -34,8 +34,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def speaker(folder: Path, workers: int = 1) -> KokoroSynthesizer:
-    model = find_model(folder)
-    return KokoroSynthesizer(model, GraphEngine(model, workers))
+    model = imported(folder)
+    return KokoroSynthesizer(model, GraphBackend(model, workers))
 
 
 def phonemes_of(text: str) -> str:
@@ -67,8 +67,8 @@ def test_the_sound_is_that_of_the_published_runner(folder: Path, text: str, voic
 def test_british_voices_have_british_pronunciations(tmp_path: Path, folder: Path) -> None:
     tables = dict(np.load(folder / "voices-v1.0.bin"))
     np.savez(tmp_path / "voices.npz", **tables, bm_fable=tables["af_heart"])
-    model = find_model(folder / "model.onnx", tmp_path / "voices.npz")
-    own = KokoroSynthesizer(model, GraphEngine(model))
+    model = imported(folder / "model.onnx", voices=tmp_path / "voices.npz")
+    own = KokoroSynthesizer(model, GraphBackend(model))
     ids = [own.chunks(own.request("Go home.", voice), SpeechContext())[0].input_ids
            for voice in ("af_heart", "bm_fable")]
     assert [(VOCABULARY["O"] in one, VOCABULARY["Q"] in one) for one in ids] == [(True, False), (False, True)]
@@ -121,10 +121,10 @@ def test_without_durations_words_share_the_time_of_their_chunk(tmp_path: Path) -
 
 def test_the_vocabulary_is_that_of_a_file_else_of_the_graph_else_the_published_one(tmp_path: Path) -> None:
     stated = write_kokoro_model(tmp_path / "stated", vocab={"a": 1})
-    assert find_model(stated).vocabulary == {"a": 1}
+    assert speaker(stated).vocabulary == {"a": 1}
     (stated / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"b": 2}}}))
-    assert find_model(stated).vocabulary == {"b": 2}
-    plain = find_model(write_kokoro_model(tmp_path / "plain")).vocabulary
+    assert speaker(stated).vocabulary == {"b": 2}
+    plain = speaker(write_kokoro_model(tmp_path / "plain")).vocabulary
     assert (len(plain), plain["A"], plain["ˈ"], plain["ᵻ"], plain[" "]) == (114, 24, 156, 177, 16)
 
 
@@ -188,7 +188,7 @@ def test_a_bundle_is_spoken_with_and_lists_its_voices(folder: Path, tmp_path: Pa
 def test_faulty_files_are_one_clear_line(folder: Path, fault: Any, message: str) -> None:
     fault(folder)
     with pytest.raises(UserError, match=message) as caught:
-        FAMILY.open_checkpoints(folder).check()
+        FAMILY.import_checkpoints(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -197,7 +197,7 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
     assert not FAMILY.recognises(tmp_path)
     (kitten / "config.json").unlink()
     with pytest.raises(UserError, match="has the voices of KittenTTS"):
-        open_model(checkpoints=kitten)
+        imported(kitten)
     assert KITTEN_DEFAULT in VOICES
 
 
@@ -206,10 +206,10 @@ def test_a_kitten_model_without_its_config_is_not_taken_for_one_of_kokoro(tmp_pa
                                      "tests/models/kokoro")
 def test_published_weights_sound_as_in_the_published_runner(tmp_path: Path) -> None:
     published = pytest.importorskip("kokoro_onnx")
-    model = open_model(checkpoints=str(REAL))
+    model = imported(Path(REAL))
     own = model.family.synthesizer(model, load_backend("auto", model))
     np.savez(tmp_path / "voices.npz", **{name: table[:, None] for name, table in own.styles.tables.items()})
-    reference = published.Kokoro(str(model.graph), str(tmp_path / "voices.npz"))
+    reference = published.Kokoro(str(model.file("graph")), str(tmp_path / "voices.npz"))
     for text in ("The old bridge was closed for repairs last winter.", TEXT):
         audio, _ = reference.create(phonemes_of(text), "af_heart", is_phonemes=True)
         np.testing.assert_array_equal(own.speak(text, "af_heart").audio, audio)

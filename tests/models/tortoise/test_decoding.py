@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends.torch.backend import TorchBackend
-from ane.bundles import Model
+from ane.bundles import Bundle
 from ane.models.tortoise.chunks import text_tokens
 from ane.models.tortoise.decoding import Candidate, make_lanes, trimmed_length
 from ane.models.tortoise.sampling import InverseCdfSampler, Randomness, Sampling
 from ane.system.errors import UserError
 from tests.decoding import ChunkPrompt, decode
-from tests.random_model import RandomModel
+from tests.random_model import random_model
 
 SHAPES = st.lists(st.tuples(st.integers(1, 25), st.integers(1, 4)), min_size=1, max_size=5)     # tokens, candidates
 ROUNDING = 0 if platform.machine() in ("x86_64", "AMD64") else 1e-4        # elsewhere exactness is untried
@@ -27,8 +27,8 @@ Prompts = Callable[[int, int, int], ChunkPrompt]
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return RandomModel()
+def model() -> Bundle:
+    return random_model()
 
 
 @pytest.fixture(scope="module")

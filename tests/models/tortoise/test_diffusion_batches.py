@@ -20,7 +20,7 @@ from ane.models.tortoise.diffusion import (
     spectrograms,
 )
 from ane.system.errors import UserError
-from tests.random_model import CONFIGS, RandomModel
+from tests.random_model import CONFIGS, random_model
 
 WIDTH = CONFIGS["diffusion"].in_latent_channels
 VOICE = np.random.default_rng(1).standard_normal((1, 2 * CONFIGS["diffusion"].model_channels), dtype=np.float32)
@@ -31,7 +31,7 @@ latent_counts = st.lists(st.integers(1, 40), min_size=1, max_size=5)        # on
 
 @pytest.fixture(scope="module")
 def backend() -> TorchBackend:
-    return TorchBackend(RandomModel(), "cpu", "fp32", keep=True)
+    return TorchBackend(random_model(), "cpu", "fp32", keep=True)
 
 
 def random_latents(counts: Sequence[int]) -> list[np.ndarray]:
@@ -72,7 +72,7 @@ def test_a_spectrogram_does_not_depend_on_the_batch(backend, counts, limit, samp
 
 
 def test_utterances_do_not_affect_each_other_in_bf16():
-    backend, latents = TorchBackend(RandomModel(), "cpu", "bf16", keep=True), random_latents([30, 7])
+    backend, latents = TorchBackend(random_model(), "cpu", "bf16", keep=True), random_latents([30, 7])
     noisy = [np.zeros((1, MELS, frame_count(len(rows))), np.float32) for rows in latents]
     frames = [x.shape[-1] for x in noisy]
     denoisers = [backend.denoiser([rows[None] for rows in pair], VOICE, frames)

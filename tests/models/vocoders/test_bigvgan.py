@@ -17,15 +17,15 @@ import ane
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.bundles.entries import assemble, sources
-from ane.bundles.writing import write_bundle
 from ane.cli import main
-from ane.models.tortoise.checkpoints import CheckpointDirectory
+from ane.models.tortoise.checkpoints import import_tortoise
 from ane.models.tortoise.vocoding import bigvgan_sound, sound_of
 from ane.models.vocoders.bigvgan import BigVGAN, BigVGANConfig
 from ane.models.vocoders.streaming import VocodingWindow
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters.functions import ONNX_THRESHOLDS, functions_of
+from tests.imported import imported
 
 GOLDEN = Path(__file__).parent / "golden"
 KINDS = ("v1", "v2", "snake")
@@ -87,10 +87,8 @@ def write_small_vocoder(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def bundle(golden_checkpoints, golden_config, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("bigvgan")
-    model = CheckpointDirectory(golden_checkpoints, json.loads(golden_config.read_text()),
-                                vocoder=write_small_vocoder(folder))
-    model.check()
-    return write_bundle(model, folder / "bundle", source={"files": {}}).path
+    return imported(golden_checkpoints, folder / "bundle", config=golden_config,
+                    vocoder=write_small_vocoder(folder)).path
 
 
 def test_a_bundle_speaks_with_it(bundle, monkeypatch):
@@ -153,10 +151,10 @@ def test_its_file_alone_completes_a_base_as_the_option_does(bundle, golden_check
 def test_a_vocoder_of_another_sound_is_refused(stated, message, golden_checkpoints, golden_config, tmp_path):
     vocoder = write_vocoder(tmp_path / "vocoder", **stated)
     with pytest.raises(UserError, match=message):
-        CheckpointDirectory(golden_checkpoints, json.loads(golden_config.read_text()), vocoder=vocoder)
+        import_tortoise(golden_checkpoints, json.loads(golden_config.read_text()), vocoder=vocoder)
 
 
 def test_another_file_is_refused_with_what_was_seen(golden_checkpoints, tmp_path):
     torch.save({"conv_pre.weight": torch.zeros(2)}, tmp_path / "other.pth")
     with pytest.raises(UserError, match=r"holds conv_pre\.weight, and not BigVGAN"):
-        CheckpointDirectory(golden_checkpoints, vocoder=tmp_path / "other.pth")
+        import_tortoise(golden_checkpoints, vocoder=tmp_path / "other.pth")

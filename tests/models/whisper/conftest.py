@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ane.backends import load_backend
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.models.whisper.tokens import WhisperTokenizer
 from ane.models.whisper.transcription import Transcriber
+from tests.imported import imported
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face, write_openai
 
 
@@ -34,7 +34,7 @@ def tokenizer() -> WhisperTokenizer:
 @pytest.fixture(scope="session")
 def transcriber(hugging_face_folder: Path) -> Transcriber:
     """The random weights on torch."""
-    model = WhisperCheckpoint(hugging_face_folder)
+    model = imported(hugging_face_folder)
     return Transcriber(model, load_backend("torch:cpu", model))
 
 

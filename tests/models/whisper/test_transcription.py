@@ -15,11 +15,11 @@ from ane.audio.reader import read_recording
 from ane.backends import load_backend
 from ane.backends.torch.kernels import KernelLinear
 from ane.models.whisper import features
-from ane.models.whisper.checkpoints import WhisperCheckpoint
 from ane.models.whisper.decoding import DecodedWindow
 from ane.models.whisper.features import HOP, log_mel
 from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, compression_ratio
 from ane.system.errors import UserError
+from tests.imported import imported
 from tests.models.whisper.random_whisper import RandomSizes, write_openai
 
 
@@ -178,7 +178,7 @@ def test_times_never_decrease_whatever_the_network_predicts(transcriber, noise, 
 def test_an_english_model_knows_no_other_language(tmp_path, noise):
     path = write_openai(tmp_path, replace(RandomSizes(), n_vocab=51864))
     (tmp_path / "multilingual.tiktoken").rename(tmp_path / "gpt2.tiktoken")
-    model = WhisperCheckpoint(path)
+    model = imported(path)
     english = Transcriber(model, load_backend("torch:cpu", model))
     with pytest.raises(UserError, match="language must be en"):
         english.transcribe(noise, 16000, TranscriptionOptions(language="de"))
@@ -209,7 +209,7 @@ def test_repetition_compresses():
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_other_precisions_run(hugging_face_folder, noise, precision):
     """Of a recording that is resampled."""
-    model = WhisperCheckpoint(hugging_face_folder)
+    model = imported(hugging_face_folder)
     transcriber = Transcriber(model, load_backend("torch:cpu", model, precision))
     assert transcriber.transcribe(np.repeat(noise[:40000], 3), 48000, QUICK).duration == pytest.approx(2.5)
 
@@ -221,7 +221,7 @@ def kind_of(layer: nn.Module) -> object:
 
 def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
     """It is two thirds of what a step of the smallest model reads."""
-    model, layers = WhisperCheckpoint(hugging_face_folder), {}
+    model, layers = imported(hugging_face_folder), {}
     for precision in ("fp32", "int8"):
         decoder = load_backend("torch:cpu", model, precision).network("decoder")
         layers[precision] = decoder.token_embedding
@@ -234,7 +234,7 @@ def test_the_output_layer_has_the_weights_of_the_precision(hugging_face_folder):
     "English-capable Whisper checkpoint and openai/whisper's tests/jfk.flac"))
 def test_real_weights_understand_a_sentence():
     folder = Path(os.environ["WHISPER_DIR"])
-    model = WhisperCheckpoint(folder)
+    model = imported(folder)
     audio, rate = read_recording(folder / "jfk.flac")
     found = Transcriber(model, load_backend("torch:cpu", model)).transcribe(audio, rate)
     assert "ask not what your country can do for you" in found.text.lower()

@@ -10,7 +10,7 @@ import pytest
 from ane.bundles.bundle import Bundle
 from ane.bundles.writing import write_bundle
 from ane.models.whisper.alignment_heads import PUBLISHED, alignment_heads, find_alignment_heads
-from ane.models.whisper.checkpoints import WhisperCheckpoint
+from ane.models.whisper.checkpoints import import_whisper
 from ane.models.whisper.decoding import DecodedWindow
 from ane.models.whisper.transcription import TranscriptionOptions
 from ane.models.whisper.words import WordAligner, median_filter, split_words, token_times
@@ -143,10 +143,9 @@ def test_heads_are_those_of_the_published_file_else_of_the_upper_half(tmp_path):
 def test_a_bundle_keeps_the_heads_of_generation_config(tmp_path):
     folder = write_hugging_face(tmp_path / "source")
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": [[1, 0], [0, 1]]}))
-    model = WhisperCheckpoint(folder)
-    assert model.config("decoder").alignment_heads == ((1, 0), (0, 1))
-    write_bundle(model, tmp_path / "bundle")
-    assert Bundle(tmp_path / "bundle").config("decoder").alignment_heads == ((1, 0), (0, 1))
+    contents = import_whisper(folder)
+    assert contents.configs["decoder"].alignment_heads == ((1, 0), (0, 1))
+    assert write_bundle(contents, tmp_path / "bundle").config("decoder").alignment_heads == ((1, 0), (0, 1))
 
 
 @pytest.mark.parametrize("heads", [[[2, 0]], [[0, 2]], [[0]], [[-1, 0]], [[0, True]], 3, ["00"]])
@@ -154,14 +153,14 @@ def test_heads_that_the_decoder_lacks_are_refused(tmp_path, heads):
     folder = write_hugging_face(tmp_path)
     (folder / "generation_config.json").write_text(json.dumps({"alignment_heads": heads}))
     with pytest.raises(UserError, match=r"generation_config.json: alignment_heads must be a list of \[layer, head\]"):
-        WhisperCheckpoint(folder)
+        import_whisper(folder)
     with pytest.raises(UserError, match="alignment_heads must be"):
         write_damaged_bundle(tmp_path, heads)
 
 
 def write_damaged_bundle(folder, heads) -> Bundle:
     (folder / "generation_config.json").unlink()
-    write_bundle(WhisperCheckpoint(folder), folder / "bundle")
+    write_bundle(import_whisper(folder), folder / "bundle")
     path = folder / "bundle" / "bundle.json"
     content = json.loads(path.read_text())
     content["networks"]["decoder"]["config"]["alignment_heads"] = heads

@@ -1,0 +1,34 @@
+"""Reading a tokenizer.json of Hugging Face ``tokenizers``."""
+
+import json
+from pathlib import Path
+
+from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
+from ane.system.files import MAX_JSON
+
+
+def read_tokenizer(path: Path) -> str:
+    """Read a tokenizer's JSON as text, without padding and truncation, which could demand any length.
+
+    Raises:
+        UserError: the file holds anything else, or a normaliser on whose damaged tables the library aborts.
+    """
+    try:
+        text = read_regular(path, MAX_JSON).decode("utf-8")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not text in UTF-8 (byte {error.start}): import or copy it again") from error
+    try:
+        content = json.loads(text)
+        known = isinstance(content["model"]["vocab"], dict)
+    except (KeyError, TypeError, ValueError, RecursionError):
+        known = False
+    if not known:
+        raise UserError(f"{path} is not a tokenizer.json of Hugging Face tokenizers (no model.vocab in it)")
+    if '"Precompiled"' in json.dumps(content.get("normalizer")):
+        raise UserError(f"{path} has a normaliser of the kind Precompiled, which no model of this version uses: take "
+                        "the tokenizer.json that came with the model")
+    lengths = {"padding": None, "truncation": None}
+    return text if content == content | lengths else json.dumps(content | lengths)

@@ -1,0 +1,27 @@
+"""Checkpoints as bundles: what tests speak with is on disk as a user's models are."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ane.bundles import Bundle
+from ane.bundles.family import find_family
+from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
+from ane.bundles.writing import write_bundle
+
+
+def imported(checkpoints: Path, destination: Path | None = None, family: str = "", **options: Any) -> Bundle:
+    """Import checkpoints in their own precision.
+
+    Args:
+        family: Name of their family (default: that of their content).
+        destination: The folder of the bundle (default: a new one in the folder for temporary files).
+        options: Those of the family's importer; ``config`` may be a file, ``base`` a bundle.
+    """
+    if isinstance(options.get("base"), Bundle):
+        options["base"] = str(options["base"].path)
+    if isinstance(options.get("config"), Path):
+        options["config"] = read_constructor_arguments(options["config"])
+    importer = find_family(family) if family else family_of_checkpoints(checkpoints)
+    contents = importer.import_checkpoints(checkpoints, **options)
+    return write_bundle(contents, destination or Path(tempfile.mkdtemp(prefix="imported-")) / "bundle")
