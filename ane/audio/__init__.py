@@ -22,6 +22,7 @@ from ane.audio.reader import (
     resample,
     resample_windowed_sinc,
 )
+from ane.audio.sample_format import SampleFormat, resampling
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
 
@@ -52,16 +53,16 @@ def check_output(path: Path | str) -> None:
         raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; - is standard output")
 
 
-def write(path: Path | str, audio: np.ndarray, sample_rate: int) -> None:
+def write(path: Path | str, audio: np.ndarray, sample_rate: int, samples: SampleFormat | None = None) -> None:
     """Write audio (S,) float32, clipped to [-1, 1], in the format of the suffix, as ``writing`` does."""
-    with writing(path, sample_rate) as append:
+    with writing(path, sample_rate, samples=samples) as append:
         append(audio)
 
 
 @contextmanager
 def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
-            chapters: Sequence[media.ChapterMark] = (),
-            cover: media.CoverImage | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+            chapters: Sequence[media.ChapterMark] = (), cover: media.CoverImage | None = None,
+            samples: SampleFormat | None = None) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
 
     The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
@@ -71,6 +72,8 @@ def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
     Args:
         tags: "title", "artist", "album", "track" and so on, as FFmpeg names them. None: libsndfile writes what it can.
         chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
+        samples: Format and rate of the stored samples, for wav, aiff and flac without tags. ``None`` means the usual
+            format at ``rate``.
 
     Raises:
         UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
@@ -78,6 +81,11 @@ def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
     """
     check_output(path)
     suffix = Path(path).suffix.lower()
+    if samples is not None:
+        with (writer.writing(path, samples.rate or rate, samples.subtype(suffix)) as append,
+              resampling(append, rate, samples.rate) as resampled):
+            yield resampled
+        return
     if suffix not in media.FORMATS or (suffix in writer.FORMATS and (tags is None or not media.has_pyav())):
         with writer.writing(path, rate) as append:
             yield append

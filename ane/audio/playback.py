@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ane.audio.devices import find_device, real_backends
 from ane.audio.writer import pcm16
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
@@ -71,7 +72,8 @@ class ProductionRate:
 
 
 class DefaultSoundDevice:
-    """The system's default output, for 16-bit mono sound. ``backends`` are miniaudio's; None: all of real devices.
+    """A sound output, for 16-bit mono sound: the one called ``name``, or the system's default. ``backends`` are
+    miniaudio's; None: all of real devices.
 
     Raises OSError when there is none, or it cannot be opened.
 
@@ -79,17 +81,17 @@ class DefaultSoundDevice:
         open: Whether ``close`` was not called yet.
     """
 
-    def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None):
+    def __init__(self, sample_rate: int, backends: Sequence[Any] | None = None, name: str | None = None):
         import miniaudio  # 0.1 s
 
-        if backends is None:        # the Null backend discards sound without an error
-            backends = [one for one in miniaudio.Backend if one.name not in ("NULL", "CUSTOM")]
+        backends = real_backends() if backends is None else backends
         self._error, self.sample_rate, self.open = miniaudio.MiniaudioError, sample_rate, True
         try:
             with silent_c_libraries():
                 self._device = miniaudio.PlaybackDevice(
                     miniaudio.SampleFormat.SIGNED16, 1, sample_rate, PERIOD_MS, callback_periods=PERIODS,
-                    backends=list(backends), app_name="tortoise-ane")
+                    backends=list(backends), app_name="tortoise-ane",
+                    device_id=find_device(name).handle if name else None)
         except self._error as error:
             raise OSError(_text(error)) from error
 
@@ -210,9 +212,9 @@ class PlayerProcess:
         program: of the child (``ChildProcess``), which gets the rate, ``expected`` and ``at_once`` as JSON.
     """
 
-    def __init__(self, sample_rate: int, expected: float | None, at_once: bool = False,
+    def __init__(self, sample_rate: int, expected: float | None, at_once: bool = False, name: str | None = None,
                  program: str | Sequence[str] = PLAYER):
-        arguments = json.dumps([sample_rate, expected, at_once])
+        arguments = json.dumps([sample_rate, expected, at_once, *([name] if name else [])])
         self._process = ChildProcess(program, [arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def feed(self, audio: np.ndarray) -> None:
@@ -243,7 +245,7 @@ class PlayerProcess:
 
 
 @contextlib.contextmanager
-def playing(sample_rate: int, expected: float | None = None, at_once: bool = False,
+def playing(sample_rate: int, expected: float | None = None, at_once: bool = False, name: str | None = None,
             device: DefaultSoundDevice | None = None, blocked: bool = False) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that plays audio (n,) float32 at ``sample_rate`` Hz after what it was given before.
 
@@ -253,6 +255,7 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
     Args:
         expected: estimate of the seconds of sound in all.
         at_once: whether playing begins with the first piece.
+        name: Name or number of the device. ``None`` is the system's default.
         device: A device that is open already, as ``check_sound_device`` returns it. It is used if it has this rate.
         blocked: Whether the engine holds this process so long that it cannot play (``Backend.blocks_python``). A child
             process plays then.
@@ -266,9 +269,9 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
         device.close()
         device = None
     if blocked:
-        player = PlayerProcess(sample_rate, expected, at_once)
+        player = PlayerProcess(sample_rate, expected, at_once, *([name] if name else []))
     else:
-        player = Player(device or open_device(sample_rate), sample_rate, expected, at_once)
+        player = Player(device or open_device(sample_rate, *([name] if name else [])), sample_rate, expected, at_once)
     try:
         yield player.feed
         player.finish()
@@ -276,21 +279,22 @@ def playing(sample_rate: int, expected: float | None = None, at_once: bool = Fal
         player.close()
 
 
-def play(audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None) -> None:
+def play(audio: np.ndarray, sample_rate: int, device: DefaultSoundDevice | None = None,
+         name: str | None = None) -> None:
     """Play audio (S,) float32 and wait for its end. Raises as ``playing`` does."""
-    with playing(sample_rate, device=device) as feed:
+    with playing(sample_rate, name=name, device=device) as feed:
         feed(audio)
 
 
-def check_sound_device(sample_rate: int = 24000) -> DefaultSoundDevice:
+def check_sound_device(sample_rate: int = 24000, name: str | None = None) -> DefaultSoundDevice:
     """Return the open sound device. Raises UserError, before any work is done, when there is none."""
-    return open_device(sample_rate)
+    return open_device(sample_rate, *([name] if name else []))
 
 
-def open_device(sample_rate: int) -> DefaultSoundDevice:
-    """Open the default sound device. UserError when there is none."""
+def open_device(sample_rate: int, name: str | None = None) -> DefaultSoundDevice:
+    """Open a sound device, by default the system's. UserError when there is none."""
     try:
-        return DefaultSoundDevice(sample_rate)
+        return DefaultSoundDevice(sample_rate, name=name)
     except OSError as error:
         raise UserError(f"no sound device can be opened ({error}); {_ADVICE}") from error
 

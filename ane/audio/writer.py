@@ -31,14 +31,18 @@ def check_standard_output() -> None:
 
 
 @contextmanager
-def writing(path: Path | str, sample_rate: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """``ane.audio.writing`` to standard output, or to a file of one of ``FORMATS``, without tags."""
+def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[Callable[[np.ndarray], None]]:
+    """``ane.audio.writing`` to standard output, or to a file of one of ``FORMATS``, without tags.
+
+    ``encoding`` is libsndfile's name for the format of the samples. Without it the file format decides.
+    """
     path = Path(path)
     if str(path) == "-":
         with _to_standard_output(sample_rate) as append:
             yield append
         return
-    container, encoding = FORMATS[path.suffix.lower()]
+    container, usual = FORMATS[path.suffix.lower()]
+    encoding = encoding or usual
     block_error: OSError | None = None      # of the caller's block, not of the file
     try:
         with replacing(path, lasting=True) as target, target.open("wb", buffering=0) as opened:

@@ -20,6 +20,7 @@ from ane.bundles.opening import DEMO
 from ane.commands import arguments
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
+from ane.commands.macos_flags import add_macos_arguments, apply_macos_arguments, listed
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
@@ -61,12 +62,15 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "say", help="speak a text", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speak a text to a file, or through the loudspeaker when no file is named.")
-    parser.add_argument("text", nargs="*", metavar="TEXT", help="what to say; with no TEXT and no -f, what is piped in")
-    parser.add_argument("-f", "--file", metavar="FILE", help="read the text from FILE, from standard input if -")
+    parser.add_argument("text", nargs="*", metavar="TEXT",
+                        help="what to say; with no TEXT and no -f, what is piped in, or each line "
+                             "that you type")
+    parser.add_argument("-f", "--file", "--input-file", metavar="FILE",
+                        help="read the text from FILE, from standard input if -")
     parser.add_argument("-v", "--voice", metavar="VOICE",
                         help="a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix "
                              "such as 'a&b' or 'a:0.3&b:0.7' (default: the model's own)")
-    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
+    parser.add_argument("-o", "--output", "--output-file", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .wav, .flac, .aiff, .mp3, .ogg or .m4a (with the "
                              "extra books); - is standard output, as WAV")
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
@@ -91,6 +95,7 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add_settings_arguments(parser)
     add_backend_arguments(parser)
+    add_macos_arguments(parser)
     parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
     parser.set_defaults(handler=say)
 
@@ -102,10 +107,17 @@ def say(args: argparse.Namespace) -> int:
         return list_command(args)
     if args.preset == "?":
         return list_presets(args)
+    if (lines := listed(args)) is not None:
+        output_console().print("\n".join(lines), markup=False, soft_wrap=True)
+        return 0
+    apply_macos_arguments(args)
     timeline, args.sound_device = Timeline(), None
     refuse_conflicting_flags(args)
+    typed = sys.stdin.isatty() and not any(getattr(args, flag) for flag in (
+        "text", "file", "output", "follow", "explain", "times_file", "lines", "best"))
+    args.stream = args.stream or typed
     # it may arrive late: everything else is loaded before it is read
-    piped = args.follow or reads_standard_input(args)
+    piped = args.follow or typed or reads_standard_input(args)
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     cast = read_cast(args.cast) if args.cast else None
     text = None if piped and not args.explain else read_text(args)
@@ -127,17 +139,18 @@ def say(args: argparse.Namespace) -> int:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
         if voice is not None and "random" not in str(named):       # a random voice depends on the seed
             request = request.changed(voice=voice)
-        request = request if args.follow else replace(request, text=read_text(args))
-    speak = speak_lines if args.lines else speak_pieces if args.follow or args.stream else speak_whole
+        request = request if args.follow or typed else replace(request, text=read_text(args))
+    streamed = speak_typed if typed else speak_pieces
+    speak = speak_lines if args.lines else streamed if args.follow or args.stream else speak_whole
     waves: list[tuple[np.ndarray, int]] = []
-    with ProgressDisplay(console, shown=not (args.json or args.quiet)) as progress:
+    with ProgressDisplay(console, shown=args.progress or not (args.json or args.quiet)) as progress:
         context = SpeechContext(progress.update, timeline, batched=not (args.follow or args.stream))
         for speech, outputs in speak(args, synthesizer, request, context):
             print_report(args, synthesizer, speech, outputs, console)
             if not (args.stream or args.follow) and (args.play or args.output is None):
                 waves = [(audio, speech.sample_rate) for audio in (speech.audio, *speech.alternatives)]
     for audio, rate in waves:
-        play(audio, rate, args.sound_device)
+        play(audio, rate, args.sound_device, args.audio_device)
     return 0
 
 
@@ -194,7 +207,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     if args.times_file is not None:
         check_output_file(args.times_file)
     if args.play or args.output is None:
-        args.sound_device = check_sound_device()
+        args.sound_device = check_sound_device(name=args.audio_device)
 
 
 def check_kept(args: argparse.Namespace, count: int, cast: Cast | None = None) -> None:
@@ -219,7 +232,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     speech = synthesizer.speech_of(request, context)
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
-        write(path, audio, speech.sample_rate)
+        write(path, audio, speech.sample_rate, args.samples)
     if args.times_file is not None:
         write_word_times(args.times_file, speech)
     yield speech, outputs
@@ -233,6 +246,14 @@ def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", request: Spee
     yield stream, output_paths(args.output, 1)
 
 
+def speak_typed(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
+                context: SpeechContext) -> SpeechOutputs:
+    """Speak each line that is typed on the terminal as soon as it is complete, as macOS's say does."""
+    for line in sys.stdin:
+        if has_words(line):
+            yield from speak_pieces(args, synthesizer, replace(request, text=line), SpeechContext(context.progress))
+
+
 def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "SoundStream") -> None:
     """Send each piece of audio to the file, the loudspeaker or both as soon as it is generated, and close the stream.
 
@@ -244,7 +265,8 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
     failure: PlayerError | None = None
     with ExitStack() as stack:
         stack.enter_context(closing(stream))
-        sinks = [stack.enter_context(writing(args.output, stream.sample_rate))] if args.output else []
+        sinks = [stack.enter_context(writing(args.output, stream.sample_rate,
+                                             samples=args.samples))] if args.output else []
         try:
             with ExitStack() as playback:
                 if args.play or args.output is None:
@@ -252,7 +274,7 @@ def send_pieces(args: argparse.Namespace, synthesizer: "Speaker", stream: "Sound
                     # of text that arrives, the first clause is played at once: the next one may be long in coming
                     blocked = getattr(synthesizer.backend, "blocks_python", False)
                     sinks.append(playback.enter_context(playing(stream.sample_rate, expected, args.follow,
-                                                                args.sound_device, blocked)))
+                                                                args.audio_device, args.sound_device, blocked)))
                 for piece in stream:
                     for sink in sinks:
                         sink(piece)
@@ -280,7 +302,7 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
     with closing(synthesizer.speeches_of(lines, request, context)) as spoken:
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
-            write(path, line.audio, line.sample_rate)
+            write(path, line.audio, line.sample_rate, args.samples)
             if times_file is not None:
                 write_word_times(times_file, line)
             yield line, [path]

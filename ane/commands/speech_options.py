@@ -91,7 +91,8 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
     """The error for an option without effect, or one that names the bundle ``DEMO`` if no model was chosen."""
     if args.bundle or name not in (*REQUEST, *Settings.options()):
         return error
-    return UserError(f"{name} has no effect on {model.name}: add --bundle {DEMO}, or leave it out", name)
+    only = f", whose only voice is {model.default_voice}" if name == "voice" and model.default_voice else ""
+    return UserError(f"{name} has no effect on {model.name}{only}: add --bundle {DEMO}, or leave it out", name)
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:

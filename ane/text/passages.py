@@ -16,6 +16,11 @@ COMMAND = re.compile(
     r"\[voice(?::(?P<voice>[^\[\]\n]{0,80}))?\]|\[pause\b(?P<pause>[^\]\n]{0,40})\]?"
     r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
+# a command of macOS's say that is not known → what does the same here
+INSTEAD = {"rate": "write SSML, where <prosody> has a rate, or change the speed of the whole text",
+           "volm": "write SSML, where <prosody> has a volume", "emph": "remove it, because no voice has an emphasis",
+           "char": "write SSML, where <say-as> spells out characters",
+           "nmbr": "write SSML, where <say-as> spells out digits", "inpt": "respell words with a lexicon"}
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
 
@@ -110,7 +115,7 @@ def pause_seconds(match: re.Match[str], where: str) -> float:
     command, name = match[0], match["name"]
     if name not in (None, "slnc"):
         raise UserError(f"{where}: {command} is a command of macOS that is not known here; only [[slnc 500]], a pause "
-                        "in milliseconds, is: remove it")
+                        f"in milliseconds, is: {INSTEAD.get(name, 'remove it')}")
     if name:
         duration = f"{match['value'].strip()}ms" if command.endswith("]]") else ""
     else:

@@ -1,0 +1,174 @@
+"""The flags of macOS's `say`: each row of its manual has a row here, of what it does or says here."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from ane.audio import devices, playback
+from ane.audio.devices import SoundDevice
+from ane.cli import main
+from ane.commands import messages
+from tests.audio.recording_device import RecordingDevice
+
+TEXT = "The turtle was first, after all, and the hare was last."
+# flags → the file that they write, its format and its sample rate
+WRITTEN = [
+    (("-o", "out"), "out.aiff", "PCM_16", 24000),
+    (("--output-file", "out.wav"), "out.wav", "PCM_16", 24000),
+    (("-o", "out", "--file-format", "WAVE"), "out.wav", "PCM_16", 24000),
+    (("-o", "out.flac", "--file-format", "flac"), "out.flac", "PCM_16", 24000),
+    (("-o", "out.wav", "--data-format", "LEI16@8000"), "out.wav", "PCM_16", 8000),
+    (("-o", "out.wav", "--data-format", "LEF32@22050"), "out.wav", "FLOAT", 22050),
+    (("-o", "out", "--data-format", "BEI24@48000"), "out.aiff", "PCM_24", 48000),
+    (("-o", "out.flac", "--data-format", "I24"), "out.flac", "PCM_24", 24000),
+    (("-o", "out.wav", "--data-format", "ulaw", "--channels", "1", "--stream"), "out.wav", "ULAW", 24000),
+]
+# flags → the error; all but the last three are errors before any work
+REFUSED = [
+    (("-r", "300", "--speed", "2", "-o", "a.wav"), "--rate and --speed cannot be combined"),
+    (("-r", "0", "-o", "a.wav"), "--rate must be above 0 words a minute, got 0"),
+    (("--channels", "2", "-o", "a.wav"), "--channels must be 1, because speech has one channel, got 2"),
+    (("--file-format", "caff", "-o", "a"), "--file-format must be one of WAVE, AIFF, .*, got caff"),
+    (("--file-format", "AIFF", "-o", "a.wav"), "--file-format AIFF writes .aiff, and a.wav ends in .wav"),
+    (("--data-format", "LEI17", "-o", "a.wav"), "--data-format must be one of I8, .*, got LEI17"),
+    (("--data-format", "I16@5", "-o", "a.wav"), "the sample rate must be from 8000 to 192000 Hz"),
+    (("--data-format", "F32", "-o", "a.flac"), "--data-format F32 has no effect on .flac: end .* in .wav, .aiff"),
+    (("--data-format", "F32", "-o", "-"), "--data-format F32 has no effect on standard output"),
+    (("--data-format", "F32"), "--data-format has no effect without a file: add -o OUT"),
+    (("-a", "0", "-o", "a.wav"), "--audio-device has no effect: nothing is played; add --play"),
+    (("-v", "Samantha", "-o", "a.wav"), "--voice has no effect on demo-fast, whose only voice is heart: add --bundle"),
+    (("-v", "Samantha", "--bundle", "demo", "-o", "a.wav"), "no voice 'Samantha' .*: the voices are heart, michael"),
+]
+UNKNOWN = [("--quality", "127"), ("--bit-rate", "64000"), ("-i",), ("--interactive=green",), ("--network-send=host",)]
+COMMANDS = [("rate 300", "<prosody> has a rate"), ("volm 0.5", "<prosody> has a volume"), ("emph +", "no voice has an"),
+            ("char LTRL", "<say-as> spells out characters"), ("nmbr LTRL", "<say-as> spells out digits"),
+            ("inpt PHON", "a lexicon"), ("pbas 50", "remove it")]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("flags", "file", "subtype", "rate"), WRITTEN, ids=lambda value: str(value)[:40])
+def test_a_file_has_the_format_that_the_flags_name(flags: tuple[str, ...], file: str, subtype: str, rate: int) -> None:
+    assert main(["say", TEXT, "-o", "usual.wav"]) == 0
+    assert main(["say", TEXT, *flags]) == 0
+    found, usual = soundfile.info(file), soundfile.info("usual.wav")
+    assert (found.subtype, found.samplerate, found.channels) == (subtype, rate, 1)
+    assert found.duration == pytest.approx(usual.duration, abs=0.01)
+    # the same sound: loud at the same times
+    loudness = [[np.sqrt(np.mean(part**2)) for part in np.array_split(soundfile.read(name)[0], 30)]
+                for name in (file, "usual.wav")]
+    assert np.corrcoef(*loudness)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED, ids=lambda value: str(value)[:40])
+def test_a_flag_that_cannot_have_its_meaning_is_one_line(flags: tuple[str, ...], message: str,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", TEXT, *flags]) == 1
+    assert re.search(f"^ane: error: .*{message}", capsys.readouterr().err)
+    assert not list(Path().glob("a*"))
+
+
+@pytest.mark.parametrize("flags", UNKNOWN)
+def test_a_flag_that_only_macos_has_is_named_with_what_to_use(flags: tuple[str, ...],
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["say", TEXT, *flags])
+    flag = flags[0].partition("=")[0]
+    assert f"{flag} of macOS's say is not known here: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "advice"), COMMANDS)
+def test_a_command_in_the_text_is_named_with_what_does_the_same(command: str, advice: str,
+                                                                capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["say", f"So [[{command}]] it goes.", "-o", "a.wav"]) == 1
+    assert re.search(f"line 1: \\[\\[{re.escape(command)}\\]\\] is a command of macOS .*{advice}",
+                     capsys.readouterr().err)
+
+
+def test_a_rate_is_a_speed_relative_to_175_words_a_minute() -> None:
+    seconds = {}
+    for flags in (("-r", "175"), ("-r", "350"), ("--speed", "2"), ()):
+        assert main(["say", TEXT, *flags, "-o", "a.wav"]) == 0
+        seconds[flags] = soundfile.info("a.wav").duration
+    assert seconds["-r", "175"] == seconds[()]
+    assert seconds["-r", "350"] == seconds["--speed", "2"] < 0.7 * seconds[()]
+
+
+@pytest.mark.parametrize(("flag", "line"), [("--file-format", "WAVE  .wav"), ("--data-format", "I24"),
+                                            ("-a", "  1 Desk")])
+def test_a_question_mark_lists_what_there_is(flag: str, line: str, monkeypatch: pytest.MonkeyPatch,
+                                             capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(devices, "playback_devices", lambda: [SoundDevice("Phone", 0), SoundDevice("Desk", 1)])
+    assert main(["say", flag, "?"]) == 0
+    assert line in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(("wanted", "found"), [("1", "Desk"), ("desk", "Desk"), ("pho", "Phone"), ("x", None),
+                                               ("e", None), ("7", None)])
+def test_a_device_is_chosen_by_number_or_name(wanted: str, found: str | None, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """What is opened is a stand-in: that sound comes out of the device that was named only a machine with two shows."""
+    device, names = RecordingDevice(), []
+    monkeypatch.setattr(devices, "playback_devices", lambda: [SoundDevice("Phone", 0), SoundDevice("Desk", 1)])
+    monkeypatch.setattr(playback, "open_device", lambda rate, name=None: (
+        names.append(devices.find_device(name).name) if name else None) or device(rate))
+    assert main(["say", "Hi.", "-a", wanted]) == (found is None)
+    assert names == ([found] if found else [])
+    assert bool(len(device.played)) == bool(found)
+    assert found or "there are 0 Phone, 1 Desk" in capsys.readouterr().err
+
+
+def test_an_input_file_and_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "INTERVAL", 0.0)
+    Path("text.txt").write_text(TEXT)
+    assert main(["say", "--input-file", "text.txt", "-o", "a.wav", "--json", "--progress"]) == 0
+    assert re.search(r"\d of \d", capsys.readouterr().err)
+
+
+LINES = """
+import sys, threading
+from tests.audio.recording_device import RecordingDevice
+from ane.audio import playback
+from ane.cli import main
+from ane.commands import messages
+playback.open_device = device = RecordingDevice()
+def watch():
+    while not len(device.played):
+        threading.Event().wait(0.05)
+    print("heard", flush=True)
+threading.Thread(target=watch, daemon=True).start()
+sys.exit(main(["say"]))
+"""
+
+
+def test_a_terminal_without_a_text_speaks_each_line_that_is_typed() -> None:
+    terminal, end = pty.openpty()
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen([sys.executable, "-c", LINES], stdin=end, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env={**os.environ, "PYTHONPATH": root})
+    os.close(end)
+    timer = threading.Timer(120, process.kill)
+    timer.start()
+    try:
+        os.write(terminal, b"hello there\n")
+        heard = process.stdout.readline()
+        assert heard == "heard\n", process.communicate()[1]         # before the input ends
+        os.write(terminal, b"and goodbye\n\x04")
+        _, errors = process.communicate()
+    finally:
+        timer.cancel()
+        process.kill()
+        os.close(terminal)
+    assert process.returncode == 0, errors
+    assert "of speech" in errors
