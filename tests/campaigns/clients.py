@@ -2,8 +2,9 @@
 
     python -m tests.campaigns clients --minutes 10 [-o RESULT.json]
 
-Seven clients speak over HTTP and Wyoming; three are slow, silent, leaving, flooding, malformed or costly. Every sound
-is compared with that of a quiet server. The result is JSON; the exit status is 1 when one of ``LIMITS`` is exceeded.
+Seven clients speak over HTTP and Wyoming. Three are slow, silent, leaving, flooding, malformed or costly, withhold the
+end of a text, or send frames that hold nothing. Every sound is compared with that of a quiet server. The result is
+JSON; the exit status is 1 when one of ``LIMITS`` is exceeded.
 """
 
 import argparse
@@ -111,7 +112,7 @@ def by_wyoming(campaign: Campaign, text: str) -> bytes:
 # Clients that do harm
 
 def hostile(campaign: Campaign, rng: random.Random) -> None:
-    kind = rng.choice((slow, silent, leaving, flooding, malformed, costly))
+    kind = rng.choice((slow, silent, leaving, flooding, malformed, costly, withholding, sending_nothing))
     campaign.found[f"hostile_{kind.__name__}"] += 1
     kind(campaign, rng)
 
@@ -195,6 +196,42 @@ def costly(campaign: Campaign, rng: random.Random) -> None:
         with suppress(OSError):
             while connection.recv(1 << 16):
                 pass
+
+
+UPGRADE = (b"GET /v1/audio/stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+           b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n")
+CHUNKED = (b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+           b"Transfer-Encoding: chunked\r\n\r\n")
+
+
+def withholding(campaign: Campaign, rng: random.Random) -> None:
+    """A text in frames of four characters, in which something opens and never ends, or many that never begin."""
+    start = b'{"type": "synthesize-start"}\n'
+    if rng.random() < 0.3:
+        held = [campaign.connect(campaign.wyoming_port) for _ in range(50)]
+        for connection in held:
+            connection.sendall(start)
+        time.sleep(1)
+        for connection in held:
+            connection.close()
+        return
+    text = rng.choice(("(a ", '"a ', "<b a ", "... ", "[a ")) * 8000
+    with campaign.connect(campaign.wyoming_port) as connection:
+        connection.sendall(start)
+        for at in range(0, len(text), 4):
+            data = {"type": "synthesize-chunk", "data": {"text": text[at:at + 4]}}
+            connection.sendall(json.dumps(data).encode() + b"\n")
+
+
+def sending_nothing(campaign: Campaign, rng: random.Random) -> None:
+    """Empty continuations of a WebSocket's message, or a body in parts of one byte."""
+    with campaign.connect() as connection:
+        connection.settimeout(2)
+        with suppress(OSError):
+            if rng.random() < 0.5:
+                connection.sendall(UPGRADE + b"\x01\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 200_000)
+            else:
+                connection.sendall(CHUNKED + b"1\r\n \r\n" * 200_000)
 
 
 def main(arguments: list[str]) -> int:
