@@ -17,7 +17,7 @@ from tests.books.test_front_matter import write_listed
 from tests.books.test_office_files import write_docx
 
 
-class Part(NamedTuple):
+class NovelPart(NamedTuple):
     """A part of the novel. ``kind``: what it is; a ``note`` and all of "rights" and "contents" are left out."""
 
     kind: str
@@ -25,6 +25,7 @@ class Part(NamedTuple):
     note: str = ""
 
 
+Part = NovelPart
 TITLES = {"I": "The Pond", "II": "The Letter", "III": "The Return"}
 NOVEL = [
     Part("rights", "Copyright © 2020 A. Writer. All rights reserved."), Part("rights", "ISBN 978-3-16-148410-0"),

@@ -23,8 +23,10 @@ from ane.books.plan import Silences, SpeechIdentity, cast_document, cast_report,
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from ane.system.files import write_json
+from ane.text import read_passages
 from ane.text.blocks import HEADING, PARAGRAPH, TextBlock
 from ane.text.cast import Cast
+from ane.text.markdown import MarkdownFeed
 from ane.text.passages import read_pauses
 from tests.books.book_files import write_book, write_pdf
 from tests.books.test_office_files import paragraph, run, write_docx
@@ -118,6 +120,14 @@ def pdf_word(folder: Path, size: int) -> Path:
     return path
 
 
+def fed_markdown(written: str) -> None:
+    """Feed a text in pieces of ten characters."""
+    reader = MarkdownFeed()
+    for at in range(0, len(written), 10):
+        reader.feed(written[at:at + 10])
+    reader.finish()
+
+
 def cast_lines(document: Document) -> None:
     """Find who speaks, and mark it."""
     cast = Cast(speakers={"Anna": "a", "Ben": "b"}, quotations="c")
@@ -160,6 +170,15 @@ CASES = {
     "subtitles": Growth(80_000, text("a.srt", lambda size: "".join(
         f"{n}\n{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},000 --> {n // 3600:02}:{n // 60 % 60:02}:{n % 60:02},500\n"
         "Hello.\n\n" for n in range(size))), whole),
+    "divided words of text": Growth(400_000, text("a.txt", lambda size: "".join(
+        f"They read of the twenty{number}-\none and went on. " for number in range(size // 2))), read_document),
+    "printed pages of text": Growth(100_000, text("a.txt", lambda size: "".join(
+        f"THE TURTLE\n\nit was the\n\n{number}\n\n" for number in range(size))), read_document),
+    "Markdown of a request": Growth(60_000, lambda folder, size: "# One\n\n- **a** [b](c.md)\n" * size, read_passages),
+    "open marks of a request": Growth(1_000_000, lambda folder, size: "**a** " + ("[a](`*~~$x\\[" * size)[:size],
+                                      read_passages),
+    "Markdown that arrives": Growth(4_000_000, lambda folder, size: ("| a |\n```\nb\n```\nc `d` " * size)[:size],
+                                    fed_markdown),
     "lines of PDF": Growth(1_000_000, pdf_lines("It was the line of number {} and it went on to its end"), of_lines),
     "lines of PDF with hyphens": Growth(400_000, pdf_lines("the be\x02gin{}ning and the well-"), of_lines),
     "quotations in paragraphs": Growth(40_000, quoted(False), cast_lines),
