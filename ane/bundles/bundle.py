@@ -191,6 +191,10 @@ class Bundle:
         """Whether a request may name a voice."""
         return self.has_latents or bool(self.voice_names)
 
+    def is_only_voice(self, name: Any) -> bool:
+        """Whether this is the name of the voice of a model that has no other, so that a request may give it or not."""
+        return not self.takes_voices and bool(name) and isinstance(name, str) and name == self.default_voice
+
     @property
     def presets(self) -> Sequence[str]:
         """Names of settings that a request may choose."""

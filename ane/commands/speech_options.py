@@ -73,8 +73,8 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
     Raises:
         UserError: a value out of range, or a flag without effect on this kind of model.
     """
-    if not model.takes_voices and args.voice and args.voice == model.default_voice:
-        args.voice = None               # its only one
+    if model.is_only_voice(args.voice):
+        args.voice = None
     options = given_options(args)
     for name in options:
         try:

@@ -127,7 +127,8 @@ class Catalogue:
         known, meant = self.voices(model), self.settings.voices.get(name, name)
         if meant in known or meant == DEFAULT_VOICE:
             return meant
-        if name == OPENAI_VOICES[0]:        # which examples of OpenAI's API use
+        # examples of OpenAI's API use its first name
+        if name == OPENAI_VOICES[0] or self.models[model].is_only_voice(meant):
             return DEFAULT_VOICE
         why = (f"no voice is set for OpenAI's name {name!r}: `ane serve --map-voice {name}=VOICE` sets one"
                if meant in OPENAI_VOICES else f"{model} has no voice {meant!r}"

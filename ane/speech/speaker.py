@@ -80,6 +80,8 @@ class Speaker(ABC):
         Raises:
             UserError: A field has no effect on this model, or settings, preset, cast or speed are wrong.
         """
+        if self.model.is_only_voice(request.voice):
+            request = request.changed(voice=None)
         settings = chosen_settings(self.settings, self.model, request.preset, request.settings)
         for name in ("voice", "seed", "cast", "quote_voice"):
             if getattr(request, name) is not None:

@@ -18,6 +18,7 @@ from ane.backends.packaged.pools import pack_columns
 from ane.bundles import bundle_names, demo_bundle, find_bundle, open_model
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord
+from ane.bundles.opening import new_bundle
 from ane.bundles.packages import FunctionRecord, PackageRecord, read_section, sections_of
 from ane.bundles.weights import PRECISIONS, convert_precision, expanded, layout
 from ane.bundles.writing import write_bundle
@@ -223,6 +224,9 @@ def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, 
     assert open_model("./tiny").path == Path("tiny")
     assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
     assert find_bundle(None) == find_bundle("demo-fast")
+    assert find_bundle("heart") == find_bundle("demo-fast"), "the name of its voice"
+    with pytest.raises(UserError, match="the name heart belongs to an embedded bundle"):
+        new_bundle("heart")
     assert find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
     assert find_bundle("demo-fast").parts[-3:] == ("ane", "demo", "fast")

@@ -132,6 +132,7 @@ def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
     assert (catalogue.model("tts-1"), catalogue.voice("demo-fast", "alloy")) == ("demo-fast", "default")
     with pytest.raises(RefusedError, match=r"--map-voice nova=VOICE.*the voices are default$"):
         catalogue.voice("demo-fast", "nova")
+    assert catalogue.voice("demo-fast", "heart") == "default", "the name of its only voice"
     with pytest.raises(RefusedError, match="demo-fast has no voice 'nobody'"):
         catalogue.voice("demo-fast", "nobody")
     with pytest.raises(RefusedError, match="cast has no effect on demo-fast"):
