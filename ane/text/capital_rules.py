@@ -173,7 +173,9 @@ def expand_heading(match: re.Match) -> str:
     return f"{mark}{number_or_year(number_words.roman(numeral))}{ends}"
 
 
-LINE_ALONE = re.compile(r"[.:]?[ \t*_]*(?:</h\d>|<br ?/?>|\n[ \t]*\n)|[.:]?[^\n.!?]{1,80}\n[ \t]*\n")
+TITLE_WORD = r"(?: (?:[A-Z][\w'-]*|of|the|and|a|an|in|to|on|for|at|by|with|from|or|as)(?![\w'-]))"
+LINE_ALONE = re.compile(r"[.:]?[ \t*_]*(?:</h\d>|<br ?/?>|\n[ \t]*\n)|[.:]?[^\n.!?]{1,80}\n[ \t]*\n"
+                        rf"|[.:]?{TITLE_WORD}{{1,12}}[.:]\n[ \t]*\n|[.:]?{TITLE_WORD}{{2,12}}[.:]?\s*\Z")
 HEADINGS: tuple[TextRule, ...] = (
     rule("IV. Title",
          rf"(?m)^(?P<mark>[ \t]*(?:#{{1,6}}[ \t]+|<h[1-6][^<>\n]{{0,100}}>)?[ \t*_]*)(?P<numeral>{NUMERAL})"
