@@ -23,6 +23,7 @@ from ane.text.rule import NEXT_WORD, TextRule, any_of, follows, period_after, ru
 DIRECTION = any_of(DIRECTIONS)
 STREET = f"(?i:{any_of([*STREETS, *STREETS.values()])})"
 NAME_BEFORE = re.compile(r"(?<!\w)([A-Z][\w']*|(?:[a-z]+|\d+)(?:st|nd|rd|th))\s+\Z")
+UNSURE_STATES = words("AL AR DE HI ID IN LA ME MS OK OR PA")       # words or languages, without a ZIP code
 PLACE_BEFORE = re.compile(r"[a-z], \Z")
 
 
@@ -96,7 +97,7 @@ RULES: tuple[TextRule, ...] = (
          lambda match: f"{WITHIN_ADDRESS[match[1].lower()]} "),
     rule("CA 90210", r"\b([A-Z]{2}),? (\d{5}(?:-\d{4})?)(?![\d,.]\d|\w)", expand_state),
     rule("Austin, TX", r"\b([A-Z]{2})(?=[.,;)]|\s*(?:\n|\Z))",
-         lambda match: STATES[match[1]] if match[1] in STATES and match[1] not in ("HI", "IN", "ME", "OK", "OR")
+         lambda match: STATES[match[1]] if match[1] in STATES and match[1] not in UNSURE_STATES
          and follows(match, PLACE_BEFORE) else match[0]),
     rule("account no. 12", r"(?<=[a-z] )no\.\s?(?=\d{3})", "number "),
     rule("zip code 90210, order 2021-00123, t2000", r"(?<![\w.,$£€@/#-])((?:[A-Za-z]{1,4}-?)?\d[\w-]*\d(?:[a-z]\b)?)"

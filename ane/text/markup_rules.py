@@ -36,7 +36,7 @@ def expand_url(match: re.Match) -> str:
 
 WEB_RULES = (
     rule("Markdown link", r"!?\[([^\]\n]{1,300})\]\((?:https?:|/|#|www\.)[^)\s]{0,500}\)", r"\1"),
-    rule("note [^2]", r"\[\^[^\]\s]{1,50}\]", ""),
+    rule("note [^2]", r"\[\^[\w.-]{1,50}\]", ""),
     rule("<address>", r"<((?:https?://|mailto:)[^<>\s]{1,500}|[^<>\s@]{1,64}@[^<>\s@]{1,200})>", r" \1 "),
     rule("</p>", rf"(?<=[\w)\"'%])\s{{0,9}}</(?i:{BLOCKS})>(?=\s{{0,9}}(?:<|\S))", ". "),
     rule("HTML tag", HTML_TAG, " "),
