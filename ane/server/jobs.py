@@ -98,9 +98,10 @@ class Job:
         self._notify()
 
     def send(self, item: Any, seconds: float = 0.0) -> None:
-        """``put``, and wait until the client has taken enough."""
+        """``put``. When as much waits for the client as may, wait until the client has taken half of it."""
         self.put(item, seconds)
-        self.wait(self._has_room)
+        ready = self._has_room()
+        self.wait(lambda: ready or self._is_half_empty())
 
     def wait(self, ready: Callable[[], bool] = lambda: True) -> None:
         """Let others compute until ``ready``. Raises what the work was stopped with."""
@@ -138,6 +139,9 @@ class Job:
     def _has_room(self) -> bool:
         return self._put_seconds - self._taken_seconds < self._sound_ahead
 
+    def _is_half_empty(self) -> bool:
+        return self._put_seconds - self._taken_seconds < self._sound_ahead / 2
+
     def _notify(self) -> None:
         try:
             self._loop.call_soon_threadsafe(self._arrived.set)
@@ -168,9 +172,9 @@ class Job:
             self._arrived.clear()
             while self._items:
                 item, seconds = self._items.popleft()
-                full = not self._has_room()
+                before = self._is_half_empty()
                 self._taken_seconds += seconds
-                if full:
+                if self._is_half_empty() and not before:        # seldom: a thread wakes for it
                     with self._changed:
                         self._changed.notify_all()
                 yield item

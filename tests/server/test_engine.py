@@ -109,6 +109,24 @@ async def test_work_that_is_ahead_of_its_client_pauses_while_others_run(engine):
     assert [item async for item in slow] == list(range(1, 50))
 
 
+@engine_of(sound_ahead=10.0)
+async def test_work_that_is_ahead_wakes_seldom(engine, monkeypatch):
+    """A thread that wakes for every second of sound would hold up the event loop."""
+    rests, rest = [], engine.turns.rest
+    monkeypatch.setattr(engine.turns, "rest", lambda urgency: (rests.append(1), rest(urgency))[1])
+
+    def work(job: Job) -> None:
+        for number in range(100):
+            job.send(number, 1.0)
+
+    found = []
+    async for item in engine.submit(work).items():
+        found.append(item)
+        await asyncio.sleep(0.001)
+    assert found == list(range(100))
+    assert len(rests) <= 100 / 5 + 1
+
+
 @pytest.mark.parametrize(("engine", "rests"), [({}, True), ({"calls": 2}, False)], indirect=["engine"])
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_work_of_a_client_that_leaves_or_takes_too_long_is_ended_and_cleaned_up(engine, leaves, rests):
