@@ -132,6 +132,8 @@ def is_abbreviation(word: str, following: str) -> bool:
     stem, following = word[:-1].lstrip(OPENING).lower(), following.lstrip(OPENING)
     if stem in TITLES or stem in PHRASES:
         return True
+    if len(stem) == 1 and word[-2].isupper() and following[:1].isdigit():
+        return False                    # Class D. 4 went
     if stem in NUMBERED or stem.capitalize() in SHORT_MONTHS:
         return following[:1].isdigit()
     if stem not in ENDINGS and not INITIALS.fullmatch(stem):

@@ -22,6 +22,7 @@ FOX = "The quick brown fox jumps over the lazy dog."     # 44 characters
     ["She said, “It works.”", "He nodded (slowly).", "What?!", "Yes!!!", "'Fine.'", "[Done.]"],
     ["See fig. 5 and p. 12.", "No.", "The end, Max.", "It was I.", "She left."],
     ["I never . . . oh well, so be it.", "Fine."],
+    ["He was in Class D.", "4 went, and he took vitamin C.", "10 days passed, see p. 5."],
 ])
 def test_abbreviations_and_quotations_do_not_end_sentences_by_mistake(sentences):
     """With a desired length of 1, the text is split at every sentence end, and nowhere else while a sentence fits."""
