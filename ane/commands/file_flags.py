@@ -49,7 +49,7 @@ def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] =
 def flag_of(args: argparse.Namespace, name: str) -> str:
     """Return the flag of an argument. An argument without a flag has the name in the help, such as FILE."""
     action = next(action for action in args.parser._actions if action.dest == name)
-    return action.option_strings[-1] if action.option_strings else str(action.metavar)
+    return next((flag for flag in action.option_strings if flag.startswith("--")), str(action.metavar))
 
 
 def listed(value: Any) -> list[Any]:
