@@ -1,6 +1,6 @@
 """The command line, `ane COMMAND`: each command is a module of ``ane.commands``; this one reports their errors.
 
-Only the module of the command that is given is imported: those of the others take time. For a list of them all are.
+Only the module of the command that is given is imported: those of the others take time.
 """
 
 import argparse
@@ -22,10 +22,24 @@ from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
 from ane.system.version import version
 
-# in the order of the help; each with its module
-NAMES = ("say", "read", "serve", "voices", "transcribe", "import", "convert", "verify", "plan", "export-swift", "bench",
-         "cache", "doctor")
-COMMANDS = {name: name.replace("-", "_") for name in NAMES} | {"import": "import_model"}
+# in the order of the help, as each command's own help states it
+SUMMARIES = {
+    "say": "speak a text",
+    "read": "narrate a book",
+    "serve": "speak for other programs, as OpenAI's API does",
+    "voices": "list, add and mix voices",
+    "transcribe": "write down what is said in a recording",
+    "import": "make a bundle from official checkpoints",
+    "convert": "convert a model for another engine",
+    "verify": "compare packages with the PyTorch reference",
+    "plan": "show how Core ML packages fit the Neural Engine",
+    "export-swift": "write a Swift package for apps",
+    "bench": "measure this machine and print the fastest settings",
+    "cache": "list and delete caches",
+    "doctor": "show what this machine can run and what is missing",
+}
+LISTING = ("-h", "--help", "--version")     # options that need no command's flags
+COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
 
 # Compiled kernels that oneDNN keeps, one for each length of each layer. Its own limit is 1024, so that memory followed
 # the length of a text. It is read when torch first computes.
@@ -36,13 +50,20 @@ STREAM_ERRORS = (errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EIO)
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of one command, or of all when there is none of that name."""
+    """Return the parser of one command, or of all when there is none of that name.
+
+    With an option of ``LISTING`` in place of a name, the commands have their summaries alone.
+    """
     top = CommandParser(
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in (command,) if command in COMMANDS else COMMANDS:
-        import_module(f"ane.commands.{COMMANDS[name]}").register(commands)
+    if command in LISTING:
+        for name, summary in SUMMARIES.items():
+            commands.add_parser(name, help=summary)
+    else:
+        for name in (command,) if command in COMMANDS else COMMANDS:
+            import_module(f"ane.commands.{COMMANDS[name]}").register(commands)
     add_common_arguments(top)
     return top
 

@@ -25,7 +25,7 @@ from ane.bundles.hashes import record
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
 from ane.bundles.packages import WEIGHTS, FunctionRecord, PackageRecord, sections_of
 from ane.bundles.weights import SCALE
-from ane.models.hibari.networks import HibariConfig
+from ane.models.hibari.config import HibariConfig
 from ane.system.version import version
 from benchmarks.packages import PACKAGES, package_folder
 from training.voice_graphs import write_stages

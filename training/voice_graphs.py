@@ -16,7 +16,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 
-from ane.models.hibari.networks import PITCH_SCALE
+from ane.models.hibari.config import PITCH_SCALE
 
 IR_VERSION, OPSET = 10, 17
 INLINE = 128            # bytes; smaller tensors, such as zero points, stay in the graph

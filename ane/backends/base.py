@@ -13,6 +13,7 @@ functions for, and crops the result.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,48 @@ class Backend(ABC):
     @abstractmethod
     def release(self, *networks: str) -> None:
         """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
+
+
+class DeferredBackend(Backend):
+    """A backend that ``make`` makes when it is first asked for something: making torch's takes a second."""
+
+    def __init__(self, make: Callable[[], Backend]):
+        self._make = make
+
+    @cached_property
+    def made(self) -> Backend:
+        return self._make()
+
+    @property
+    def name(self) -> str:      # type: ignore[override]
+        return self.made.name
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        return self.made.run(stage, **inputs)
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        return self.made.embeddings()
+
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
+        return self.made.decoder(lanes, capacity, prefixes, max_prefix_length)
+
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
+        return self.made.denoiser(latents, conditioning, frames)
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        return self.made.align(columns, memory, heads)
+
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        return self.made.prefix_attention(columns, prefix, heads)
+
+    def load(self, *networks: str) -> None:
+        if networks:
+            self.made.load(*networks)
+
+    def release(self, *networks: str) -> None:
+        if "made" in self.__dict__:
+            self.made.release(*networks)
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from ane.backends.base import DeferredBackend
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
@@ -138,8 +139,6 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
     options = EngineOptions(precision=precision, threads=threads, keep=keep, **others)
     if "graph" in model.manifest.files:
         return load_graph(spec, model, options)
-    from ane.backends.torch.backend import TorchBackend
-
     kind, device = resolve(spec, model)
     if spec == "auto" and kind == "onnx" and precision not in ("auto", "int8"):
         kind, device = "torch", "auto"      # the published graphs are in int8
@@ -155,30 +154,35 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
         except UserError as error:
             LOGGER.info("%s. Running on torch instead.", error)
     if kind == "torch":
-        return TorchBackend(model, device, precision, threads, keep)
+        return load_torch(model, device, precision, threads, keep)
     if kind == "mlx":
         return load_mlx(model, options)
     try:
-        fallback = TorchBackend(model, "cpu", "auto", threads, keep)        # of networks that have no packages
+        # of networks that have no packages
+        fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", threads, keep))
         load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=spec == "auto")
         return load(device, model, fallback, options)
     except UserError as error:
         if spec != "auto":
             raise
         LOGGER.info("%s. Running on torch instead.", error)
-        return TorchBackend(model, "auto", "auto", threads, keep)
+        return load_torch(model, "auto", "auto", threads, keep)
+
+
+def load_torch(model: "Bundle", *options: Any) -> "Backend":
+    from ane.backends.torch.backend import TorchBackend  # a second
+
+    return TorchBackend(model, *options)
 
 
 def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
     """The backend on MLX. Raises UserError where MLX is not installed or runs none of the model's networks."""
-    from ane.backends.torch.backend import TorchBackend
-
     try:
         from ane.backends.mlx.backend import MlxBackend
     except ImportError as error:
         raise UserError(f"the backend mlx needs the library MLX ({error}): install tortoise-ane[mlx], on Apple "
                         "silicon or Linux", "backend") from error
-    fallback = TorchBackend(model, "cpu", "auto", options.threads, options.keep)
+    fallback = load_torch(model, "cpu", "auto", options.threads, options.keep)
     keep = (memory_bytes() or 0) >= MLX_KEEPS_FROM if options.keep is None else options.keep
     return MlxBackend(model, fallback, options.precision, keep)
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -82,7 +83,7 @@ class Network:
     """One network of a family: its module, its config, where the official files keep it, and its precisions."""
 
     name: str
-    module: "type[nn.Module]"
+    definition: "type[nn.Module] | str"     # its class, or "module:class" where the family opens without torch
     config: type[Config]
     file: str                               # the official checkpoint that holds it
     prefix: str = ""                        # its keys start with this in that file
@@ -98,6 +99,14 @@ class Network:
     for_speech: bool = False                # needed to speak; the others encode voices or classify
     random: bool = False                    # speech with it depends on the seed
     voice_width: Callable[[Any], int] | None = None     # returns the width of the voice's latent; None: it takes none
+
+    @cached_property
+    def module(self) -> "type[nn.Module]":
+        """The class of the network."""
+        if not isinstance(self.definition, str):
+            return self.definition
+        module, _, name = self.definition.partition(":")
+        return getattr(importlib.import_module(module), name)
 
     def official(self) -> Config:
         return self.config(**dict(self.defaults))

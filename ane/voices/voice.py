@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
-import torch
 
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
-from ane.bundles.entries import load_pickle
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import replacing
@@ -146,6 +144,8 @@ def save_voice(path: Path | str, voice: Voice, lasting: bool = True) -> None:
         raise UserError(f"cannot write voice {path}: end its name in {' or '.join(LATENT_SUFFIXES)}")
     latents = [np.ascontiguousarray(latent) for latent in (voice.ar, voice.diffusion)]
     if path.suffix == ".pth":
+        import torch  # a second; other voices need no torch
+
         buffer = io.BytesIO()
         torch.save(tuple(torch.from_numpy(latent.copy()) for latent in latents), buffer)
         content = buffer.getvalue()
@@ -164,6 +164,10 @@ def _tensors(path: Path) -> list[np.ndarray]:
     ai-voice-cloning writes (latent, latent, mels (1, n, 80, S), None), of which the latents are the voice, and
     for HiFi-GAN one latent alone.
     """
+    import torch
+
+    from ane.bundles.entries import load_pickle
+
     content = load_pickle(path)
     if isinstance(content, torch.Tensor):
         if "hifigan_cond_latents" not in path.name:

@@ -5,11 +5,14 @@ import errno
 import io
 import json
 import os
+import re
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
 
-from ane.cli import describe_error, main, parser, with_flags
+from ane.cli import SUMMARIES, describe_error, main, parser, with_flags
 from ane.commands import doctor
 from ane.commands.arguments import counts, natural, pair, positive
 from ane.commands.doctor import Finding
@@ -158,3 +161,22 @@ def test_versions_of_onnx_runtime_and_torch_that_do_not_fit_are_shown(monkeypatc
     assert "install both for the same CUDA" in found["backend onnx:cuda"]["detail"]
     assert "pip install" in found["backend onnx:cuda"]["fix"]
     assert "backend onnx:tensorrt" not in found
+
+
+def test_help_lists_each_command_with_its_own_summary_without_importing_it():
+    [every] = [action for action in parser()._actions if hasattr(action, "_choices_actions")]
+    assert {choice.dest: choice.help for choice in every._choices_actions} == SUMMARIES
+    listed = subprocess.run([sys.executable, "-X", "importtime", "-m", "ane", "--help"], capture_output=True, text=True)
+    assert listed.returncode == 0
+    assert all(summary in listed.stdout for summary in SUMMARIES.values())
+    imported = set(re.findall(r"\|\s+([\w.]+)$", listed.stderr, re.MULTILINE))
+    assert not imported & {"torch", "numpy", "pydantic", "ane.commands.say", "ane.speech.speaker", "onnxruntime"}
+
+
+def test_the_default_voice_speaks_without_torch_coremltools_or_scipy(tmp_path):
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "ane", "say", "Hello.", "-o",
+                           str(tmp_path / "a.wav")], capture_output=True, text=True)
+    assert done.returncode == 0
+    imported = set(re.findall(r"\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
+    assert "onnxruntime" in imported
+    assert not imported & {"torch", "coremltools", "scipy", "onnx", "transformers", "av", "miniaudio"}

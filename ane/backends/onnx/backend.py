@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from ane.backends.base import Backend, Stage
 from ane.backends.denoising import Denoiser
-from ane.backends.onnx.decoder import OnnxDecoder
 from ane.backends.onnx.engines import ENGINE_FOLDER, USUAL, TensorRTOptions, engine_options, input_axes, this_machine
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
 from ane.backends.onnx.sessions import BoundCall, SessionCache, SessionKey, session_loader, zeros
@@ -19,7 +17,10 @@ from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_onnx_packages
 from ane.bundles.packages import PackageFolder
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:       # torch takes a second to import, and the default voice computes without it
+    import torch
+
+    from ane.backends.onnx.decoder import OnnxDecoder
     from ane.bundles.bundle import Bundle
 
 # stages that split what exceeds the largest engine, with the axis; vocoders take any length in windows of their own
@@ -62,7 +63,9 @@ class OnnxBackend(PackagedEngine):
     def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         return self.run_graph(declared.network, stage, inputs)
 
-    def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> OnnxDecoder:
+    def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> "OnnxDecoder":
+        from ane.backends.onnx.decoder import OnnxDecoder
+
         return OnnxDecoder(self, lanes, capacity, prefixes, max_prefix_length)
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
@@ -77,8 +80,10 @@ class OnnxBackend(PackagedEngine):
     def _unload(self, network: str) -> None:
         self.sessions.unload(self.folder / self.packages[network].path)
 
-    def dtype(self, network: str) -> torch.dtype:
+    def dtype(self, network: str) -> "torch.dtype":
         """The dtype of a network's caches and of its graphs' floating-point inputs that are not looked up."""
+        import torch
+
         return torch.float16 if self.packages[network].precision == "fp16" else torch.float32
 
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -134,6 +139,8 @@ class OnnxDenoiser(Denoiser):
         return [call.output("prediction").astype(np.float32, copy=False)]
 
     def _bind(self, batch: int, channels: int, frames: int) -> BoundCall:
+        import torch
+
         backend, network = self.backend, self.stage.network
         make = partial(zeros, backend.device)
         dtype, out = backend.dtype(network), self.stage.out_channels(backend.model.config(network))

@@ -7,18 +7,20 @@ nothing of a cache is moved to the host.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onnx_errors
 from ane.system.errors import UserError
 
+if TYPE_CHECKING:       # torch takes a second to import, and the default voice computes without it
+    import torch
+    from torch import Tensor
+
 PROVIDER_OPTIONS = {CUDA: {"use_tf32": "0"}}    # ONNX Runtime's default computes float32 with a 10-bit mantissa
-NUMPY_DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.int64: np.int64}
+NUMPY_DTYPES = {"torch.float32": np.float32, "torch.float16": np.float16, "torch.int64": np.int64}
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class BoundCall:
     It holds no reference to the session, so that an unloaded session is really freed. ``run`` loads it again.
     """
 
-    def __init__(self, sessions: SessionCache, key: SessionKey, inputs: Mapping[str, Tensor],
-                 outputs: Mapping[str, Tensor]):
+    def __init__(self, sessions: SessionCache, key: SessionKey, inputs: "Mapping[str, Tensor]",
+                 outputs: "Mapping[str, Tensor]"):
         self.sessions, self.key, self.inputs, self.outputs = sessions, key, inputs, outputs
 
     def run(self, action: str, **inputs: np.ndarray) -> None:
@@ -73,6 +75,8 @@ class BoundCall:
         Raises:
             UserError: ONNX Runtime fails; ``action`` completes "ONNX Runtime cannot …".
         """
+        import torch
+
         for name, array in inputs.items():
             self.inputs[name].copy_(torch.from_numpy(np.require(array, requirements=("C", "W"))))
         session = self.sessions.get(self.key)
@@ -86,7 +90,8 @@ class BoundCall:
         binding = session.io_binding()
         for bind, tensors in ((binding.bind_input, self.inputs), (binding.bind_output, self.outputs)):
             for name, tensor in tensors.items():
-                bind(name, tensor.device.type, 0, NUMPY_DTYPES[tensor.dtype], list(tensor.shape), tensor.data_ptr())
+                dtype = NUMPY_DTYPES[str(tensor.dtype)]
+                bind(name, tensor.device.type, 0, dtype, list(tensor.shape), tensor.data_ptr())
         return binding
 
     def output(self, name: str) -> np.ndarray:
@@ -94,8 +99,10 @@ class BoundCall:
         return self.outputs[name].cpu().numpy().copy()
 
 
-def zeros(device: OnnxDevice, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor in the memory of a device. Raises UserError when memory does not suffice."""
+def zeros(device: OnnxDevice, shape: tuple[int, ...], dtype: "torch.dtype | None" = None) -> "Tensor":
+    """Return a tensor in the memory of a device, float32 by default. Raises UserError when memory does not suffice."""
+    import torch
+
     with onnx_errors("allocate a buffer"):
         return torch.zeros(shape, dtype=dtype, device=device.memory)
 

@@ -9,7 +9,7 @@ import numpy as np
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import run_rows
 from ane.bundles.family import ModelFamily
-from ane.models.hibari.networks import NETWORKS, PITCH_SCALE
+from ane.models.hibari.config import NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 

@@ -11,43 +11,14 @@ Axes: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), C channels. 
 padding, which changes nothing.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.backends.base import MASKED
-from ane.bundles.family import Config, Network
-from ane.models.vocoders.convnext import FRAME_KERNEL, ConvNextBlock, FrameDecoder, frame_margin
+from ane.models.hibari.config import PITCH_SCALE, PROSODY_DILATIONS, TEXT_CONVS, TEXT_KERNEL, HibariConfig
+from ane.models.vocoders.convnext import FRAME_KERNEL, ConvNextBlock, FrameDecoder
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
-
-PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
-
-
-@dataclass(frozen=True)
-class HibariConfig(Config):
-    """Sizes of the sound's text encoder, of the prosody and of the decoder; the defaults are those of hibari 0.2.1."""
-
-    symbols: int = 178          # rows of the phoneme table, which is Kokoro's
-    width: int = 128            # channels, here and below
-    inner: int = 256            # channels within a block
-    repeats: int = 4            # how often the one attention layer of a text encoder is applied
-    prosody_width: int = 192
-    prosody_inner: int = 384
-    prosody_repeats: int = 6
-    decoder_width: int = 256
-    decoder_inner: int = 768
-    decoder_layers: int = 8     # blocks
-    heads: int = 2
-
-    split_widths: ClassVar = (("width", "heads"), ("prosody_width", "heads"))
-
-
-TEXT_KERNEL = 5
-TEXT_CONVS = 2
-PROSODY_DILATIONS = 1, 2, 4, 8, 1, 2
 
 
 class PackedAttention(nn.Module):
@@ -157,12 +128,3 @@ class Hibari(nn.Module):
     def spectra(self, frames: Tensor, mask: Tensor) -> Tensor:
         """Frames (B, L, C + 2), mask (B, L) → (B, L, 5 · 601): states of the sound, log f0 and energy → spectra."""
         return self.m(frames, mask[..., None])
-
-
-def margins(config: HibariConfig) -> dict[str, int]:
-    """Positions on either side that an output depends on, by stage."""
-    return {"prosody": FRAME_KERNEL // 2 * sum(PROSODY_DILATIONS), "spectra": frame_margin(config.decoder_layers)}
-
-
-NETWORKS = {"hibari": Network("hibari", Hibari, HibariConfig, "hibari's model", half_precision=True, for_speech=True,
-                              random=True)}

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ane.models.durations import durations, length_mask, repeats
-from ane.models.hibari.networks import HibariConfig, margins
+from ane.models.hibari.config import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
 from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ane.bundles.family import Config
+from ane.models.vocoders.margins import FRAME_KERNEL, frame_margin
 from ane.models.vocoders.source_filter import PARAMETERS
-
-FRAME_KERNEL = 7
 
 
 class ConvNextBlock(nn.Module):
@@ -48,11 +47,6 @@ class FrameDecoder(nn.Module):
         for block in self.dec:
             x = block(x, mask)
         return self.head(self.dec_norm(x))
-
-
-def frame_margin(layers: int) -> int:
-    """Frames on either side that an output of a ``FrameDecoder`` depends on."""
-    return FRAME_KERNEL // 2 * (1 + layers)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,7 @@ pulses, the noise and the overlap of the inverse STFT continue.
 """
 
 import numpy as np
-
-try:
-    from scipy import fft  # keeps float32, and is several times as fast
-except ImportError:
-    fft = np.fft
+from numpy import fft  # SciPy's saves 5 ms for 10 s of sound, and its import takes 0.3 s
 
 SAMPLE_RATE, HOP, WINDOW = 24000, 300, 1200
 BINS, SPECTRA = WINDOW // 2 + 1, 5

@@ -6,7 +6,8 @@ import torch
 
 import ane
 from ane.bundles import open_model
-from ane.models.hibari.networks import NETWORKS, Hibari, margins
+from ane.models.hibari.config import NETWORKS, margins
+from ane.models.hibari.networks import Hibari
 from ane.models.hibari.settings import HibariSettings
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.models.phoneme_chunks import split_into_phonemes

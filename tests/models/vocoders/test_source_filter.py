@@ -7,11 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.models.tortoise.vocoding import SourceFilterSound, sound_of, vocoder_of
-from ane.models.vocoders import source_filter
 from ane.models.vocoders.convnext import SourceFilterConfig, SourceFilterNetwork
 from ane.models.vocoders.source_filter import BINS, ENVELOPE, HOP, MIDDLE, PARAMETERS, SourceFilter, mel_bins
 from ane.models.vocoders.streaming import VocodingWindow
-from ane.system.decibels import snr_db
 from training.envelopes import envelopes_of
 from training.pitch import pitch_of
 
@@ -38,13 +36,6 @@ def resonance() -> np.ndarray:
     """Log magnitudes of a voice-like envelope: two formants over a slope."""
     hertz = mel_bins(ENVELOPE) / (BINS - 1) * RATE / 2
     return sum(np.exp(-((hertz - at) / 400) ** 2) * 2 for at in (700, 2400)) - hertz / 3000 - 4
-
-
-def test_it_is_the_same_sound_where_scipy_is_not_installed(monkeypatch):
-    frames = parameters(180, resonance(), 1.0)
-    with_scipy = sound(frames)
-    monkeypatch.setattr(source_filter, "fft", np.fft)
-    assert snr_db(with_scipy, sound(frames)) > 90
 
 
 @pytest.mark.parametrize("hertz", [90.0, 150.0, 260.0])
