@@ -39,7 +39,7 @@ class Positions(nn.Module):
         return x + self.table(torch.arange(x.shape[1]))
 
 
-class Attention(nn.Module):
+class SmallAttention(nn.Module):
     def __init__(self, causal: bool):
         super().__init__()
         self.causal, self.mix, self.out = causal, nn.Linear(8, 24), nn.Linear(8, 8)
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         return self.out(y.transpose(1, 2).flatten(2))
 
 
-class MaskedAttention(Attention):
+class MaskedAttention(SmallAttention):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.mix(x).chunk(3, -1)
         scores = q @ k.transpose(1, 2) / 8 ** 0.5
@@ -220,8 +220,8 @@ MODULES: dict[str, Callable[[], Callable]] = {
     "LSTM of two layers": lambda: Applied(nn.LSTM(8, 5, 2, batch_first=True)),
     "LSTM in both directions": lambda: Applied(nn.LSTM(8, 5, batch_first=True, bidirectional=True)),
     # small networks
-    "attention": lambda: Attention(False),
-    "causal attention": lambda: Attention(True),
+    "attention": lambda: SmallAttention(False),
+    "causal attention": lambda: SmallAttention(True),
     "attention with a written-out mask": lambda: MaskedAttention(True),
     "rotary positions": lambda: Rotary(), "learned positions": lambda: Positions(),
     "MultiheadAttention": lambda: Applied(_self_attention()),
