@@ -28,7 +28,7 @@ PLACE_BEFORE = re.compile(r"[a-z], \Z")
 
 
 def expand_address(match: re.Match) -> str:
-    """1211 E Arques Ave → "twelve eleven East Arques avenue". Before a name "Dr" is no drive: 3 Is Dr. Who."""
+    """Read 1211 E Arques Ave as "twelve eleven East Arques avenue". Before a name "Dr" is no drive: 3 Is Dr. Who."""
     house, letter, before, name, street, dot, after = match.groups()
     if street.lower() in ("st", "dr") and (is_title(match) or name.lower() in SENTENCE_STARTERS):
         return match[0]
@@ -40,13 +40,13 @@ def expand_address(match: re.Match) -> str:
 
 
 def is_title(match: re.Match) -> bool:
-    """Whether a name follows, other than the first word of a sentence and "Apt"."""
+    """Tell whether a name follows, other than the first word of a sentence and "Apt"."""
     following = NEXT_WORD.match(match.string, match.end())
     return following is not None and following[1].lower() not in (*SENTENCE_STARTERS, *WITHIN_ADDRESS)
 
 
 def expand_street(match: re.Match) -> str:
-    """Main St. → "Main street", Oak Dr. with → "Oak drive with", after a name that begins no sentence."""
+    """Read Main St. as "Main street" and Oak Dr. as "Oak drive", after a name that begins no sentence."""
     before = follows(match, NAME_BEFORE)
     if not before or before[1].lower() in SENTENCE_STARTERS or (match[1] == "St" and is_title(match)):
         return match[0]
@@ -54,12 +54,12 @@ def expand_street(match: re.Match) -> str:
 
 
 def expand_state(match: re.Match) -> str:
-    """Santa Clara, CA 95051 → "Santa Clara, California nine five zero five one"."""
+    """Read Santa Clara, CA 95051 as "Santa Clara, California nine five zero five one"."""
     return f"{STATES.get(match[1], match[1])} {number_words.digit_groups(match[2])}"
 
 
 def spoken_code(code: str) -> str:
-    """2021-00123 → "two zero two one dash zero zero one two three"; letters stay."""
+    """Read 2021-00123 as "two zero two one dash zero zero one two three"; letters stay."""
     return " ".join(number_words.digits(part) if part.isdigit() else "dash" if part == "-" else part
                     for part in re.findall(r"\d+|[A-Za-z]+|-", code))
 

@@ -59,7 +59,7 @@ def expand_line_in_capitals(match: re.Match) -> str:
 
 
 def is_initials(word: str) -> bool:
-    """Whether a word in a line of capitals has no vowel, and is no title or sound: HR and FT, but not MR and SHH."""
+    """Tell whether a word in a line of capitals has no vowel and is no title or sound: HR, but not MR and SHH."""
     short = word.lower()
     return (len(word) > 1 and not re.search("[AEIOUY']", word) and not re.search(r"(.)\1\1", word)
             and short not in (*BARE_TITLES, *ENDINGS, *INTERJECTIONS))

@@ -76,7 +76,7 @@ def expand_title(match: re.Match) -> str:
 
 
 def expand_numbered(match: re.Match) -> str:
-    """No. 5 → "number 5". A capital letter, or one after a word such as "class", is that letter: Class D. 4 went."""
+    """Write No. 5 as "number 5". A capital letter, or one after a word such as "class", is that letter: Class D. 4"""
     word = match[1]
     if len(word) == 1 and (follows(match, LETTER_BEFORE) or (word not in "pP" and not YEAR_AFTER.match(
             match.string, match.end()))):

@@ -16,7 +16,7 @@ NEXT = re.compile(r"(\s*[\"'(\[]*)([A-Za-z']*)([ ,]*[A-Za-z]?)")
 
 
 def letter_or_article(match: re.Match) -> str:
-    """The A of "Plan A failed" stays, that of "A plan" becomes "a"."""
+    """Keep the A of "Plan A failed", and write that of "A plan" as "a"."""
     text, end = match.string, match.end()
     gap, word, more = NEXT.match(text, end).groups()        # type: ignore[union-attr]
     after = text[end + len(gap) + len(word):][:1]
@@ -34,7 +34,7 @@ def letter_or_article(match: re.Match) -> str:
 
 
 def letter_after_word(match: re.Match) -> str:
-    """Vitamin a. → "vitamin A."."""
+    """Write the a of "vitamin a." as "A"."""
     sure = match["sure"] is not None
     return "A" if sure or (follows(match, LETTERED_BEFORE) and not match.string.startswith("...", match.end())) else "a"
 

@@ -21,7 +21,7 @@ def expand_power(match: re.Match) -> str:
 
 
 def expand_scientific(match: re.Match) -> str:
-    """1.5e-3 → "1.5 times ten to the minus three"."""
+    """Read 1.5e-3 as "1.5 times ten to the minus three"."""
     sign = "minus " if match[2] in ("-", "−") else ""
     return f"{match[1]} times ten to the {sign}{number_words.cardinal(int(match[3]))}"
 
@@ -40,7 +40,7 @@ def expand_tex(match: re.Match) -> str:
 
 
 def expand_formula(match: re.Match) -> str:
-    """CO2 → "C O 2", H2SO4 → "H 2 S O 4", if all of it are elements."""
+    """Spell CO2 "C O 2" and H2SO4 "H 2 S O 4", if all of it are elements."""
     parts = re.findall(r"([A-Z][a-z]?)(\d*)", match[0])
     if not all(element in ELEMENTS for element, _ in parts):
         return match[0]

@@ -41,7 +41,7 @@ def expand_digit_groups(match: re.Match) -> str:
 
 
 def expand_lettered_number(match: re.Match) -> str:
-    """1-800-GO-2-HAUL → "one, eight zero zero, GO two HAUL"."""
+    """Read 1-800-GO-2-HAUL as "one, eight zero zero, GO two HAUL"."""
     numbers, words = match[1].strip("-").split("-"), re.sub("-", " ", match[2])
     return ", ".join([*map(number_words.digits, numbers), re.sub(r"\d+", lambda n: number_words.digits(n[0]), words)])
 
@@ -88,7 +88,7 @@ def expand_per_unit(groups: dict[str, str | None]) -> str:
 
 
 def expand_shillings(match: re.Match) -> str:
-    """£3 7s. 6d. → "three pounds seven shillings and sixpence"."""
+    """Read £3 7s. 6d. as "three pounds seven shillings and sixpence"."""
     pounds, shillings, pence = match.groups()
     words = f"{pounds} pound{'' if pounds == '1' else 's'} " if pounds else ""
     words += f"{number_words.number(shillings)} shilling{'' if shillings == '1' else 's'}"
@@ -98,7 +98,7 @@ def expand_shillings(match: re.Match) -> str:
 
 
 def expand_range_of_money(match: re.Match) -> str:
-    """$5-$10 → "5 to $10", but $5.50-$10 → "$5.50 to $10"."""
+    """Write $5-$10 as "5 to $10", but $5.50-$10 as "$5.50 to $10"."""
     return f"{match[1] if match[3] and '.' in match[2] else ''}{match[2]} to {match[1]}"
 
 
@@ -135,14 +135,14 @@ def expand_quantity(match: re.Match) -> str:
 
 
 def expand_duration(match: re.Match) -> str:
-    """1m23s → "one minute twenty-three seconds". One part alone is left to the rule of units."""
+    """Read 1m23s as "one minute twenty-three seconds". One part alone is left to the rule of units."""
     parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}"
              for amount, unit in zip(match.groups(), ("hour", "minute", "second"), strict=True) if amount]
     return " ".join(parts) if len(parts) > 1 else match[0]
 
 
 def expand_position(match: re.Match) -> str:
-    """49° 17' N → "forty-nine degrees seventeen minutes north"."""
+    """Read 49° 17' N as "forty-nine degrees seventeen minutes north"."""
     names = zip(match.groups()[:3], ("degree", "minute", "second"), strict=True)
     parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in names if amount]
     return " ".join([*parts, DIRECTIONS.get(match[4] or "", "").lower()]).strip()
@@ -186,7 +186,7 @@ def expand_year(match: re.Match) -> str:
 
 
 def expand_decade(match: re.Match) -> str:
-    """The 90s → "the nineties". Without such a word or an apostrophe before it, "90s" is no decade."""
+    """Read the 90s as "the nineties". Without such a word or an apostrophe before it, "90s" is no decade."""
     known = match[0].startswith("'") or follows(match, BEFORE_DECADES)
     return number_words.decade(int(match[1])) if known else match[0]
 

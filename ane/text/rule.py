@@ -45,7 +45,7 @@ def any_of(words: Iterable[str]) -> str:
 
 
 def follows(match: re.Match, pattern: re.Pattern, longest: int = 24) -> re.Match | None:
-    """The match of ``pattern``, which ends with \\Z, in the ``longest`` characters before ``match``.
+    """Return the match of ``pattern``, which ends with \\Z, in the ``longest`` characters before ``match``.
 
     A rule whose context is long to write begins with its rare part and asks this, so that it stays fast.
     """

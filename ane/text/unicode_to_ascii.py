@@ -67,7 +67,7 @@ def ascii_character(character: str) -> str:
 
 
 def spoken_sign(character: str) -> str:
-    """₨ → " rupee ", ∪ → " union ": a currency or a sign of mathematics by its name in Unicode; an arrow is silent."""
+    """Read ∪ as "union": a currency or a sign of mathematics by its name in Unicode; an arrow is silent."""
     plain, name = unicodedata.normalize("NFKC", character), unicodedata.name(character, "").lower()
     if len(plain) == 1 and plain.isascii():
         return plain

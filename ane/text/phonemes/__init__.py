@@ -114,7 +114,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
 
 
 def is_stutter(words: Sequence[str]) -> bool:
-    """Whether the parts of a word are its beginning, again and again, and the word: "s", "-", "stop"."""
+    """Tell whether the parts of a word are its beginning, again and again, and the word: "s", "-", "stop"."""
     last = words[-1]
     return (len(words) > 2 and len(words) % 2 == 1 and "".join(words) not in NO_STUTTER
             and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:-1:2])
@@ -122,7 +122,7 @@ def is_stutter(words: Sequence[str]) -> bool:
 
 
 def first_sound(phonemes: str, letters: int) -> str:
-    """The sound of a word's first ``letters`` (1 or 2), with a vowel after a stop, which has none of its own."""
+    """Return the sound of a word's first ``letters`` (1 or 2), with a vowel after a stop, which has none of its own."""
     plain = phonemes.translate(WITHOUT_STRESS)
     consonants = len(plain) - len(plain.lstrip("".join(CONSONANTS)))
     if not consonants:

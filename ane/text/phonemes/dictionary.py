@@ -93,7 +93,7 @@ class Dictionary:
                 or self.shortened(word, tag, following))
 
     def shortened(self, word: str, tag: str, following: Following) -> str | None:
-        """The phonemes of a drawn out word, "shhhh" or "nooo", with its letter twice, or once."""
+        """Find the phonemes of a drawn out word, "shhhh" or "nooo", with its letter twice, or once."""
         shorter = DRAWN_OUT.sub(r"\1\1", word)
         if shorter == word:
             return None
