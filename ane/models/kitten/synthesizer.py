@@ -121,7 +121,8 @@ class KittenSynthesizer(StyleSpeaker):
             texts = split_published(preprocess(request.text))
             if not texts:
                 raise nothing_to_say_error(request.text)
-            chunks = [self.chunk_of(text, text, Passage(text), request, context, empty=True) for text in texts]
+            chunks = [chunk for text in texts
+                      if (chunk := self.chunk_of(text, text, Passage(text), request, context, empty=True))]
             for chunk in chunks[:-1]:
                 chunk.final = False
             return chunks
