@@ -137,6 +137,7 @@ class SpeechContext:
     # other, each as soon as it can be
     batched: bool = False
     spending: Spending = field(default_factory=Spending)
+    voice: str = ""         # who speaks until the text names a voice: the last voice of the text before
     # the voice that a name in a text means; None: the model's own of that name
     named_voice: Callable[[str], Any] | None = None
 
@@ -154,7 +155,7 @@ class SpeechContext:
             if ssml:
                 raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
             text = cast.marked_text(text)
-        passages = read_passages(text, request.lexicon, ssml, speed, markdown=False)
+        passages = read_passages(text, request.lexicon, ssml, speed, markdown=False, voice=self.voice)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
             raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "

@@ -206,14 +206,12 @@ class Speaker(ABC):
             raise UserError("cast has no effect on text that arrives incrementally, whose quotations are not complete: "
                             "leave it out", "cast")
         request = request.changed(voice=self.voice_of(request, context))
-        voice = ""          # of the last text
 
         def begin(text: str) -> Stream:
-            nonlocal voice
             spent = replace(context.spending)
             try:
-                stream = self.stream_of(replace(request, text=f"[voice:{voice}]{text}" if voice else text), context)
-                voice = last_voice(text, voice)
+                stream = self.stream_of(replace(request, text=text), context)
+                context.voice = last_voice(text, context.voice)
                 return stream
             except NothingToSayError:       # it is held back, and comes again with what follows
                 context.spending = spent

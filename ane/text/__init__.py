@@ -31,7 +31,7 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
 
 
 def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
-                  speed: float = 1.0, markdown: bool | None = None) -> list[Passage]:
+                  speed: float = 1.0, markdown: bool | None = None, voice: str = "") -> list[Passage]:
     """The passages of a text, at least one, with the words of the lexicon respelled.
 
     Args:
@@ -39,6 +39,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
         ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
             [[slnc 500]].
         markdown: Whether other text is Markdown or has tags of HTML. With None, it is if it has their marks.
+        voice: Who speaks until the text names a voice.
 
     Raises:
         UserError: markup that is faulty, or asks for something that cannot be done; with its line.
@@ -48,7 +49,7 @@ def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None =
 
         passages = read_ssml(text)
     else:
-        passages = read_pauses(without_markdown(text, markdown))
+        passages = read_pauses(without_markdown(text, markdown), voice=voice)
     for index, passage in enumerate(passages):      # one without a word has the voice of the one beside it
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)

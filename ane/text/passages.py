@@ -43,14 +43,14 @@ class Passage:
     voice: str = ""
 
 
-def read_pauses(text: str, first_line: int = 1, strict: bool = True) -> list[Passage]:
+def read_pauses(text: str, first_line: int = 1, strict: bool = True, voice: str = "") -> list[Passage]:
     """The passages between the pauses of a text, and between its changes of voice.
 
     Args:
         first_line: the number of its first line, for messages. strict: whether what only looks like a pause is refused;
-            otherwise it stays in the text.
+            otherwise it stays in the text. voice: who speaks until the text names a voice.
     """
-    passages, end, voice = [], 0, ""
+    passages, end = list[Passage](), 0
     line, counted = first_line, 0
     for match in COMMAND.finditer(text):
         if is_voice(match):
