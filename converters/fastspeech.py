@@ -6,6 +6,7 @@ stay near 1 and are not scaled (blocks, principle 7). A text and its frames get 
 text's by its symbols, then, when the durations are known, the mel's by its frames.
 """
 
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -203,6 +204,27 @@ onnx_vocoder = traced(network_call, ("sound",), lambda network, dtype: {
     "mel": (noise(2, network.config.num_mels, 19), {0: "batch", 2: "frames"})})
 
 
+# The activations that NVIDIA's verify_trt.py compares, by its names (DeepLearningExamples, CUDA-Optimized/FastSpeech).
+# The example stores references and computes on in place, so its ``conv2`` has the residual too and its ``ln`` is
+# masked; here ``conv2`` is what the convolution returns, and ``ln`` what the norm returns. ``dur`` is the logarithm, as
+# the host rounds it, and the host makes ``out.seq_mask``, an input of the mel side.
+PUBLISHED = {"attention": "scaled_dot", "layer_norm": "ln", "w_1": "conv1", "w_2": "conv2", "linear": "linear",
+             "residual": "residual"}
+WHOLE = {"word_emb": "act.emb", "phoneme_side.positions": "act.phoneme_side.add_pos_enc",
+         "mel_side.positions": "act.mel_side.add_pos_enc", "phoneme_side": "act.phoneme_side.seq",
+         "mel_side": "act.mel_side.seq", "length_regulator": "act.length_regulator.seq",
+         "length_regulator.duration_predictor": "act.length_regulator.dur", "mel_linear": "out.seq"}
+
+
+def published(path: str) -> str:
+    """``ConvertibleModel.published``."""
+    layer = re.fullmatch(r"(\w+_side\.layer_stack\.\d+)(?:\.(slf_attn|pos_ffn)\.(\w+))?", path)
+    if not layer:
+        return WHOLE.get(path, "")
+    block, part, name = layer.groups()
+    return f"act.{block}" if part is None else f"act.{block}.{part}.{PUBLISHED[name]}" if name in PUBLISHED else ""
+
+
 # random weights at the official size reach 61 dB, with rounding 58
 ACOUSTIC = {"fp16": (55.0, 45.0)}
 
@@ -223,4 +245,5 @@ FUNCTIONS = (
              # as Tortoise's HiFi-GAN
              outputs={"sound": ""}, thresholds={"fp16": (60.0, 45.0)}),
 )
-MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable)
+MODEL = ConvertibleModel("ane.models.fastspeech.networks", FUNCTIONS, before_tracing=make_traceable,
+                         published=published)

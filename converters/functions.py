@@ -132,6 +132,7 @@ class ConvertibleModel:
             (default: 1).
         slots: the default numbers of slots of steps of so many lanes. None: the model has no decoder.
         before_tracing: makes a reference traceable; called before ONNX graphs are built.
+        published: the name that the model's authors give to what a module returns, by its path; "" for none.
     """
 
     networks: str
@@ -140,6 +141,7 @@ class ConvertibleModel:
     scales: "Mapping[str, Callable[[nn.Module], float]]" = field(default_factory=dict)
     slots: Callable[[Bundle, int], Sizes] | None = None
     before_tracing: "Callable[[nn.Module, torch.dtype], None]" = lambda network, dtype: None
+    published: Callable[[str], str] = lambda path: ""
 
     @property
     def buckets(self) -> dict[str, Bucket]:
@@ -207,6 +209,11 @@ def scale_of(network: str, reference: "nn.Module") -> float:
     """The factor of a network's residual stream."""
     measure = models()[family_of(network).name].scales.get(network)
     return measure(reference) if measure else 1.0
+
+
+def published_name(network: str, path: str) -> str:
+    """The name that the model's authors give to what a module of a network returns; "" for none."""
+    return models()[family_of(network).name].published(path)
 
 
 def coreml_graphs(network: str, request: GraphRequest) -> "list[CoreMLGraph]":

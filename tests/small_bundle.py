@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 
 from ane.backends.mil.package import METADATA, Package
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from converters.coreml.package import CoreMLOptions
+from converters.onnx.package import WEIGHTS_FILE
 from tests.conversions import converted
 from tests.random_model import write_random_bundle
 
@@ -53,12 +55,27 @@ def spoil(bundle: Path, package: str, function: str, value: str) -> None:
     record_again(bundle, file)
 
 
+def spoil_onnx(bundle: Path, package: str, graph: str, module: str) -> None:
+    """Add 1 to one number of a module's weight, which the graphs of a package share, and update bundle.json."""
+    model = onnx.load(bundle / package / f"{graph}.onnx", load_external_data=False)
+    inputs = [name for node in model.graph.node for entry in node.metadata_props
+              if f"'network.{module}'" in entry.value for name in node.input]
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name in inputs and len(tensor.dims) > 1)
+    offset = int(next(entry.value for entry in tensor.external_data if entry.key == "offset"))
+    file = bundle / package / WEIGHTS_FILE
+    data = bytearray(file.read_bytes())
+    data[offset:offset + 4] = (np.frombuffer(data, np.float32, 1, offset) + 1).tobytes()
+    file.unlink()
+    file.write_bytes(data)
+    record_again(bundle, file)
+
+
 def record_again(bundle: Path, file: Path) -> None:
     """Update the SHA-256 and size of a package's file in bundle.json."""
     manifest = json.loads((bundle / "bundle.json").read_text())
     current = record(bundle, file.relative_to(bundle).as_posix())
-    for package in manifest["coreml"]["packages"]:
-        for stated in package["files"]:
-            if stated["file"] == current.file:
-                stated.update(sha256=current.sha256, bytes=current.bytes)
+    for stated in (file for form in ("coreml", "onnx") for package in manifest.get(form, {"packages": []})["packages"]
+                   for file in package["files"]):
+        if stated["file"] == current.file:
+            stated.update(sha256=current.sha256, bytes=current.bytes)
     (bundle / "bundle.json").write_text(json.dumps(manifest))

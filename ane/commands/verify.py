@@ -22,19 +22,21 @@ from ane.system.files import check_output_file, replacing, write_json
 if TYPE_CHECKING:       # torch is imported in the handler, so that --help is quick
     from ane.bundles.bundle import Bundle
     from converters.proof.activations import ComparedValue
+    from converters.proof.elements import LayerComparison
     from converters.proof.package_run import PackageRun, RunValue
     from converters.proof.verify import FunctionCheck, Runner
 
 
 CORE_ML_RUNNERS = ("mil", "mil:fp16", "mil:flush", "coreml", "coreai")
-BUNDLE_FLAGS, PACKAGE_FLAGS = ("bundle", "networks"), ("inputs", "expect", "threshold", "output")
+BUNDLE_FLAGS = ("bundle", "networks", "tolerance", "show", "dump")
+PACKAGE_FLAGS = ("inputs", "expect", "threshold", "output")
 ONNX_RUNNERS = tuple(name for name in NAMES if name.startswith("onnx"))
 DESCRIPTION = """
 Compare the Core ML or ONNX packages of a bundle with its networks on float32 torch. Each function gets the same inputs
-as in `ane convert`. --layers compares every value of a Core ML package that a module of the network returns, too. It
-also converts each function again and names the first operation that differs. On coreml, where looking inside compiles
-models, only functions that fail are searched for it, against the interpreter. The exit status is 1 when a function is
-below its threshold.
+as in `ane convert`. --layers compares every value that a module of the network returns, too, and names the first that
+drifts. It also converts each function of a Core ML package again and names the first operation that differs. On coreml,
+where looking inside compiles models, only functions that fail are searched for it, against the interpreter. The exit
+status is 1 when a function is below its threshold.
 
 With --package it runs a function of any Core ML package, also one that this program did not write, on the arrays of
 --inputs, on any machine.
@@ -69,6 +71,13 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help=f"with coreml: where it may run: {', '.join(COMPUTE_UNITS)} (default: what the bundle "
                              "states)")
     parser.add_argument("--layers", action="store_true", help="compare the values inside the functions too")
+    parser.add_argument("--tolerance", type=float, metavar="X",
+                        help="with --layers: count the elements whose absolute error exceeds X (default: 1e-4)")
+    parser.add_argument("--show", action="store_true",
+                        help="with --layers: print the elements from the largest error of each value on, of both sides "
+                             "and of their difference")
+    parser.add_argument("--dump", metavar="FILE.npz", type=arguments.path,
+                        help="with --layers: write both sides of each value to FILE")
     parser.add_argument("--json", metavar="FILE", help="write the results to FILE as JSON; - is standard output")
     parser.set_defaults(handler=verify_command)
 
@@ -78,31 +87,41 @@ def verify_command(args: argparse.Namespace) -> int:
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
         if getattr(args, flag):
             raise UserError(f"--{flag} has no effect {'with' if args.package else 'without'} --package")
-    if args.layers and args.against in ONNX_RUNNERS:
-        raise UserError(f"--layers has no effect with --against {args.against}: it looks inside Core ML packages")
-    check_files(args, {"output": args.output, "json": args.json}, ("package", "inputs", "expect"), models=("bundle",))
-    if args.output:
-        if args.output.suffix != ".npz":
-            raise UserError(f"--output {args.output}: the file must end in .npz")
-        check_output_file(args.output)
+    for flag in ("tolerance", "show", "dump"):
+        if getattr(args, flag) and not args.layers:
+            raise UserError(f"--{flag} has no effect without --layers")
+    if args.tolerance is not None and not args.tolerance >= 0:
+        raise UserError(f"--tolerance must be at least 0, got {args.tolerance:g}")
+    check_files(args, {"output": args.output, "json": args.json, "dump": args.dump}, ("package", "inputs", "expect"),
+                models=("bundle",))
+    for flag in ("output", "dump"):
+        if file := getattr(args, flag):
+            if file.suffix != ".npz":
+                raise UserError(f"--{flag} {file}: the file must end in .npz")
+            check_output_file(file)
     if args.json:
         check_output_file(args.json)
     return verify_package(args) if args.package else verify_bundle(args)
 
 
 def verify_bundle(args: argparse.Namespace) -> int:
+    from converters.proof.elements import TOLERANCE, LayerComparison, write_arrays
     from converters.proof.verify import choose_packages, runner_named, verify
 
     runner = runner_named(args.against, args.compute_units)
     console = message_console(args)
     model = open_bundle(args, console)
     chosen = choose_packages(model, args.networks, args.function, "onnx" if args.against in ONNX_RUNNERS else "coreml")
+    layers = LayerComparison(TOLERANCE if args.tolerance is None else args.tolerance,
+                             {} if args.show or args.dump else None) if args.layers else None
     with status_display(console, "verifying") as show:
-        results = verify(model, chosen, runner, args.layers, show)
+        results = verify(model, chosen, runner, layers, show)
+    if layers and args.dump:
+        write_arrays(layers.kept or {}, args.dump)
     if args.json:
         write_json(args.json, results_json(model, runner, results))
     if args.json != "-":
-        print_results(output_console(), results, runner, args.layers)
+        print_results(output_console(), results, runner, layers, args.show)
     raise_failures(results)
     return 0
 
@@ -130,7 +149,7 @@ def raise_failures(results: "Sequence[FunctionCheck]") -> None:
         value, cause = first.difference or first.drift, ""
         if value:
             cause = f", from the operation {value.op} {value.name} on" if first.difference else \
-                f", drifting from {value.module or value.name} on"
+                f", drifting from {label(value)} on"
         problem = f"{first.snr} dB, below the threshold of {first.required:g}{cause}"
     count = f"{len(failed)} of {len(results)} functions failed" if len(results) > 1 else "it failed"
     raise UserError(f"{count}: {first.package}, {first.function}: {problem}")
@@ -202,7 +221,8 @@ def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionC
     return {"bundle": str(model.path), "against": runner.name, "functions": functions}
 
 
-def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner", layers: bool) -> None:
+def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner",
+                  layers: "LayerComparison | None", show: bool) -> None:
     narrow = min(console.width, WIDTH)
     for network in dict.fromkeys(one.network for one in results):
         console.print(f"{network}: {summary([one for one in results if one.network == network])}", width=narrow,
@@ -211,13 +231,16 @@ def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: 
     console.print(COLUMNS, width=narrow, soft_wrap=False)
     if not layers:
         return
-    if len(results) == 1:
-        one, = results
-        console.print(value_table(one))
+    if len(results) > 1:
+        console.print(layer_table(results))
+    for one in results if show or len(results) == 1 or runner.name.startswith("onnx") else ():
+        if one.values:
+            console.print(f"{one.package}, {one.function}: {element_summary(one, layers)}", width=narrow,
+                          soft_wrap=False)
+            console.print(value_table(one, layers, show))
         if one.difference:
             console.print(f"The first operation that computes otherwise: {operation(one.difference)}.")
-    else:
-        console.print(layer_table(results))
+    if len(results) > 1 and not show:
         console.print("For every value of a function, name it with --function, or see --json.")
     if not all(one.values for one in results):
         console.print("A function that fails, or that has a state on Core ML, has no values to show.")
@@ -259,19 +282,33 @@ def layer_table(results: "Sequence[FunctionCheck]") -> Table:
     return table
 
 
-def value_table(one: "FunctionCheck") -> Table:
-    """One row per value that a module of the network returns, in program order."""
-    table = plain_table(f"{one.function}: values compared with the modules that return them", "module", "operation",
-                        "dB", "scale", "largest error", "", numbers=(2, 3, 4))
+def element_summary(one: "FunctionCheck", layers: "LayerComparison") -> str:
+    """The first value that drifts, and what the elements of all values amount to, in one sentence."""
+    first = f"{label(one.drift)} drifts first; " if one.drift else "no value drifts; "
+    same, outside = (sum(getattr(value, name) for value in one.values) for name in ("identical", "outside"))
+    return (f"{first}of {len(one.values)} values {same} are identical; {outside} of "
+            f"{sum(value.count for value in one.values)} elements are beyond {layers.tolerance:g}; largest error "
+            f"{exponent(max(value.error for value in one.values))}.")
+
+
+def value_table(one: "FunctionCheck", layers: "LayerComparison", show: bool) -> Table:
+    """One row per value that a module of the network returns, in program order; ``show``: with an excerpt below it."""
+    table = plain_table(f"{one.function}: values compared with the modules that return them", "value", "operation",
+                        "dB", "scale", "largest error", f"beyond {layers.tolerance:g}", "identical", "",
+                        numbers=(2, 3, 4, 5))
+    inside = layers.within(f"{one.package}/{one.function}")
     for value in one.values:
         marks = [word for word, marked in (("drifts first", one.drift), ("worst", one.worst)) if value is marked]
         table.add_row(label(value), value.op, decibels(value.snr), f"{value.factor:g}", exponent(value.error),
-                      ", ".join(marks), style="red" if value is one.drift else "yellow" if value is one.worst else None)
+                      f"{value.outside} of {value.count}", "yes" if value.identical else "no", ", ".join(marks),
+                      style="red" if value is one.drift else "yellow" if value is one.worst else None)
+        for line in inside.excerpt(value.module or value.name) if show else ():
+            table.add_row(f"  {line}")
     return table
 
 
 def label(value: "ComparedValue | None") -> str:
-    return "–" if value is None else value.module or value.name
+    return "–" if value is None else value.published or value.module or value.name
 
 
 def operation(value: "ComparedValue | None") -> str:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 # The first with an attention operator; later ones add nothing that the graphs use and need newer runtimes.
 OPSET = 23
-NETWORK_PREFIX = "network."     # of the paths of parameters inside ``NetworkCall``
+SCOPES = "pkg.torch.onnx.name_scopes"       # key under which the exporter states a node's modules, outermost first
+NETWORK_PREFIX = "network."     # of the paths of parameters and modules inside ``NetworkCall``
 
 Axes = Mapping[int, str]        # index of a dynamic axis → its name
 # name → an example value for tracing (or a list of values, one for each layer), and its dynamic axes
@@ -56,8 +57,9 @@ class OnnxGraph:
             program = torch.onnx.export(self.module.eval(), examples, dynamo=True, opset_version=OPSET, verbose=False,
                                         input_names=names, output_names=list(self.outputs), dynamic_shapes=(shapes,))
         model = program.model
-        for node in model.graph.all_nodes():        # paths of source files, among others
-            node.metadata_props.clear()
+        for node in model.graph.all_nodes():        # keep its modules, but no paths of source files
+            for key in [key for key in node.metadata_props if key != SCOPES]:
+                del node.metadata_props[key]
         model.metadata_props.clear()
         for value in list(model.graph.initializers.values()):
             if value.name.startswith(NETWORK_PREFIX):

@@ -23,6 +23,7 @@ from ane.models.tortoise.networks.diffusion_decoder import DiffusionLayer, Integ
 from ane.models.tortoise.networks.frames import FrameAttention, FrameConv, FrameNorm, PointwiseConv
 from ane.system.decibels import snr_db
 from converters.functions import functions_of
+from converters.proof.elements import ALONE, LayerComparison
 
 MAX_DROP = 8.0      # dB below the lowest earlier value; a larger drop is drift
 HEADROOM = 10.0     # dB above the function's threshold: the level that the first value is compared with
@@ -38,6 +39,9 @@ class ComparedValue:
         factor: power of two that the value was first multiplied by, because residual streams are scaled.
         module: the reference's module; None if the reference is another run.
         lost: dB below the worst of the op's inputs; None if the reference is a module.
+        outside: number of elements whose error exceeds the tolerance, or that are not finite. count: of all elements.
+        identical: whether all elements are equal.
+        published: the name that the model's authors give the value; "" for none.
     """
 
     name: str
@@ -47,19 +51,30 @@ class ComparedValue:
     factor: float = 1.0
     module: str | None = None
     lost: float | None = None
+    outside: int = 0
+    count: int = 0
+    identical: bool = False
+    published: str = ""
 
 
-def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False) -> ComparedValue:
-    """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best."""
+def compare(name: str, op: str, expected: np.ndarray, actual: np.ndarray, scaled: bool = False,
+            layers: LayerComparison = ALONE, path: str = "") -> ComparedValue:
+    """Compare two arrays; ``scaled``: first multiply ``actual`` by the power of two that fits best. ``layers`` keeps
+    both under ``path`` (default: ``name``)."""
     expected, actual = expected.astype(np.float64), actual.astype(np.float64)
     if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
-        return ComparedValue(name, op, float("inf"), -MAX_SNR)
+        layers.keep(path or name, expected, actual)
+        both = np.isfinite(expected) & np.isfinite(actual)
+        return ComparedValue(name, op, float("inf"), -MAX_SNR, outside=int((~both).sum()), count=expected.size)
     factor = 1.0
     if scaled:
         product = (expected * actual).sum()
         factor = float(2.0 ** np.round(np.log2(product / np.square(actual).sum()))) if product > 0 else 1.0
-    snr = float(np.clip(snr_db(expected, factor * actual), -MAX_SNR, MAX_SNR))
-    return ComparedValue(name, op, float(np.abs(expected - factor * actual).max(initial=0)), snr, factor)
+    actual = factor * actual
+    layers.keep(path or name, expected, actual)
+    errors, snr = np.abs(expected - actual), float(np.clip(snr_db(expected, actual), -MAX_SNR, MAX_SNR))
+    return ComparedValue(name, op, float(errors.max(initial=0)), snr, factor, count=expected.size,
+                         outside=int((errors > layers.tolerance).sum()), identical=not errors.any())
 
 
 def first_drift(values: Sequence[ComparedValue], threshold: float) -> ComparedValue | None:
@@ -209,11 +224,13 @@ class CapturedOutputs:
     def __contains__(self, name: str) -> bool:
         return self.paths.get(name) in self._outputs
 
-    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall) -> ComparedValue | None:
+    def compare(self, name: str, op: str, actual: np.ndarray, call: FunctionCall,
+                layers: LayerComparison) -> ComparedValue | None:
         """A value of the package compared with its module's output; None where their columns do not correspond."""
         path = self.paths[name]
         pair = self._cut(self._outputs[path], actual.reshape(*actual.shape[:2], -1), call)
-        return pair and replace(compare(name, op, *pair, scaled=True), module=path or NETWORK)
+        return pair and replace(compare(name, op, *pair, scaled=True, layers=layers, path=path or NETWORK),
+                                module=path or NETWORK)
 
     def _laid_out(self, module: nn.Module, output: np.ndarray) -> np.ndarray:
         """A module's output as (rows, channels, columns); the decoder's rows become columns."""
@@ -253,10 +270,10 @@ def _columns(mask: np.ndarray) -> int:
     return int((mask[0, 0] > MASKED / 2).any(axis=-1).sum())
 
 
-def compare_with_modules(captured: CapturedOutputs, activations: Activations,
-                         call: FunctionCall) -> list[ComparedValue]:
+def compare_with_modules(captured: CapturedOutputs, activations: Activations, call: FunctionCall,
+                         layers: LayerComparison = ALONE) -> list[ComparedValue]:
     """The values that have a module, in program order."""
-    found = (captured.compare(name, op, array, call) for name, op, array in activations if name in captured)
+    found = (captured.compare(name, op, array, call, layers) for name, op, array in activations if name in captured)
     return [value for value in found if value is not None]
 
 

@@ -3,7 +3,8 @@
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ane.backends.mil import MilRuntime
 from ane.backends.mil.package import Package
 from ane.backends.onnx.backend import OnnxBackend
 from ane.backends.onnx.providers import OnnxDevice, choose_onnx_device
+from ane.backends.onnx.sessions import session_loader
 from ane.backends.packaged.backend import PackagedBackend
 from ane.backends.packaged.functions import Runtime
 from ane.backends.torch.backend import TorchBackend
@@ -19,9 +21,12 @@ from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import FileRecord, check_hashes
 from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
 from ane.system.errors import UserError
+from converters.functions import published_name
 from converters.proof import activations, parity
 from converters.proof.activations import CallRecorder, CapturedOutputs, ComparedValue, compare_with_modules, first_drift
 from converters.proof.differences import core_ml_activations, first_difference, first_loss
+from converters.proof.elements import LayerComparison
+from converters.proof.onnx_values import captured_outputs, compare_values, instrumented
 from converters.proof.parity import reference_backend, run_probe
 
 SLACK = 3.0             # dB that another processor may lose against the recorded parity
@@ -102,7 +107,7 @@ class Runner(ABC):
     limit: float = field(default=float("inf"), kw_only=True)
 
     def check(self, model: Bundle, package: PackageRecord, name: str, reference: TorchBackend,
-              layers: bool) -> FunctionCheck:
+              layers: LayerComparison | None) -> FunctionCheck:
         """Compare a function with the reference; with ``layers``, the values inside too. A problem is in the result."""
         record, folder = package.functions[name], Path(package.path).stem
         check = FunctionCheck(package.network, folder, name, min(parity.threshold_of(package, name, self.arithmetic),
@@ -110,7 +115,9 @@ class Runner(ABC):
                               self.slack, self.recorded(record))
         try:
             check_hashes(model.path, package.files)
-            self._compare(check, model, package, reference, layers)
+            self._compare(check, model, package, reference, layers and layers.within(f"{folder}/{name}"))
+            check.values = [replace(value, published=published_name(package.network, value.module or ""))
+                            for value in check.values]
         except UserError as error:
             check.problem = str(error)
         return check
@@ -121,7 +128,7 @@ class Runner(ABC):
 
     @abstractmethod
     def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: bool) -> None:
+                 layers: LayerComparison | None) -> None:
         """Fill in what is measured, as soon as it is known. Raises UserError."""
 
     def unload(self, package: Path) -> None:
@@ -149,10 +156,10 @@ class PackageRunner(Runner):
     interpreter: MilRuntime | None = None
 
     def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: bool) -> None:
+                 layers: LayerComparison | None) -> None:
         path, name = model.path / package.path, check.function
         program = Package(path).function(name)
-        layers = layers and (self.shows_all or not program.states)
+        layers = layers if self.shows_all or not program.states else None
         names = [value for op in program.ops for value in op.outputs] if layers else []
         captured = CapturedOutputs(package.network, package.functions[name], names, reference.network(package.network))
         with captured.capture():
@@ -167,7 +174,7 @@ class PackageRunner(Runner):
                 check.difference = first_loss(program, engine.calls[name], self.source, path)
         elif layers:
             call = engine.calls[name]
-            check.values = compare_with_modules(captured, self.source(path, name, call), call)
+            check.values = compare_with_modules(captured, self.source(path, name, call), call, layers)
             if self.interpreter:
                 check.difference = first_difference(model, package, name, call, self.source, self.interpreter)
 
@@ -184,9 +191,16 @@ class OnnxRunner(Runner):
     device: OnnxDevice
 
     def _compare(self, check: FunctionCheck, model: Bundle, package: PackageRecord, reference: TorchBackend,
-                 layers: bool) -> None:
-        candidate = OnnxBackend(model, self.device, reference, unpublished=PackageFolder(model.path, [package]))
-        check.compare(*(run_probe(backend, model, package, check.function) for backend in (reference, candidate)))
+                 layers: LayerComparison | None) -> None:
+        file, load = model.path / package.path / f"{check.function}.onnx", session_loader(self.device)
+        with instrumented(file) if layers else nullcontext() as graph:
+            with captured_outputs(reference.network(package.network)) as captured:
+                expected = run_probe(reference, model, package, check.function)
+            candidate = OnnxBackend(model, self.device, reference, load=graph.wrap(load) if graph else load,
+                                    unpublished=PackageFolder(model.path, [package]))
+            check.compare(expected, run_probe(candidate, model, package, check.function))
+            if graph and layers:
+                check.values = compare_values(captured, graph, layers)
 
 
 def runner_named(name: str, compute_units: str | None = None) -> Runner:
@@ -223,11 +237,11 @@ def runner_named(name: str, compute_units: str | None = None) -> Runner:
 
 
 def verify(model: Bundle, chosen: Sequence[tuple[PackageRecord, Sequence[str]]], runner: Runner,
-           layers: bool = False,
+           layers: LayerComparison | None = None,
            progress: Callable[[str], None] = lambda action: None) -> list[FunctionCheck]:
     """Compare functions of packages (``choose_packages``) with the model's networks on float32 torch.
 
-    ``layers``: compare the values inside too. The result of a damaged package, or of a function that
+    ``layers``: compare the values inside too, in this way. The result of a damaged package, or of a function that
     cannot be run, states the problem.
     """
     reference, results = reference_backend(model), []

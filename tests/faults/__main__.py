@@ -23,6 +23,7 @@ from converters import blocks
 from converters.conversion import convert
 from converters.coreml.package import CoreMLOptions
 from converters.functions import THRESHOLDS
+from converters.proof.elements import LayerComparison
 from converters.proof.parity import called_by_probe, reference_backend
 from converters.proof.verify import (
     FLOAT32_NOISE,
@@ -111,7 +112,7 @@ def run(model: Bundle, record: PackageRecord, fault: Fault, runners: Sequence[Pa
         reference = reference_backend(model)
         checks = {}
         for runner in runners:
-            checks[runner.name] = runner.check(model, faulty, fault.function, reference, layers=True)
+            checks[runner.name] = runner.check(model, faulty, fault.function, reference, layers=LayerComparison())
             runner.unload(path)
     result["runners"] = {name: verdict(check, fault, Package(model.path / record.path))
                          for name, check in checks.items()}

@@ -1,6 +1,7 @@
 """Speech from FastSpeech's packages is torch's, and a text that exceeds their buckets is split or refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from converters.fastspeech import FUNCTIONS
 from converters.onnx.package import WEIGHTS_FILE
 from tests.converters.fastspeech.conftest import BUCKETS
 from tests.fastspeech_files import SMALL
+from tests.small_bundle import spoil_onnx
 from tests.tables import rows
 
 TEXT = "Hello there. How are you?"
@@ -142,7 +144,7 @@ def test_the_benchmark_of_engines_calls_both_sides(packaged, tmp_path):
     assert row["figures"].keys() == {"first_s", "cached_s", "rebuilt_s"}
 
 
-@pytest.mark.parametrize(("flags", "functions"), [(("mil", "--layers"), 5), (("onnx:cpu",), 3)])
+@pytest.mark.parametrize(("flags", "functions"), [(("mil", "--layers"), 5), (("onnx:cpu", "--layers"), 3)])
 def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, flags, functions):
     assert main(["verify", "--bundle", str(packaged.path), "--json", "-", "--against", *flags]) == 0
     found = json.loads(capsys.readouterr().out)["functions"]
@@ -151,8 +153,6 @@ def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, 
         assert function["passed"]
         assert function["snr"] >= 90
         assert function["drift"] is None
-    if "--layers" not in flags:
-        return
     inside = {function["function"]: [value["module"] for value in function["values"]] for function in found}
     text, mel, vocoder = (next(modules for name, modules in inside.items() if name.startswith(kind))
                           for kind in ("text", "mel", "vocoder"))
@@ -161,6 +161,37 @@ def test_verify_compares_every_function_and_the_values_inside(packaged, capsys, 
         assert path in text
     assert "mel_side.layer_stack.0.pos_ffn.w_2" in mel
     assert {"conv_pre", "ups.1", "resblocks.0"} <= set(vocoder)
+
+
+LAYER = ("slf_attn.linear", "slf_attn.scaled_dot", "slf_attn.residual", "slf_attn.ln", "pos_ffn.conv1", "pos_ffn.conv2",
+         "pos_ffn.residual", "pos_ffn.ln")
+
+
+def test_values_inside_onnx_graphs_have_nvidias_names(packaged, tmp_path):
+    """All of those that its verify_trt.py compares, apart from ``out.seq_mask``, which the host makes."""
+    assert main(["verify", "--bundle", str(packaged.path), "--against", "onnx:cpu", "--networks", "fastspeech",
+                 "--layers", "--json", str(tmp_path / "out.json")]) == 0
+    values = [value for one in json.loads((tmp_path / "out.json").read_text())["functions"] for value in one["values"]]
+    names = {f"act.{side}.{name}" for side in ("phoneme_side", "mel_side") for name in ("add_pos_enc", "seq")}
+    for side, layers in (("phoneme_side", SMALL.phoneme_side_n_layer), ("mel_side", SMALL.mel_side_n_layer)):
+        blocks = [f"act.{side}.layer_stack.{layer}" for layer in range(layers)]
+        names |= {*blocks, *(f"{block}.{name}" for block in blocks for name in LAYER)}
+    assert {value["published"] for value in values} - {""} == names | {
+        "act.emb", "act.length_regulator.dur", "act.length_regulator.seq", "out.seq"}
+    assert max(value["error"] for value in values) <= 1e-4
+    assert all(value["count"] and not value["outside"] for value in values)
+
+
+@pytest.mark.parametrize(("graph", "weight", "name"), [
+    ("text", "phoneme_side.layer_stack.1.pos_ffn.w_1", "act.phoneme_side.layer_stack.1.pos_ffn.conv1"),
+    ("mel", "mel_side.layer_stack.0.slf_attn.linear", "act.mel_side.layer_stack.0.slf_attn.linear")])
+def test_a_changed_weight_of_an_onnx_graph_is_the_first_that_drifts(packaged, tmp_path, capsys, graph, weight, name):
+    path = Path(shutil.copytree(packaged.path, tmp_path / "copy"))
+    spoil_onnx(path, "packages/fastspeech-fp32.onnx", graph, weight)
+    assert main(["verify", "--bundle", str(path), "--against", "onnx:cpu", "--function", graph, "--layers"]) == 1
+    out, err = capsys.readouterr()
+    assert f"fastspeech-fp32, {graph}: {name} drifts first;" in " ".join(out.split())
+    assert f"drifting from {name} on" in " ".join(err.split())
 
 
 @pytest.mark.parametrize(("flags", "fault"), rows(Path(__file__).parent, "refusals.tsv", "FastSpeech"))

@@ -1,5 +1,6 @@
 """Speech of hibari's packages is that of torch; the windows of a package are its largest buckets."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from ane.audio.mel import diffusion_mel
 from ane.backends import load_backend
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
+from ane.cli import main
 from ane.models.hibari.synthesizer import HibariSynthesizer
 from ane.system.decibels import snr_db
 from converters.coreml.package import CoreMLOptions
@@ -43,3 +45,10 @@ def test_speech_in_fp16_is_that_of_torch(shared):
     for found in (speech, rounded):
         assert [one.tolist() for one in found.durations] == [one.tolist() for one in expected.durations]
         assert snr_db(diffusion_mel(expected.audio), diffusion_mel(found.audio)) >= FP16_MEL_DB
+
+
+def test_values_inside_onnx_graphs_are_those_of_the_modules(packaged, tmp_path):
+    assert main(["verify", "--bundle", str(packaged.path), "--against", "onnx:cpu", "--layers", "--json",
+                 str(tmp_path / "out.json")]) == 0
+    for one in json.loads((tmp_path / "out.json").read_text())["functions"]:
+        assert (one["passed"], one["drift"], len(one["values"]) > 20) == (True, None, True)

@@ -32,6 +32,7 @@ from converters.proof.activations import (
     interpreted,
 )
 from converters.proof.differences import CoreMLInspector, core_ml_activations
+from converters.proof.elements import LayerComparison
 from converters.proof.parity import FLUSHED
 from converters.proof.verify import (
     FunctionCheck,
@@ -58,7 +59,7 @@ def small(tmp_path_factory) -> Path:
 def inside(small):
     """Results for the whole bundle with fp16 rounding, with the values inside."""
     model = UnverifiedBundle(small)
-    results = verify(model, choose_packages(model), runner_named("mil:fp16"), layers=True)
+    results = verify(model, choose_packages(model), runner_named("mil:fp16"), layers=LayerComparison())
     return {one.function: one for one in results}
 
 
@@ -141,7 +142,7 @@ def test_the_layer_of_a_wrong_weight_is_named(copy, layer):
     spoil(copy, AUTOREGRESSIVE, "step_2_64", layer)
     model = UnverifiedBundle(copy)
     chosen = choose_packages(model, ["autoregressive"])
-    for one in verify(model, chosen, runner_named("mil"), layers=True):
+    for one in verify(model, chosen, runner_named("mil"), layers=LayerComparison()):
         assert not one.passed
         if one.function != "store_32_64":           # it has no layers: the prefill or the step beside it is wrong
             assert one.drift.name == layer
@@ -234,7 +235,7 @@ def check(small, mac):  # noqa: F811
 
     def check(function: str, inspector: type, shows_all: bool = False) -> FunctionCheck:
         runner = PackageRunner("coreml", engine, partial(core_ml_activations, inspector=inspector), shows_all=shows_all)
-        one, = verify(model, choose_packages(model, function=function), runner, layers=True)
+        one, = verify(model, choose_packages(model, function=function), runner, layers=LayerComparison())
         return one
 
     return check
