@@ -116,8 +116,8 @@ class Runner(ABC):
         try:
             check_hashes(model.path, package.files)
             self._compare(check, model, package, reference, layers and layers.within(f"{folder}/{name}"))
-            check.values = [replace(value, published=published_name(package.network, value.module or ""))
-                            for value in check.values]
+            check.values = tuple(replace(value, published=published_name(package.network, value.module or ""))
+                                 for value in check.values)
         except UserError as error:
             check.problem = str(error)
         return check
