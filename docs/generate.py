@@ -30,27 +30,29 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [^\n]*?) -->\n.*?^<!-- end -->$")
 
-# From `ane say` to sound by the default voice, hibari, on torch, in the order in which to read them; a test compares
-# them with the files whose functions are called.
+# From `ane say` to sound by the default voice, hibari, on ONNX Runtime, in the order in which to read them. A test
+# compares them with the files whose functions are called.
 READING_PATH = {
     "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.say_report"],
-    "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest",
-                "ane.bundles.weights"],
-    "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.stream",
-                  "ane.speech.words"],
+    "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest"],
+    "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.chunks",
+                  "ane.speech.stream", "ane.speech.turns", "ane.speech.words"],
     "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
                          "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
-    "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.settings", "ane.models.hibari.synthesizer",
-                          "ane.models.durations", "ane.models.hibari.networks",
+    "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.config", "ane.models.hibari.settings",
+                          "ane.models.hibari.synthesizer", "ane.models.durations", "ane.models.vocoders.margins",
                           "ane.models.vocoders.harmonic_noise", "ane.audio", "ane.audio.writer"],
-    "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.torch.backend",
-                    "ane.backends.torch.device", "ane.backends.torch.threads"],
+    "The backend": ["ane.backends.base", "ane.backends.choosing", "ane.backends.packaged.backend",
+                    "ane.backends.packaged.selection", "ane.backends.onnx.backend", "ane.backends.onnx.sessions",
+                    "ane.backends.onnx.providers"],
 }
-# What Tortoise has in place of text to phonemes to sound.
+# What Tortoise, on torch, has in place of text to phonemes to sound, and in place of ONNX Runtime.
 TORTOISE_PATH = {
+    "The backend": ["ane.bundles.weights", "ane.backends.torch.backend", "ane.backends.torch.device",
+                    "ane.backends.torch.threads"],
     "Settings and steps": ["ane.models.tortoise.settings", "ane.models.tortoise.synthesizer",
                            "ane.models.tortoise.pipeline"],
-    "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.tokenizer"],
+    "Text to tokens": ["ane.models.tortoise.chunks", "ane.text.tokenizer", "ane.bundles.tokenizer_json"],
     "A voice": ["ane.models.tortoise.voices", "ane.voices.finding", "ane.voices.voice", "ane.audio.mel"],
     "Tokens to codes and latents": ["ane.models.tortoise.decoding", "ane.speech.lanes",
                                     "ane.models.tortoise.sampling",
