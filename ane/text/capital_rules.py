@@ -9,6 +9,7 @@ import re
 
 from ane.text import number_words
 from ane.text.lexicon import (
+    AFTER_IT,
     AFTER_PRONOUN_I,
     AFTER_RULER,
     BARE_TITLES,
@@ -55,7 +56,8 @@ def expand_line_in_capitals(match: re.Match) -> str:
     if not any(word in SHORT_WORDS or (len(word) > 3 and not is_spelled(word)) for word in words):
         return match[0]
     return re.sub(r"[A-Z']+", lambda word: spell(word[0]) if word[0] in SPELLED or word[0] == "A"
-                  or is_initials(word[0]) else word[0].lower(), match[0])     # the article is an "a" already
+                  or is_initials(word[0]) or IT_OR_US.match(word.string, word.start()) else word[0].lower(),
+                  match[0])     # the article is an "a" already
 
 
 def is_initials(word: str) -> bool:
@@ -65,6 +67,8 @@ def is_initials(word: str) -> bool:
             and short not in (*BARE_TITLES, *ENDINGS, *INTERJECTIONS))
 
 
+# the initials, not the pronouns
+IT_OR_US = re.compile(rf"IT\s(?:{any_of(AFTER_IT)})\b|US(?<=\bTHE US)\b")
 WORDS: tuple[TextRule, ...] = (
     rule("PhD", rf"\b({any_of(CASE_SENSITIVE)})\b", lambda match: CASE_SENSITIVE[match[1]]),
     rule("DON'T, IT'S", r"\b(?:[A-Z]+'(?:T|LL|RE|VE|M|D)|(?:IT|LET)'S)\b", lambda match: match[0].lower()),

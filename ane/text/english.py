@@ -106,6 +106,8 @@ ABBREVIATION_RULES = (
     rule("Smith & Co", r"\b(and|AND|&) (C[oO])\b(?![.-])",
          lambda match: f"{match[1]} {'COMPANY' if match[2].isupper() else 'company'}"),
     rule("ca 1850", r"\bca (?=[1-9]\d{2,3}\b)", "circa "),
+    rule("DEPT", r"\b([dD]ept|DEPT|[gG]ovt|GOVT|[iI]ntl|INTL|[aA]ssn|ASSN)\b(?!\.)",
+         lambda match: ENDINGS[match[1].lower()].upper() if match[1].isupper() else ENDINGS[match[1].lower()]),
     rule("e.g., etc.", r"\b([A-Za-z]{2,6}|[eia]\.[a-z](?:\.a)?|[EIA]\.[A-Za-z](?:\.[Aa])?)\.", expand_abbreviation),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
@@ -210,6 +212,6 @@ EXPANSIONS: tuple[TextRule, ...] = (
     rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
     *unicode_to_ascii.RULES, *capital_rules.HEADINGS, *markup_rules.RULES, *address_rules.RULES, *date_time_rules.RULES,
     *math_rules.RULES, *number_rules.RULES,
-    *capital_rules.NUMERALS, *ABBREVIATION_RULES, *letter_rules.RULES, *SIGN_RULES)
+    *capital_rules.NUMERALS, *letter_rules.RULES, *ABBREVIATION_RULES, *SIGN_RULES)
 RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
 CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)

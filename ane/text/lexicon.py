@@ -171,6 +171,15 @@ PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
 ELEMENTS = words("""
     H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
     Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
+# Before < or ≤ in its clause these are a verb already, or need none: "should be ≤ 5", "I need ≥ 3", "with p < 0.05".
+VERBS_OF_AMOUNTS = words("""
+    is are was were be been being am isn't aren't wasn't weren't has have had do does did can could will would shall
+    should may might must need use choose pick select take keep stay remain set get got make made want require add
+    allow leave wait pay spend buy eat drink with at of for by to from all any every only than""")
+# Each of these words begins a clause of its own: "use it if x < 5", "we know x > 0".
+CLAUSE_STARTERS = words("""
+    if when where while that and or but because since unless until then so suppose assume let think believe know show
+    prove note""")
 TEX = {         # a command of TeX: how it is read; others by their name
     "cdot": "times", "times": "times", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
     "approx": "≈", "pm": "±", "to": "→", "infty": "infinity", "sum": "the sum of", "int": "the integral of",
@@ -186,6 +195,10 @@ SPELLED = words("""
     FBI CIA USA UK EU UN UAE UFO IBM AI API ATM CEO CFO CTO COO IOU URL IPO IQ ID TV PC DNA RNA MRI UV OS USB
     CPU GPU FAQ DIY VIP EPA FDA IRS ETA ACLU OECD IMDB ICBM UCLA YMCA AARP ESPN IEEE ASAP UNHCR MSNBC HDMI
     IMHO IVF LGBT LGBTQ CO HR ER PR UI UX VR AR EV AC IP USSR USDA USPS UPS HIV EEG ECG""")
+# Before one of these IT in a line of capitals is the initials, not the pronoun: "OUR IT TEAM".
+AFTER_IT = words("""
+    TEAM TEAMS DEPT DEPARTMENT DEPARTMENTS SUPPORT STAFF DESK HELPDESK MANAGER MANAGERS SECURITY SYSTEM SYSTEMS SERVICE
+    SERVICES SECTOR INDUSTRY INFRASTRUCTURE CONSULTANT SPECIALIST BUDGET GROUP GUY GUYS JOB JOBS""")
 # Words of up to three letters that may be in capitals for emphasis. Not "IT" and "US": in capitals they are initials.
 SHORT_WORDS = words("""
     A I AM AN AS AT BE BY DO GO HE HI IF IN IS ME MY NO OF OH OK ON OR OX SO TO UP WE ACE ACT ADD AGE AGO AID
@@ -238,7 +251,7 @@ LETTERED = words("""
     plan vitamin hepatitis group class grade type section option team level point exhibit schedule appendix figure fig
     part block building answer door size model route line table annex column row seat gate zone wing unit lane variant
     choice question step phase ward tier company platform terminal bay drive letter string note influenza category
-    version room train bus series division league pool stage side key""")
+    version room train bus series division league pool stage side key dot""")
 # Before a capital A they make it a letter: "the A train".
 DETERMINERS = words("the an a this that every each my your his her our their no another letter")
 # After a capital A at the beginning of a sentence: it is the letter. "A is for apple", "A and B".

@@ -21,8 +21,12 @@ PLACEHOLDER = r"<([A-Za-z][\w-]{0,40}|(?<!\w<)[A-Za-z][\w'-]{1,40}(?: [\w'-]{1,4
 
 
 def expand_address(address: str) -> str:
-    """a.b/c1 → "a dot b slash c one"; digits are read one by one, a country without a vowel by its letters."""
-    address = re.sub(r"\.([b-df-hj-np-tv-xz]{2})(?![\w.-])", lambda country: f".{' '.join(country[1])}", address)
+    """Read a.b/c1 as "a dot b slash c one", and .de as "dot d e".
+
+    It reads digits one by one, and spells every country except .co and .me.
+    """
+    address = re.sub(r"\.(?!(?:co|me)\b)([a-zA-Z]{2})(?![\w.@-])", lambda country: f".{' '.join(country[1].upper())}",
+                     address)
     address = re.sub(r"\d+", lambda number: f" {number_words.digits(number[0])} ", address)
     return re.sub(r"[./_@+:~%&=-]", lambda sign: ADDRESS_SIGNS[sign[0]], address)
 
@@ -55,14 +59,19 @@ WEB_RULES = (
          lambda match: "hashtag " + re.sub(r"(?<=[a-z\d])(?=[A-Z])|_", " ", match[1])),
 )
 
-SURE_ESCAPE = re.compile(r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])")
-IN_A_PATH = re.compile(r"(?:[A-Za-z]:|\\)\\\S*\Z")
+SURE_ESCAPE = re.compile(r"(?<![:\\])\\n(?=[A-Z\s\\\"'(*#\d-]|\Z)|[.!?,;]\\n|[\d.!?,;]\\t|\\t(?=[A-Z\s\d\"'(-])"
+                         # no word but npm, tmp and a command of TeX begins like "nnext" and "tb"
+                         r"|(?<=\w)\\n(?!pm\b)[b-df-hj-np-tv-xz]|(?<=\w)\\t(?!mp\b|frac|binom)(?:[b-dfgj-npqtvxz]|wor)")
+IN_A_PATH = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]:|\\)\\\S*\Z")
+AFTER_DRIVE = re.compile(r"(?<![A-Za-z])[A-Za-z]:\Z")
 
 
 def expand_escape(match: re.Match) -> str:
-    r"""The break that a program wrote as \n. In C:\new, or where no place near is sure to be one, it is none."""
+    r"""Make \n of a program a break. In C:\new, or where no place near is sure to be one, the letter stays."""
     text, start = match.string, match.start()
-    if follows(match, IN_A_PATH, 60) or not SURE_ESCAPE.search(text, max(0, start - 500), match.end() + 500):
+    after = text[match.end():match.end() + 1]
+    path = follows(match, IN_A_PATH, 60) or (after.islower() and follows(match, AFTER_DRIVE))
+    if path or not SURE_ESCAPE.search(text, max(0, start - 500), match.end() + 500):
         return match[0]
     return "\n\n" if match[0].endswith("n") else ", "
 

@@ -3,11 +3,25 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import ELEMENTS, TEX
-from ane.text.rule import TextRule, rule
+from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, TEX, VERBS_OF_AMOUNTS
+from ane.text.rule import TextRule, any_of, follows, rule
 
 COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
-               "≥": "at least"}
+               "≥": "at least", "≈": "about"}
+OPERAND = r"\d+(?:\.\d+)?(?![-\w]|\.\w)"       # a number, which may end a sentence
+IN_CLAUSE = rf"(?:(?!\b(?i:{any_of(CLAUSE_STARTERS)})\b)[^.,;:!?()<>=≤≥≈\n])*"
+PLURAL = r"[a-z][b-hj-rtv-z]s ?"
+CONDITION = re.compile(rf"\b(?i:if|when|while|where|unless|until) [a-z]{{0,20}}{PLURAL}\Z")
+# "values ≥ 3", "scored ≥ 90", "should be ≤ 40" and "use g ≈ 9.81" have their verb, or need none
+HAS_VERB = re.compile(rf"{PLURAL}\Z|[a-z][a-df-z]ed ?\Z|\b(?i:{any_of(CLAUSE_STARTERS)}) ?\Z"
+                      rf"|\b(?:(?i:{any_of(VERBS_OF_AMOUNTS)})\b|(?:I|[Ww]e|[Yy]ou|[Tt]hey|[Ss]?[Hh]e) (?=[a-z]))"
+                      rf"{IN_CLAUSE}\Z")
+
+
+def expand_comparison(match: re.Match) -> str:
+    """Read x ≤ 5 as "x is at most 5", but leave "is" out after a verb: "should be at most 5"."""
+    verb = "are " if follows(match, CONDITION) else "" if follows(match, HAS_VERB, 48) else "is "
+    return f" {verb}{COMPARISONS[match[1]]} "
 
 
 def expand_power(match: re.Match) -> str:
@@ -58,9 +72,8 @@ RULES: tuple[TextRule, ...] = (
     rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?= [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])", r"\1 \2"),
     rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
-    rule("x - 1", r"-(?:(?<=\b[knxyz]-)(?=\d+(?![-.\w]))|(?<=\b[a-z] -) (?=\d+(?![-.\w])|[a-z]\b))", " minus "),
+    rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
-    rule("x ≈ 3", r"(?<=[\w)]) ?≈ ?", " is about "),
-    rule("3 < 4", r"(?<=\w) ?(<=|>=|<|>|≤|≥) ?(?=[\w-])", lambda match: f" is {COMPARISONS[match[1]]} "),
-    rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=\d)", lambda match: f" {COMPARISONS[match[1]]} "),
+    rule("3 < 4, x ≈ 3", r"(?<=[\w)]) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€-]|\.\d))) ?", expand_comparison),
+    rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=[$£€]?\.?\d)", lambda match: f" {COMPARISONS[match[1]]} "),
 )

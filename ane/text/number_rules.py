@@ -1,6 +1,8 @@
 """Rules for digits other than dates and times: money, units, telephone numbers, ranges, fractions, years."""
 
 import re
+from collections.abc import Sequence
+from math import gcd
 
 from ane.text import number_words
 from ane.text.lexicon import (
@@ -19,6 +21,9 @@ from ane.text.rule import NUMBER, TextRule, any_of, follows, period_after, rule
 SIGN = f"[{''.join(sign for sign in CURRENCIES if len(sign) == 1 and sign != '¢')}]"
 COMMA_DECIMAL = r"(?:\d{1,3}(?:\.\d{3})+|\d+),\d\d(?![\d,])"       # 1.299,50 €: decimal comma
 CODE = any_of(code for code in CURRENCIES if code.isalpha())
+CURRENCY_NAME = any_of({"franc", "francs", "mark", "marks", "kronar", "krone", "kroner", "lire", "lira", "yen",
+                        "pesetas", "zloty", "crowns", *(name for row in CURRENCIES.values() if row[0] != row[1]
+                                                        for name in row[:2])})
 MAGNITUDE = (rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word in MAGNITUDES if len(word) > 1)})"
              r"|(?P<letter>[kKmMbBtT]))\b(?!'|-[A-Za-z]))?")
 LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
@@ -134,17 +139,21 @@ def expand_quantity(match: re.Match) -> str:
     return f"{number_words.number(amount)} {unit if single else plural(unit)}" + expand_per_unit(match.groupdict())
 
 
+def parts_in_words(amounts: Sequence[str | None], units: Sequence[str]) -> list[str]:
+    """Give ("1", "05") and ("hour", "minute") as ["one hour", "five minutes"], without an amount that is ``None``."""
+    known = [(re.sub(r"^0+(?=\d)", "", amount), unit) for amount, unit in zip(amounts, units, strict=True) if amount]
+    return [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in known]
+
+
 def expand_duration(match: re.Match) -> str:
     """Read 1m23s as "one minute twenty-three seconds". One part alone is left to the rule of units."""
-    parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}"
-             for amount, unit in zip(match.groups(), ("hour", "minute", "second"), strict=True) if amount]
+    parts = parts_in_words(match.groups(), ("hour", "minute", "second"))
     return " ".join(parts) if len(parts) > 1 else match[0]
 
 
 def expand_position(match: re.Match) -> str:
     """Read 49° 17' N as "forty-nine degrees seventeen minutes north"."""
-    names = zip(match.groups()[:3], ("degree", "minute", "second"), strict=True)
-    parts = [f"{number_words.number(amount)} {unit}{'' if amount == '1' else 's'}" for amount, unit in names if amount]
+    parts = parts_in_words(match.groups()[:3], ("degree", "minute", "second"))
     return " ".join([*parts, DIRECTIONS.get(match[4] or "", "").lower()]).strip()
 
 
@@ -178,6 +187,15 @@ def expand_fraction(match: re.Match) -> str:
     return words
 
 
+def expand_count(match: re.Match) -> str:
+    """Read 3/48 files as "three of forty-eight files". Before a plural, 2/3 and 5/8 stay fractions, 9/10 a rating."""
+    n, total = (int(group.replace(",", "")) for group in match.groups())
+    usual = total <= 10 or total in (16, 32, 64, 100)
+    if n > total or total < 5 or n == total == 50 or (usual and (gcd(n, total) == 1 or total in (5, 10, 100))):
+        return match[0]
+    return f"{match[1]} of {match[2]}"
+
+
 def expand_year(match: re.Match) -> str:
     """1984 → "nineteen eighty-four". Before 1900 and in front of a plural it is a count: 1234 apples."""
     n, cue = int(match["n"]), follows(match, YEAR_CUE)
@@ -191,6 +209,7 @@ def expand_decade(match: re.Match) -> str:
     return number_words.decade(int(match[1])) if known else match[0]
 
 
+COUNT = r"(\d{1,3}(?:,\d{3}){1,2}|\d{1,6})"
 LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
                       r"|part|type)\.?\s+\Z")
 BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) |[Mm]id-)\Z")
@@ -242,10 +261,9 @@ MONEY_RULES = (
     rule("£3 7s. 6d.", r"(?:£\s?(\d[\d,]*)[.,]?\s)(\d{1,2})s\b\.?(?:,?\s?(\d{1,2})d\b\.?)?", expand_shillings),
     rule("7s. 6d.", r"(?<![\w.,])()(\d{1,2})s\b\.?,?\s?(\d{1,2})d\b\.?", expand_shillings),
     rule("Rs. 500", r"\bRs\.\s?(?=\d)", "Rs "),
-    rule("84,50 francs", r"(?<![\w.,])(\d{1,4}),(\d{1,2})"
-         r"(?=\s(?:francs?|marks?|kron[ae]r?|lire|pesetas|zloty|crowns)\b|\s?"
-         rf"(?:{LONG_UNIT})(?!\w))",
-         r"\1.\2"),
+    rule("84,50 francs", r"(?<![\w.,])(\d{1,3}(?:\.\d{3})+|\d{1,4}),(\d{1,2})"
+         rf"(?=\s(?:[mb]illion\s)?{CURRENCY_NAME}\b|\s?(?:{LONG_UNIT})(?!\w))",
+         lambda match: f"{match[1].replace('.', '')}.{match[2]}"),
     rule("US$5", rf"(?<![A-Za-z])({any_of(DOLLARS)})\$\s?(?=\.?\d)", lambda match: f"{DOLLARS[match[1]]} "),
     rule("$5", rf"(?P<sign>{SIGN})\s?(?P<amount>{COMMA_DECIMAL}|{NUMBER}){MAGNITUDE}"
          rf"(?:\s{CODE}\b(?!\.?\s?\d))?{PER_UNIT}",
@@ -279,6 +297,8 @@ FRACTION_RULES = (
     rule("(3/5)", r"\((\d{1,3})/(\d{1,3})\)", lambda match: match[0] if int(match[1]) < int(match[2]) <= 4
          else f"({match[1]} of {match[2]})"),
     rule("4.5/5", r"(?<![\w.,/])(\d+\.\d+)\s?/\s?(5|10|100)(?![\d/])", r"\1 out of \2"),
+    rule("3/48 files", rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
+         r"(?:[A-Za-z]+[a-rt-z]s|people|children|(?:wo)?men)\b)", expand_count),
     rule("1 1/2", rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
          rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])", expand_fraction),
 )

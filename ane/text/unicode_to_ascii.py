@@ -11,7 +11,7 @@ from functools import lru_cache
 from anyascii import anyascii
 
 from ane.system.errors import UserError
-from ane.text.lexicon import CURRENCIES, RULERS, UNITS
+from ane.text.lexicon import CURRENCIES, DETERMINERS, RULERS, UNITS
 from ane.text.number_words import roman
 from ane.text.rule import TextRule, any_of, follows, rule
 
@@ -135,6 +135,17 @@ def expand_superscript(match: re.Match) -> str:
     return f"{base}^{superscript.translate(SUPERSCRIPT_DIGITS)}" if len(base) == 1 else base
 
 
+def expand_mark(match: re.Match) -> str:
+    """Name the ™ of "the ™ sign" and "write ™ after it". After a name and among pictures it is silent: "Coke ™"."""
+    word = follows(match, WORD_BEFORE)
+    named = SIGN_AFTER.match(match.string, match.end()) or (
+        word and (word[1].islower() or word[1].lower() in DETERMINERS))
+    return MARKS[match[0]] if named else ""
+
+
+MARKS = {"™": "trademark", "®": "registered trademark"}
+WORD_BEFORE = re.compile(r"\b([A-Za-z][\w'-]*)\s[\"'(]?\Z")
+SIGN_AFTER = re.compile(r"[\"')]?\s(?:sign|symbol|mark|character)s?\b")
 CODE = re.compile(r"`[^`\s]+\Z")
 RULER_BEFORE = re.compile(rf"\b(?i:{any_of(RULERS)})\s+\Z")
 
@@ -151,5 +162,6 @@ RULES: tuple[TextRule, ...] = (
     rule("µ: mu", r"µ(?!(?:[mgslLFAVWJ]|mol)\b)", "μ"),
     rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
     rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
+    rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),
 )
