@@ -16,6 +16,7 @@ from ane.models.whisper.decoding import DecodingOptions
 from ane.models.whisper.networks import WhisperDecoder
 from ane.models.whisper.tokens import SpecialTokens, suppressed_tokens
 from tests.imported import imported
+from tests.models.whisper.random_whisper import RANKS
 
 FP32 = 1e-4         # what the golden set's README allows in float32
 PREFIXES = {"full": "", "short": "short_"}      # of the names of each model's files
@@ -33,6 +34,7 @@ def dimensions(facts: dict[str, Any], name: str) -> dict[str, int]:
 def open_golden_whisper(golden: Path, facts: dict[str, Any], folder: Path) -> Bundle:
     """The model "full", written to ``folder`` as a Hugging Face folder."""
     shutil.copy(golden / "weights.safetensors", folder / "model.safetensors")
+    shutil.copy(RANKS, folder / RANKS.name)     # a bundle has a tokenizer; the golden vectors are of tokens
     sizes = dimensions(facts, "full")
     config = {"model_type": "whisper", **{theirs: sizes[ours] for ours, theirs in SIZES.items()}}
     (folder / "config.json").write_text(json.dumps(config))
