@@ -43,6 +43,7 @@ def check_files(args: argparse.Namespace, writes: Writes, reads: Sequence[str] =
     if cast is not None:
         given += [(flag_of(args, "cast"), file) for voice in (cast.narrator, *cast.voices.values()) if voice
                   for file in files_of_voice(voice)]
+    given.append(("standard input", "-"))       # a shell may redirect it, whether a flag names it or not
     check_apart(given, [(flag_of(args, name), path) for name, values in writes.items() for path in listed(values)])
 
 
