@@ -31,12 +31,12 @@ ADAPTED = ".base_layer."        # PEFT's place of the weights that an adapter ch
 
 
 # names of adapters of PEFT, of loralib, of kohya's scripts and of LyCORIS
-ADAPTER = re.compile(r"(^|[._])(lora|lokr|loha|hada|ia3|oft|boft|vera|adapter)(_|\.|$)", re.IGNORECASE)
+ADAPTER = re.compile(r"(^|[._ -])(lora|dora|lokr|loha|hada|ia3|oft|boft|vera|adapter)s?([._ -]|$)", re.IGNORECASE)
 MERGE = "merge them into the model first (PEFT: merge_and_unload())"      # part of messages
 
 
 def is_adapter(key: str) -> bool:
-    """Whether an entry is of an adapter, such as a LoRA, by its name."""
+    """Whether an entry or a file is of an adapter, such as a LoRA, by its name."""
     return bool(ADAPTER.search(key))
 
 
@@ -254,7 +254,8 @@ def _check_shapes(path: Path, content: Any) -> None:
 
 
 def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor in nested containers, with its key. What is contained twice is looked at once."""
+    """Yield every tensor in nested containers, with the keys that lead to it, such as optimizer.state.0.exp_avg. A
+    container that occurs twice is looked at once."""
     waiting, seen = [("it", content)], set[int]()
     while waiting:
         name, value = waiting.pop()
@@ -262,8 +263,10 @@ def tensors_in(content: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, value
         elif isinstance(value, Mapping | list | tuple | set) and id(value) not in seen:
             seen.add(id(value))
-            waiting += ([(str(key)[:200], item) for key, item in value.items()] if isinstance(value, Mapping)
-                        else [(f"{name}[{number}]", item) for number, item in enumerate(value)])
+            start = "" if value is content else f"{name}."
+            named = ([(f"{start}{key}", item) for key, item in value.items()] if isinstance(value, Mapping)
+                     else [(f"{name}[{number}]", item) for number, item in enumerate(value)])
+            waiting += [(key[-200:], item) for key, item in named]
 
 
 def _refusal(path: Path, message: str) -> str:

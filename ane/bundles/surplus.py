@@ -1,26 +1,45 @@
-"""The entries of checkpoints that no network is computed from: those that speech does not need, and unknown ones.
+"""Entries and files of checkpoints that no network is computed from: unneeded, unknown and unread ones.
 
 An unknown entry may change the sound, as the weights of an adapter do, so a model is not imported without it unless its
 user says so.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ane.bundles.hub import CHECKPOINTS
 from ane.system.errors import UserError
 
-# the entries beside a state dict that hold tensors and belong to a trainer: of optimisers, of discriminators
-TRAINER = re.compile(r"optim|sched|scaler|rng|loops|callbacks|discriminator|^(model_d|mpd|msd|mrd)$", re.IGNORECASE)
+# the whole names of entries next to a state dict that hold tensors and belong to a trainer
+SIDE = "(g|d|gen|disc|generator|discriminator)"         # a GAN has an optimiser for each of its two networks
+TRAINER = re.compile(
+    rf"({SIDE}_)?(optim(izer)?s?|(lr_)?sched(uler)?s?|((grad|amp)_)?scalers?)(_{SIDE}|_\d+)?(_state(s|_dict)?)?"
+    r"|((torch|cuda|numpy|python|random|cpu)_)?rng(_states?)?|((native_)?amp_scaling_state|amp)|loops|callbacks"
+    r"|discriminators?(_state_dict)?|model_d|mpd|msd|mrd|((global|current)_)?(epochs?|steps?|iterations?)|best_loss",
+    re.IGNORECASE)
+WEIGHTS = (*CHECKPOINTS, ".bin")        # the suffixes of files that may hold weights
+UNREADABLE = "a file that cannot be read"
 
 
 @dataclass(frozen=True)
 class Surplus:
-    """The names of those entries by file: ``unneeded`` by speech, and ``unknown``."""
+    """The names of the entries and files that an import leaves out.
+
+    Attributes:
+        unneeded: The entries that speech does not need, by file.
+        unknown: The entries that may change the sound, by file. All entries of an adapter's file are among them.
+        adapters: The files that are adapters by their names.
+        unread: The other files of weights that no network is read from.
+    """
 
     unneeded: dict[str, list[str]] = field(default_factory=dict)
     unknown: dict[str, list[str]] = field(default_factory=dict)
+    adapters: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
     def add(self, file: str, unused: Iterable[str], is_unneeded: Callable[[str], object],
             beside: Mapping[str, Any] | None = None) -> None:
@@ -30,16 +49,36 @@ class Surplus:
             file: Name of the file in messages.
             unused: The entries of its state dict that no network is computed from.
             is_unneeded: Tells whether speech is known not to need such an entry.
-            beside: The entries next to the state dict. Without tensors in them, they hold no weights.
+            beside: The entries next to the state dict. Without tensors in them, they hold no weights. The tensors of
+                an adapter are unknown wherever they are.
         """
-        from ane.bundles.entries import tensors_in  # imports torch
+        from ane.bundles.entries import is_adapter, tensors_in  # imports torch
 
-        known: dict[str, bool] = {name: bool(TRAINER.search(name)) or next(tensors_in(value), None) is None
-                                  for name, value in (beside or {}).items()}
+        known: dict[str, bool] = {}
+        for name, value in (beside or {}).items():
+            keys = [key for key, _ in tensors_in({name: value})]
+            factors = [key for key in keys if is_adapter(key)]
+            known |= dict.fromkeys(factors, False) or {name: not keys or bool(TRAINER.fullmatch(name))}
         known |= {name: bool(is_unneeded(name)) for name in unused}
         for names, wanted in ((self.unneeded, True), (self.unknown, False)):
             if chosen := [name for name in known if known[name] == wanted]:
                 names[file] = [*names.get(file, ()), *chosen]
+
+    def add_files(self, folder: Path, used: Iterable[Path]) -> None:
+        """Add the files of weights in a folder, and in models/ there, that are not among the ``used`` ones."""
+        from ane.bundles.entries import is_adapter
+
+        read = {path.resolve() for path in used}
+        for file in sorted(file for place in (folder, folder / "models") for file in place.glob("*")
+                           if file.suffix.lower() in WEIGHTS and os.path.isfile(file) and file.resolve() not in read):
+            name, keys = file.relative_to(folder).as_posix(), _tensor_names(file)
+            factors = [key for key in keys if is_adapter(key)]
+            if is_adapter(file.name):
+                self.adapters.append(name)
+            if factors or is_adapter(file.name):
+                self.unknown[name] = factors or keys or [UNREADABLE]
+            else:
+                self.unread.append(name)
 
     def refuse_unknown(self) -> None:
         """Raise UserError, naming the unknown entries, when there are any."""
@@ -48,11 +87,22 @@ class Surplus:
         from ane.bundles.entries import MERGE, SHOWN, is_adapter
 
         text = summarise_files(self.unknown, SHOWN)
-        if any(is_adapter(name) for names in self.unknown.values() for name in names):
+        if self.adapters or any(is_adapter(name) for names in self.unknown.values() for name in names):
             raise UserError(f"the weights of an adapter (LoRA or similar) are not applied here: {text}; {MERGE}, or "
                             "import it without them: ignore_unknown=True")
         raise UserError(f"this version does not know what these entries are for: {text}; the model may sound different "
                         "without them; to leave them out: ignore_unknown=True")
+
+
+def _tensor_names(file: Path) -> list[str]:
+    """Return the names of the tensors in a file. They are [] if the file cannot be read, as it may be no checkpoint."""
+    from ane.bundles.entries import load_pickle, read_safetensors, tensors_in
+
+    try:
+        content = read_safetensors(file) if file.suffix.lower() == ".safetensors" else load_pickle(file)
+    except UserError:
+        return []
+    return [name for name, _ in tensors_in(content)]
 
 
 def summarise_files(names: Mapping[str, Iterable[str]], most: int | None = None) -> str:

@@ -209,6 +209,9 @@ def _report(console: Console, bundle: "Bundle", contents: "Contents") -> None:
                           (contents.surplus.unknown, "although this version does not know what it is for")):
         if names:
             console.print(f"Left out, {reason}: {summarise_files(names)}")
+    if contents.surplus.unread:
+        console.print("Not read, because the networks come from the other files: "
+                      f"{', '.join(contents.surplus.unread)}")
     if not bundle.trained:
         console.print("The weights are random numbers (config.json says so): this bundle generates noise, not speech.")
     for note in contents.notes:

@@ -12,6 +12,7 @@ from ane import cli
 from ane.bundles import open_model
 from tests.bundles.community_layouts import GPT
 from tests.fastspeech_files import fastspeech_entries, write_fastspeech, write_hifigan
+from tests.models.whisper.random_whisper import write_openai
 
 RANK = 2
 LAYER = "gpt.h.0.attn.c_attn"
@@ -49,6 +50,19 @@ OTHERS = {
     "averaged weights next to the last": (lambda entries: {"model": entries, "ema": entries}, "ema;"),
     "an adapter next to the network": (lambda entries: {"model": entries, "lora": {"a": torch.ones(2)}, "step": 3},
                                        "adapter (LoRA or similar)"),
+    "an adapter whose name begins as an optimiser's": (
+        lambda entries: {"model": entries, "optimized_lora": {"a": torch.ones(2)}}, "optimized_lora.a;"),
+    "a scaler that no trainer has": (lambda entries: {"model": entries, "ema_scaler": {"gain": torch.ones(2)}},
+                                     "ema_scaler;"),
+    "an adapter within an optimiser": (
+        lambda entries: {"model": entries, "optimizer": {"layers": [adapter(entries, LAYER, "lora_A", "lora_B")]}},
+        f"optimizer.layers[0].{LAYER.replace('.0.', '.N.')}.lora_A"),
+    "an adapter in upstream's copy of the decoder": (
+        lambda entries: entries | {f"inference_model.{LAYER}.lora_A": torch.ones(2, 3)},
+        "inference_model.gpt.h.N.attn.c_attn.lora_A"),
+    "more layers in upstream's copy of the decoder": (
+        lambda entries: entries | {"inference_model.transformer.h.99.ln_1.weight": torch.ones(3)},
+        "inference_model.transformer.h.N.ln_1.weight; the model may"),
 }
 
 
@@ -74,6 +88,88 @@ def test_unknown_entries_of_a_decoder_are_refused_by_name_and_left_out_on_reques
     assert left_out in capsys.readouterr().out
     found, expected = (open_model(bundle=bundle).tensors("autoregressive") for bundle in (folder, original))
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def with_upstreams_copy(entries: dict) -> dict:
+    """The state dict after upstream's ``post_init_gpt2_config``, whose copy shares the weights of the decoder."""
+    copied = {f"inference_model.transformer.{key.removeprefix('gpt.')}": value for key, value in entries.items()
+              if key.startswith("gpt.")}
+    for ours, theirs in (("mel_pos_embedding", "text_pos_embedding"), ("mel_embedding", "embeddings"),
+                         ("final_norm", "lm_head.0"), ("mel_head", "lm_head.1")):
+        copied |= {key.replace(ours, f"inference_model.{theirs}", 1): value for key, value in entries.items()
+                   if key.startswith(f"{ours}.")}
+    wte = entries["mel_embedding.weight"]
+    buffers = {"attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.uint8), "attn.masked_bias": torch.tensor(-1e4)}
+    buffers = {f"inference_model.transformer.h.0.{name}": value for name, value in buffers.items()}
+    return entries | copied | buffers | {"gpt.wte.weight": wte, "inference_model.transformer.wte.weight": wte}
+
+
+TRAINERS = ("optimizer", "optimizers", "optimizer_states", "optimizer_g", "optim", "optim_d", "scaler", "grad_scaler",
+            "lr_scheduler", "lr_schedulers", "scheduler", "rng_state", "rng_states", "cuda_rng_state", "loops",
+            "callbacks", "discriminator", "model_d", "mpd", "msd", "mrd", "epoch", "step", "global_step")
+
+
+def test_the_state_of_a_trainer_and_upstreams_copy_of_the_decoder_are_left_out_without_a_question(
+        directory, original, tmp_path, capsys):
+    entries = with_upstreams_copy(torch.load(directory / GPT, weights_only=True))
+    state = {name: {"state": {0: {"exp_avg": torch.ones(2)}}} for name in TRAINERS}
+    torch.save({"model": entries, **state, "args": {"lora_rank": 8}}, source := tmp_path / "tuned_gpt.pth")
+    assert imported(source, tmp_path, "--base", original)[0] == 0
+    assert "Left out, because speech does not need it: autoregressive.pth: optimizer, " in capsys.readouterr().out
+
+
+def adapter_files(entries: dict, folder: Path) -> dict[str, str]:
+    """Write adapters next to a model: the name of each file, and its tensors in messages."""
+    factors = adapter(entries, LAYER, "lora_A.weight", "lora_B.weight")
+    (folder / "models").mkdir(exist_ok=True)
+    wrapped = {f"base_model.model.{key}": value for key, value in factors.items()}
+    save_file(wrapped, folder / "adapter_model.safetensors")
+    torch.save({"a": torch.ones(2)}, folder / "lora.pth")                       # known by its name alone
+    torch.save({"weights": factors}, folder / "models" / "style.PT")            # known by its keys alone
+    (folder / "my-LoRA.bin").write_bytes(b"no checkpoint")
+    lora = "gpt.h.N.attn.c_attn.lora_A.weight"
+    return {"adapter_model.safetensors": f"base_model.model.{lora}", "lora.pth": "a", "models/style.PT": lora,
+            "my-LoRA.bin": "a file that cannot be read"}
+
+
+def test_the_files_of_adapters_next_to_official_files_are_refused_by_name(directory, tmp_path, capsys):
+    expected = adapter_files(torch.load(directory / GPT, weights_only=True), directory)
+    status, folder = imported(directory, tmp_path)
+    line = capsys.readouterr().err
+    assert status == 1
+    assert not folder.exists()
+    assert all(f"{file}: " in line and key in line for file, key in expected.items())
+    assert all(text in line for text in ("adapter (LoRA or similar)", "merge_and_unload()", "--ignore-unknown"))
+    status, folder = imported(directory, tmp_path, "--ignore-unknown")
+    out = capsys.readouterr().out
+    assert status == 0
+    assert all(f"{file}: " in out for file in expected)
+
+
+def test_the_files_of_weights_that_are_not_read_are_named(directory, tmp_path, capsys):
+    (directory / "models").mkdir()
+    torch.save({"x.weight": torch.ones(2)}, directory / "classifier.pth")
+    torch.save({"x.weight": torch.ones(2)}, directory / "models" / "other.ckpt")
+    (directory / "training_args.bin").write_bytes(b"no checkpoint")
+    assert imported(directory, tmp_path)[0] == 0
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not read")]
+    names = line.removeprefix("Not read, because the networks come from the other files: ").split(", ")
+    assert {"classifier.pth", "models/other.ckpt", "training_args.bin"} <= set(names)
+    assert not {GPT, "diffusion_decoder.pth", "clvp2.pth", "vocoder.pth", "mel_norms.pth"} & set(names)
+
+
+def test_an_adapter_in_a_file_of_whisper_or_next_to_it_is_refused(tmp_path, capsys):
+    (tmp_path / "whisper").mkdir()
+    source = write_openai(tmp_path / "whisper")
+    content = torch.load(source, weights_only=True)
+    torch.save(content | {"lora": {"a": torch.ones(2)}}, source)
+    assert imported(source, tmp_path)[0] == 1
+    assert f"{source.name}: lora.a; merge" in capsys.readouterr().err
+    torch.save(content, source)
+    save_file({"x.lora_A.weight": torch.ones(2)}, tmp_path / "whisper" / "adapter_model.safetensors")
+    assert imported(source.parent, tmp_path)[0] == 1
+    assert "adapter_model.safetensors: x.lora_A.weight; merge" in capsys.readouterr().err
+    assert imported(source.parent, tmp_path, "--ignore-unknown")[0] == 0
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

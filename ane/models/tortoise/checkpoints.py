@@ -93,6 +93,8 @@ def import_tortoise(path: Path, config: Mapping[str, Any] | None = None, where: 
                     lambda key, names=tuple(used): is_unneeded(key, names, sizes), beside_it)
         halves |= {PRECISION_NAMES.get(entries[part].dtype, "fp32") for part in next(
             iter(used.get("autoregressive", {}).values()), ())}
+    if os.path.isdir(path):
+        surplus.add_files(path, (*files.values(), folder / MEL_NORMS))
     if not ignore_unknown:
         surplus.refuse_unknown()
 

@@ -48,13 +48,22 @@ def check_surplus(entries: Entries, used: set[str], path: Path) -> None:
                         f"{summarise_keys(surplus, SHOWN)}): {_size_hint(path)}")
 
 
-# what else files hold and speech does not need: buffers of old releases, embeddings of GPT-2 that Tortoise replaces by
-# its own, and the copy of the decoder that upstream's generation makes
-UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight|inference_model\..+")
+# Files hold more that speech does not need: buffers of old releases, and embeddings of GPT-2 that Tortoise replaces
+# by its own
+UNNEEDED = re.compile(r"gpt\.h\.\d+\.attn\.(masked_)?bias|gpt\.w[tp]e\.weight")
+# upstream's generation refers to the decoder's layers under second names (GPT2InferenceModel in its autoregressive.py)
+COPY = {f"inference_model.{copied}.": f"{own}." for copied, own in (
+    ("transformer", "gpt"), ("text_pos_embedding", "mel_pos_embedding"), ("embeddings", "mel_embedding"),
+    ("lm_head.0", "final_norm"), ("lm_head.1", "mel_head"))}
 
 
 def is_unneeded(key: str, networks: Iterable[str], configs: Mapping[str, Any]) -> bool:
     """Whether speech is known not to need an entry of a file with these networks."""
+    copied = next((start for start in COPY if key.startswith(start)), None)
+    if copied and "autoregressive" in networks:
+        own = COPY[copied] + key.removeprefix(copied)
+        return bool(UNNEEDED.fullmatch(own)) or own in layout(NETWORKS["autoregressive"],
+                                                              configs["autoregressive"]).shapes
     return bool(UNNEEDED.fullmatch(key)) or any(
         NETWORKS[name].prefix + unused == key for name in networks for unused in NETWORKS[name].unused(configs[name]))
 

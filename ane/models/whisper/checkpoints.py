@@ -31,6 +31,7 @@ from ane.system.files import no_such_file, read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CTRANSLATE2 = "model.bin"
+PICKLED = {"dims", "model_state_dict"}              # the keys of a .pt file
 # OpenAI's name of a size → Hugging Face's
 SIZES = {
     "n_mels": "num_mel_bins", "n_audio_ctx": "max_source_positions", "n_audio_state": "d_model",
@@ -111,7 +112,11 @@ def import_whisper(path: Path, precision: str | None = None, ignore_unknown: boo
                for name, network in WHISPER_NETWORKS.items()}
     used = {key for name in WHISPER_NETWORKS for key in check_network(name, configs[name], sizes, entries, files[0])}
     surplus = Surplus()
-    surplus.add(files[0].name, (key for key in entries if key not in used), lambda key: False)
+    beside = {str(key): value for key, value in load_pickle(weights).items()
+              if key not in PICKLED} if read is read_openai else {}
+    surplus.add(files[0].name, (key for key in entries if key not in used), lambda key: False, beside)
+    if os.path.isdir(path):
+        surplus.add_files(path, files)
     if not ignore_unknown:
         surplus.refuse_unknown()
 
@@ -159,7 +164,7 @@ def check_network(network: str, config: Any, sizes: Mapping[str, int], entries: 
 def read_openai(path: Path) -> tuple[dict[str, int], dict[str, torch.Tensor]]:
     """Sizes and tensors of a .pt file {dims, model_state_dict}. Raises UserError for any other file."""
     content = load_pickle(path)
-    if not isinstance(content, Mapping) or not {"dims", "model_state_dict"} <= set(content):
+    if not isinstance(content, Mapping) or not set(content) >= PICKLED:
         raise UserError(f"{path} is not a Whisper checkpoint: it has no dims and model_state_dict")
     sizes, tensors = content["dims"], content["model_state_dict"]
     if not isinstance(sizes, Mapping) or not isinstance(tensors, Mapping):
