@@ -111,16 +111,17 @@ def check_replaced(store: JobStore, options: "OutputOptions", titles: Sequence[s
 def completed(path: Path, ownership: FileOwnership) -> Iterator[Path]:
     """Yield a path in the job's folder; the file that the block writes there becomes ``path`` when it is on disk.
 
+    It has the name of ``path``, by which writers choose the format, even if ``path`` is a link to another name.
     Whoever has the lease on the output removes what an interrupted run left.
     """
     store = ownership.store
     folder = store.path / f"writing-{store.owner.rpartition(':')[2]}"
+    target = folder / path.name
     path = Path(os.path.realpath(path)) if os.path.islink(path) else path       # a link stays, as with ``replacing``
     try:
         for left in store.path.glob("writing*"):
             shutil.rmtree(left, ignore_errors=True)
         folder.mkdir()
-        target = folder / path.name
         yield target
         keep_mode(target, path)
         flush(target)

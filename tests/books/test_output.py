@@ -263,6 +263,18 @@ def test_what_a_linked_output_refers_to_is_replaced(job, tmp_path):
     assert all((tmp_path / name).is_symlink() for name in ("book.wav", "book.srt"))
 
 
+@pytest.mark.parametrize("name", ["book.wav", "book.flac", "book.m4b", "book.epub"])
+def test_the_name_of_a_link_decides_the_format_whatever_it_refers_to(job, tmp_path, name):
+    """As ``ane say`` does: the book is spoken by then, and the user named the format."""
+    write(job, tmp_path / f"plain{Path(name).suffix}")
+    (tmp_path / name).symlink_to("nosuch.bin")
+    written = write(job, tmp_path / name)
+    assert (tmp_path / name).is_symlink()
+    assert not (tmp_path / "nosuch.bin").is_symlink()
+    assert (tmp_path / name).read_bytes()[:4] == (tmp_path / f"plain{Path(name).suffix}").read_bytes()[:4]
+    assert write(job, tmp_path / name).files == written.files       # its own content, which it may replace
+
+
 def test_a_name_of_a_chapter_that_no_file_can_have_is_refused_before_a_word_is_spoken(job, tmp_path):
     options = OutputOptions(tmp_path / f"{'b' * 150}.wav", per_chapter=True)
     with closing(JobStore(job)) as store, pytest.raises(UserError, match="File name too long"):

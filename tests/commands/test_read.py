@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import zipfile
+from pathlib import Path
 
 import pytest
 import soundfile
@@ -239,3 +240,11 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     cast.write_text('[speakers]\nAnna = "nobody"\n')
     assert main([*read, "-o", "other.wav"]) == 1
     assert "voice 'nobody' of Anna in the cast: no voice is named 'nobody'" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_name_of_a_link_states_the_format_of_a_book(workplace):
+    Path("short.md").write_text("# One\n\nIt rained.\n")
+    Path("d.wav").symlink_to("nosuch.bin")
+    assert main(["read", "short.md", "-o", "d.wav", *FAST, "--retries", "0"]) == 0
+    assert Path("d.wav").is_symlink()
+    assert Path("nosuch.bin").read_bytes()[:4] == b"RIFF"
