@@ -1,17 +1,18 @@
 """EPUB 2 and 3 to chapters: the package document, the table of contents, then the documents of the spine in order.
 """
 
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ane.audio.media import CoverImage
 from ane.books.archive import BookArchive, UnreadablePartError, resolve
-from ane.books.document import MAX_TITLE, BookChapter, Document
-from ane.books.front_matter import is_rights_page
+from ane.books.document import MAX_TITLE, BookChapter, Document, split_at_headings
+from ane.books.front_matter import LONGEST_NOTICE, front_length, prose_length
 from ane.system.errors import UserError
-from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words
+from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words, left_out_part
 from ane.text.html_blocks import AnchorMark, BlockReader
 from ane.text.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
 from ane.text.tags import element_texts, tokenize
@@ -22,6 +23,7 @@ FONT_OBFUSCATION = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/p
 READABLE = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/xml", "text/xml")
 IMAGES = ("image/jpeg", "image/png")
 DIVIDED_FILE = re.compile(r"(.+_split_)\d+\.\w+")      # as Calibre names the pieces of a long file
+PROSE_TYPES = ("index", "colophon", "errata")      # front matter of the guide that may be long
 CONTENTS_DEPTH = 2      # entries deeper in the table of contents begin no chapter
 
 
@@ -55,7 +57,7 @@ class PackageDocument:
     contents_id: str = ""           # of the NCX
     items: dict[str, ManifestItem] = field(default_factory=dict)
     spine: list[tuple[str, bool]] = field(default_factory=list)     # id of an item, and whether it is in the main text
-    front: set[str] = field(default_factory=set)        # paths that the guide calls front matter
+    front: dict[str, float] = field(default_factory=dict)   # paths that the guide calls front matter; longest prose
     readable: dict[str, str | None] = field(default_factory=dict)       # what ``readable_path`` has found, by id
 
 
@@ -78,8 +80,9 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
             reader.left_out.append(LeftOutPart("unreadable", identifier[:100], "its manifest lacks it"))
         elif "footnotes" in rules and not in_main_text:
             reader.leave_out(path, "auxiliary")
-        elif ("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front):
-            reader.leave_out(path, "front-matter")
+        elif (("navigation" in rules and path in navigation) or ("front-matter" in rules and path in package.front)) \
+                and reader.leave_out(path, "front-matter", package.front.get(path, LONGEST_NOTICE)):
+            continue
         else:
             try:
                 reader.read_file(path)
@@ -118,31 +121,47 @@ class SpineReader:
         self.left_out += reader.left_out
         parts = [part for part in divided(items, starts) if part.has_text]
         for part in parts:
-            first = part.blocks[0]
-            opens = first.kind == HEADING
-            goes_on = part is parts[0] and not part.title and not opens and self._continues(path)
-            title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
-            if "front-matter" in self.rules and (is_front_title(title) or (not title and is_rights_page(part.blocks))):
-                self.omitted["front-matter"] += 1
-                self.left_out.append(LeftOutPart("front-matter", title, first_words(part.blocks[opens:])))
-                self._before = ""
-                continue
-            if goes_on:
-                self.chapters[-1].blocks += part.blocks
-            else:
-                self.chapters.append(BookChapter(title or (first_words(part.blocks) if self.entries else ""),
-                                                 part.blocks))
-            self._before = path
+            for number, chapter in enumerate(self._spoken(part)):
+                if part is parts[0] and not (number or part.title or chapter.title) and self._continues(path):
+                    self.chapters[-1].blocks += chapter.blocks
+                else:
+                    self.chapters.append(BookChapter(
+                        chapter.title or (first_words(chapter.blocks) if self.entries else ""), chapter.blocks))
+                self._before = path
 
-    def leave_out(self, path: str, kind: str) -> None:
-        """Name a file that is not read aloud."""
+    def _spoken(self, part: BookChapter) -> Iterator[BookChapter]:
+        """Yield a part of a file with its title. If it begins with front matter, name that, and yield the rest."""
+        first = part.blocks[0]
+        opens = first.kind == HEADING
+        title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
+        front = 0
+        if "front-matter" in self.rules and (is_front_title(title) or not title):
+            titles = {entry.title.casefold() for entries in self.entries.values() for entry in entries}
+            front = front_length(title, part.blocks, titles)
+            title = title if front else ""
+        if not front:
+            yield BookChapter(title, part.blocks)
+            return
+        self.omitted["front-matter"] += 1
+        self.left_out.append(left_out_part("front-matter", part.blocks[opens:front], title))
+        self._before = ""
+        for below in split_at_headings(part.blocks[front:]):
+            yield from self._spoken(BookChapter("", below.blocks))
+
+    def leave_out(self, path: str, kind: str, longest: float = math.inf) -> bool:
+        """Name a file that is not read aloud, and return True. Return False if it has more prose than ``longest``."""
         try:
             _, items = self._items(path, {}, {})
         except UserError:
             items = []                  # nobody needs a file that is left out
-        if words := first_words(item for item in items if isinstance(item, TextBlock)):
+        blocks = [item for item in items if isinstance(item, TextBlock)]
+        if prose_length(blocks) > longest:
+            return False
+        part = left_out_part(kind, blocks, path)
+        if part.length:
             self.omitted[kind] += 1
-            self.left_out.append(LeftOutPart(kind, path, words))
+            self.left_out.append(part)
+        return True
 
     def _items(self, path: str, rules: Mapping[str, Omission],
                anchors: Collection[str]) -> tuple[BlockReader, list[TextBlock | AnchorMark]]:
@@ -214,7 +233,8 @@ def read_package(archive: BookArchive, path: str) -> PackageDocument:
         elif token.value == "meta" and attributes.get("name") == "cover":
             package.cover_id = attributes.get("content", "")
         elif token.value == "reference" and attributes.get("type", "").lower() in OMISSIONS["front-matter"].types:
-            package.front.add(resolve(path, attributes.get("href", ""))[0])
+            whole = attributes["type"].lower() in PROSE_TYPES
+            package.front[resolve(path, attributes.get("href", ""))[0]] = math.inf if whole else LONGEST_NOTICE
     if not package.spine:
         raise UserError(f"{path!r} in it lists no text to read (its spine is empty): it is incomplete")
     return package

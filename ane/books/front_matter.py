@@ -1,11 +1,11 @@
-"""Front matter of texts without markup: which blocks of a chapter with a title such as "Contents" belong to it."""
+"""Front matter that no markup states: which blocks of a chapter with a title such as "Contents" belong to it."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from ane.books.document import BookChapter
-from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, first_words
+from ane.text.blocks import HEADING, ITEM, LeftOutPart, TextBlock, left_out_part
 from ane.text.omissions import Omission, is_front_title
 
 LONGEST_ENTRY = 90      # characters of a line of contents
@@ -21,6 +21,7 @@ LEGAL = re.compile(
 RIGHTS = re.compile(r"(?i)©\s?(?:\d{4}|by\b|[A-Z])|copyright\s+(?:©|\(c\)|\d{4}|by\s)|^all rights reserved|"
                     r"\bISBN(?:-1[03])?:?\s?[\dX–-]{10,}")
 LONGEST_RIGHTS = 5000       # characters of such a page
+LONGEST_NOTICE = 1500       # characters of prose that a page with a title such as "Copyright" may have
 NEAR_BEGINNING = 60         # blocks of a text in which one may stand
 # Front matter that has titles alone.
 OF_LISTS = re.compile(r"(?i)(?:table of )?contents|list of .*|also by.*|.*books by.*|by the same author")
@@ -59,8 +60,74 @@ def without_front_matter(chapters: Sequence[BookChapter], rules: Mapping[str, Om
     kept = without_rights(kept, left_out) or kept
     omitted["front-matter"] += len(left_out) - named
     omitted["front-matter"] += len(gone)
-    left_out += [LeftOutPart("front-matter", chapter.title, first_words(chapter.blocks[1:])) for chapter in gone]
+    left_out += [left_out_part("front-matter", chapter.blocks[1:], chapter.title) for chapter in gone]
     return kept
+
+
+def front_length(title: str, blocks: Sequence[TextBlock], titles: Collection[str]) -> int:
+    """Return how many blocks of front matter a part of an EPUB begins with. 0 means that it begins with other text.
+
+    Front matter ends at the next heading. Smaller headings may divide an index, a list of contents and a statement of
+    rights. Front matter also ends where prose begins that is too long for a notice.
+
+    Args:
+        title: The title of the part, from the contents or its first heading. "" means that it has none.
+        blocks: The blocks of the part with its heading.
+        titles: The titles of all chapters in small letters.
+    """
+    titled = is_front_title(title)
+    if not titled and (title or not is_rights_page(blocks[:next_heading(blocks, 0)])):
+        return 0 if title or not is_rights_page(blocks) else len(blocks)
+    title = title.strip(" .:")
+    leading = next((number for number, block in enumerate(blocks) if block.kind != HEADING), len(blocks))
+    own = next((number for number in range(leading) if is_front_title(blocks[number].text)), 0)
+    start, end = own + (leading > 0), next_heading(blocks, own + 1)
+    notice = start - 1 + front_blocks(BookChapter(title, [TextBlock(HEADING, title), *blocks[start:end]]), titles)
+    if titled and prose_length(blocks[notice:end]) > LONGEST_NOTICE:
+        return notice
+    level = blocks[own].level if leading else 1
+    last = {block.text.casefold(): number for number, block in enumerate(blocks) if block.kind == HEADING}
+    listed = entry_titles(blocks[start:end])
+    above: list[int] = []       # the headings without text that stand last
+    while end < len(blocks):
+        heading, section = blocks[end], blocks[end + 1:next_heading(blocks, end + 1)]
+        name = heading.text.casefold()
+        again = not section and (last[name] > end or name in titles)
+        if is_front_title(heading.text) or not (again or (heading.level > level and name not in listed
+                                                           and goes_on(title, section))):
+            break
+        above = [] if section else [*above, end]
+        listed |= entry_titles(section)
+        end += 1 + len(section)
+    while above and end < len(blocks) and blocks[above[-1]].level < blocks[end].level:
+        end = above.pop()       # the title of a part, whose first chapter stands below it
+    return end
+
+
+def prose_length(blocks: Sequence[TextBlock]) -> int:
+    """Return how many characters are in blocks that neither list titles nor state rights."""
+    return sum(len(block.text) for block in blocks if not (is_listing(block) or LEGAL.search(block.text)))
+
+
+def next_heading(blocks: Sequence[TextBlock], start: int) -> int:
+    """Return the index of the first heading from ``start`` on. Without one, return the number of blocks."""
+    return next((number for number in range(start, len(blocks)) if blocks[number].kind == HEADING), len(blocks))
+
+
+def entry_titles(blocks: Sequence[TextBlock]) -> set[str]:
+    """Return the entries of a list in small letters and without the numbers of pages."""
+    return {PAGE_AT_END.sub("", line[-LONGEST_ENTRY:]).rstrip(" .·…_").casefold()
+            for block in blocks for line in block.text.split("\n")}
+
+
+def goes_on(title: str, section: Sequence[TextBlock]) -> bool:
+    """Return whether the blocks below a smaller heading belong to the front matter with a title."""
+    if OF_PROSE.fullmatch(title):
+        return True
+    if OF_LISTS.match(title):
+        return all(map(is_listing, section)) and (
+            len(section) != 1 or section[0].kind == ITEM or PAGE_AT_END.search(section[0].text[-12:]) is not None)
+    return is_rights_page(section)
 
 
 def is_rights_page(blocks: Sequence[TextBlock]) -> bool:
@@ -84,7 +151,7 @@ def without_rights(chapters: Sequence[BookChapter], left_out: list[LeftOutPart])
             if legal:
                 runs[-1].append(block)
         gone = [run for run in runs if any(RIGHTS.search(block.text) for block in run)]
-        left_out += [LeftOutPart("front-matter", words=first_words(run)) for run in gone]
+        left_out += [left_out_part("front-matter", run) for run in gone]
         removed = {id(block) for run in gone for block in run}
         seen += len(chapter.blocks)
         kept.append(BookChapter(chapter.title, [block for block in chapter.blocks if id(block) not in removed])
@@ -101,7 +168,7 @@ def front_blocks(chapter: BookChapter, titles: Collection[str]) -> int:
         legal = LEGAL.search(block.text) is not None
         if block.kind == HEADING or not (is_listing(block) or legal) or (legal and lists):
             above = blocks[number - 1].text
-            titled = block.kind != HEADING and number > 1 and not (
+            titled = block.kind != HEADING and number > 1 and blocks[number - 1].kind != ITEM and not (
                 above.casefold() in titles or "\n" in above or PAGE_AT_END.search(above[-12:])
                 or NUMBERED.match(above) or LEGAL.search(above))
             return number - titled          # the line above prose is its title

@@ -21,7 +21,7 @@ from ane.books.hyphens import joined_lines, without_hyphens
 from ane.books.plain_text import BARE_NUMBER, CONTENTS_LINE, NUMBERED_HEADING, heading_level, with_whole_titles
 from ane.system.child_process import ChildProcess
 from ane.system.errors import UserError
-from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, first_words, text_block
+from ane.text.blocks import HEADING, PARAGRAPH, LeftOutPart, TextBlock, left_out_part, text_block
 from ane.text.omissions import OMISSIONS, PAGE_NUMBER, Omission, counted_omissions
 
 MAX_PAGES = 5000
@@ -73,8 +73,7 @@ def document_of_lines(found: Mapping[str, Any], rules: Mapping[str, Omission] = 
     if "front-matter" in rules:
         dotted = [line.text for page in pages for line in page if CONTENTS_LINE.search(line.text[-100:])]
         pages = [[line for line in page if not CONTENTS_LINE.search(line.text[-100:])] for page in pages]
-        left_out += [LeftOutPart("front-matter", words=first_words([TextBlock(PARAGRAPH, "\n".join(dotted))]))
-                     ] if dotted else []
+        left_out += [left_out_part("front-matter", [TextBlock(PARAGRAPH, "\n".join(dotted))])] if dotted else []
     groups = list(paragraphs(pages, body))
     texts, omitted["hyphens"] = without_hyphens([joined_lines([line.text for line in lines]) for lines in groups])
     omitted["front-matter"] += len(left_out)

@@ -19,7 +19,7 @@ from ane.text.blocks import (
     SCENE_BREAK,
     LeftOutPart,
     TextBlock,
-    first_words,
+    left_out_part,
     text_block,
 )
 from ane.text.omissions import (
@@ -65,7 +65,8 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
     omitted, left_out = Counter[str](), list[LeftOutPart]()
     if "front-matter" in rules and (inner := without_boilerplate(text)) != text:
         omitted["front-matter"] += 1
-        left_out.append(LeftOutPart("front-matter", "notes and licence of Project Gutenberg"))
+        left_out.append(LeftOutPart("front-matter", "notes and licence of Project Gutenberg",
+                                    length=len(text.split()) - len(inner.split())))
         text = inner
     if "page-numbers" in rules:
         text = without_printed_pages(text, omitted)
@@ -92,7 +93,7 @@ def read_plain_text(text: str, rules: Mapping[str, Omission]) -> Document:
             listing = listing or any(block.kind == HEADING and is_front_title(block.text) for block in found)
     if dotted:
         omitted["front-matter"] += 1
-        left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock(PARAGRAPH, "\n".join(dotted))])))
+        left_out.append(left_out_part("front-matter", [TextBlock(PARAGRAPH, "\n".join(dotted))]))
     texts, omitted["hyphens"] = without_hyphens([block.text for block in blocks])
     blocks = [replace(block, text=text) for block, text in zip(blocks, texts, strict=True)]
     chapters = without_front_matter(split_at_headings(with_whole_titles(blocks)), rules, omitted, left_out)

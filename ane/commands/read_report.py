@@ -177,8 +177,8 @@ def print_contents(console: Console, document: "Document") -> None:
     console.print(f"{sum(lengths):,} characters, about {duration(sum(lengths) / CHARACTERS_A_SECOND)} of audio"
                   + (f"; left out: {left_out}" if left_out else "; nothing is left out"))
     for part in document.left_out:
-        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (part.title, part.words))),
-                      markup=False)
+        console.print(f"left out, {COUNTED[part.kind][0]}: " + ": ".join(filter(None, (part.title, part.words)))
+                      + (f" ({part.length:,} word{'s' * (part.length != 1)})" if part.length else ""), markup=False)
 
 
 def print_cast(console: Console, report: "CastReport") -> None:

@@ -30,6 +30,7 @@ class LeftOutPart:
     kind: str               # of ``ane.text.omissions.COUNTED``
     title: str = ""         # its own, or the name of its file
     words: str = ""         # the beginning of its text
+    length: int = 0         # in words, or 0 if nobody counted them
 
 
 def text_block(kind: str, text: str, language: str = "", level: int = 0) -> TextBlock | None:
@@ -39,6 +40,12 @@ def text_block(kind: str, text: str, language: str = "", level: int = 0) -> Text
     if not text:
         return None
     return TextBlock(SCENE_BREAK) if DIVIDER.fullmatch(text) else TextBlock(kind, text, language, level)
+
+
+def left_out_part(kind: str, blocks: Iterable[TextBlock], title: str = "") -> LeftOutPart:
+    """Return the name of a part that is made of blocks: its title, its first words and its length."""
+    blocks = list(blocks)
+    return LeftOutPart(kind, title, first_words(blocks), sum(len(block.text.split()) for block in blocks))
 
 
 def first_words(blocks: Iterable[TextBlock]) -> str:

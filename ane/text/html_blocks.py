@@ -70,6 +70,7 @@ class BlockReader:
     omitted: Counter[str] = field(default_factory=Counter)
     left_out: list[LeftOutPart] = field(default_factory=list)
     _skipped: str = ""          # the first words of front matter within the text
+    _skipped_length: int = 0    # its length in words
     _open: list[OpenElement] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)       # of the open elements
@@ -79,8 +80,9 @@ class BlockReader:
             if token.kind == "text":
                 if not (self._open and self._open[-1].skipped):
                     self._text.append(SPACES.sub(" ", token.value))
-                elif len(self._skipped) < FIRST_WORDS:
-                    self._skipped += token.value[:2 * FIRST_WORDS]
+                else:
+                    self._skipped_length += len(token.value.split())
+                    self._skipped += token.value[:2 * FIRST_WORDS] if len(self._skipped) < FIRST_WORDS else ""
             elif token.kind == "start":
                 self._start(token)
             else:
@@ -114,7 +116,8 @@ class BlockReader:
         language = attributes.get("xml:lang") or attributes.get("lang") or parent.language
         note_link = "footnotes" in self.rules and name == "a" and "#" in attributes.get("href", "")
         named = omission == "front-matter"
-        self._skipped = "" if named else self._skipped
+        if named:
+            self._skipped, self._skipped_length = "", 0
         self._open.append(OpenElement(name, skipped, named, language[:35], KINDS.get(name, parent.kind),
                                       int(name[1]) if name in HEADINGS else parent.level, len(self._text), note_link))
         self._names[name] += 1
@@ -153,7 +156,8 @@ class BlockReader:
     def _close(self, depth: int) -> None:
         self._names.subtract(element.name for element in self._open[depth:])
         if any(element.named for element in self._open[depth:]):
-            self.left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock("", self._skipped)])))
+            self.left_out.append(LeftOutPart("front-matter", words=first_words([TextBlock("", self._skipped)]),
+                                             length=self._skipped_length))
         del self._open[depth:]
 
     def _flush(self) -> None:

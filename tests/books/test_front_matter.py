@@ -140,3 +140,95 @@ def test_what_follows_a_copyright_page_of_word_or_pdf_is_kept(tmp_path):
         document = read_document(tmp_path / name)
         assert chapters(document) == [("", texts[2]), ("One", "One It woke."), ("Two", "Two It slept.")], name
         assert [part.title for part in document.left_out] == ["Copyright"]
+
+
+NOTICE = "<p>Copyright 2020 A. Writer. All rights reserved.</p>"
+STORY = " ".join(f"The turtle swam for {number} days, and nobody saw it." for number in range(2, 60))
+CHAPTERS = "".join(f"<h{{0}}>{title}</h{{0}}><p>It was {title.lower()}.</p>" for title in ("One", "Two", "Three"))
+THREE = [(title, f"{title} It was {title.lower()}.") for title in ("One", "Two", "Three")]
+IN_ONE_FILE = {
+    "a prologue that the contents do not list": (
+        f'<h1>Copyright</h1>{NOTICE}<h1>Prologue</h1><p>{STORY}</p><h1 id="one">One</h1><p>It woke.</p>',
+        {"a.xhtml": "Copyright", "a.xhtml#one": "One"},
+        [("Prologue", f"Prologue {STORY}"), ("One", "One It woke.")], ["Copyright"]),
+    "chapters that the contents do not list": (
+        f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(1)}", {"a.xhtml": "Copyright"}, THREE, ["Copyright"]),
+    "smaller headings": (f"<h1>Copyright</h1>{NOTICE}{CHAPTERS.format(2)}", {}, THREE, ["Copyright"]),
+    "chapters below a list": (
+        f"<h1>Contents</h1><ol><li>One</li><li>Two</li><li>Three</li></ol>{CHAPTERS.format(1)}", {}, THREE,
+        ["Contents"]),
+    "a list with headings, then chapters": (
+        "<h1>Contents</h1><h2>Part I</h2><p>One</p><p>Two</p><h2>Part II</h2><ul><li>Three</li></ul>"
+        f"{CHAPTERS.format(2)}", {}, THREE, ["Contents"]),
+    "a list of headings, then chapters": (
+        f"<h2>Contents</h2><h2>One</h2><h2>Two</h2><h2>Three</h2>{CHAPTERS.format(2)}", {}, THREE, ["Contents"]),
+    "the title of a part below a list": (
+        "<h1>Contents</h1><ul><li>One</li></ul><h2>Part I</h2><h3>One</h3><p>It woke.</p>", {},
+        [("Part I", "Part I One It woke.")], ["Contents"]),
+    "several parts of front matter": (
+        f"<h1>Copyright</h1>{NOTICE}<h2>This edition</h2><p>ISBN 978-0-00-000000-2</p><h1>Contents</h1><p>One</p>"
+        "<h1>One</h1><p>It woke.</p><h1>Index</h1><h2>T</h2><p>turtle, see frog.</p>", {},
+        [("One", "One It woke.")], ["Copyright", "Contents", "Index"]),
+    "a verse below rights without a title": (
+        f"{NOTICE}<h1>The Pond</h1><p>Tiger, tiger, burning bright</p>", {},
+        [("The Pond", "The Pond Tiger, tiger, burning bright")], [""]),
+    "a story without a heading": (
+        f"<h1>Copyright</h1>{NOTICE}<p>{STORY}</p>", {}, [("", STORY)], ["Copyright"]),
+    "a story without a heading below a list": (
+        f"<h1>Contents</h1><ul><li>One</li></ul><p>{STORY}</p>", {}, [("", STORY)], ["Contents"]),
+    "a story that the contents call a copyright": (f"<p>{STORY}</p>", {"a.xhtml": "Copyright"},
+                                                    [(STORY[:79].rstrip() + "…", STORY)], []),
+    "the title of the book above": (
+        f"<h1>The Turtle</h1><h2>Copyright</h2>{NOTICE}<p>The right of A. Writer to be named is asserted.</p>"
+        "<h2>One</h2><p>It woke.</p>", {"a.xhtml": "Copyright"}, [("One", "One It woke.")], ["Copyright"]),
+}
+
+
+@pytest.mark.parametrize("case", IN_ONE_FILE)
+@pytest.mark.parametrize("ncx", [False, True])
+def test_front_matter_ends_at_the_next_heading_of_its_file(tmp_path, case, ncx):
+    body, listed, kept, out = IN_ONE_FILE[case]
+    documents = {"a.xhtml": body, "z.xhtml": "<h1>Last</h1><p>It slept.</p>"}
+    book = write_listed(tmp_path / "a.epub", documents, {**listed, "z.xhtml": "Last"} if listed else {}, ncx)
+    document = read_document(book)
+    assert chapters(document) == [*kept, ("Last", "Last It slept.")]
+    assert [part.title for part in document.left_out] == out
+    assert document.omitted.get("front-matter", 0) == len(out)
+    everything = " ".join(text for _, text in chapters(read_document(book, ["front-matter"])))
+    assert all(text in everything for _, text in kept)
+
+
+@pytest.mark.parametrize("name", ["a.epub", "a.html", "a.docx", "a.txt"])
+def test_the_list_states_how_many_words_are_left_out(tmp_path, capsys, name):
+    words = "Copyright 2020 A. Writer. " + "No part of this book may be reproduced. " * 30
+    if name == "a.epub":
+        write_book(tmp_path / name, {"a.xhtml": f"<h1>Copyright</h1><p>{words}</p>", "b.xhtml": "<p>It woke.</p>"})
+    elif name == "a.html":
+        (tmp_path / name).write_text(f'<section class="copyright"><p>{words}<p></section>'
+                                     "<p>It woke.</p>")
+    elif name == "a.docx":
+        write_docx(tmp_path / name, "".join(
+            f'<w:p><w:pPr><w:outlineLvl w:val="{9 if text is words else 0}"/></w:pPr>{run(text)}</w:p>'
+            for text in ("Copyright", words, "One", "Two")))
+    else:
+        (tmp_path / name).write_text(f"COPYRIGHT\n\n{words}\n\nCHAPTER 1\n\nIt woke.\n\nCHAPTER 2\n\nIt slept.\n")
+    assert main(["read", "--list", str(tmp_path / name)]) == 0
+    assert "(244 words)" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("place", ["a.xhtml", "a.xhtml#list"])
+def test_a_file_that_the_guide_calls_contents_is_read_if_it_holds_the_story(tmp_path, place):
+    body = f'<h1 id="list">Contents</h1><p>One</p><h1>One</h1><p>{STORY}</p>'
+    guide = f'<guide><reference type="toc" href="{place}"/></guide>'
+    document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": body, "z.xhtml": "<p>It slept.</p>"},
+                                        guide=guide))
+    assert chapters(document)[0] == ("One", f"One {STORY} It slept.")
+    assert [(part.title, part.length) for part in document.left_out] == [("Contents", 1)]
+
+
+def test_an_index_that_the_guide_names_is_left_out_however_long_it_is(tmp_path):
+    entries = "".join(f"<p>turtle of the year {year}, see frog.</p>" for year in range(1900, 2000))
+    document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": "<p>It woke.</p>", "i.xhtml": entries},
+                                        guide='<guide><reference type="index" href="i.xhtml"/></guide>'))
+    assert chapters(document) == [("", "It woke.")]
+    assert [(part.title, part.length) for part in document.left_out] == [("OEBPS/i.xhtml", 700)]
