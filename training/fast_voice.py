@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
-from ane.bundles.packages import WEIGHTS, FunctionRecord, PackageRecord, sections_of
+from ane.bundles.packages import PUBLISHED, WEIGHTS, FunctionRecord, PackageRecord, sections_of
 from ane.bundles.weights import SCALE
 from ane.models.hibari.config import HibariConfig
 from ane.system.version import version
@@ -65,7 +65,7 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
         "hibari", "int8", str(stages.relative_to(folder)),
         [record(folder, str(path.relative_to(folder))) for path in (folder / file, *graphs)],
         {path.stem: FunctionRecord(path.stem, {}) for path in graphs}, format="onnx",
-        source={WEIGHTS: record(folder, file).sha256})
+        source={WEIGHTS: record(folder, file).sha256, PUBLISHED: model.name})
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
     parameters = sum(value.size for key, value in weights.items() if not key.endswith(SCALE))
     write_manifest(folder, Manifest(

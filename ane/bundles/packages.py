@@ -22,6 +22,7 @@ NAMES = {"coreml": "Core ML", "onnx": "ONNX"}
 FORMATS = tuple(NAMES)                  # names of the sections
 FORMAT = 1
 WEIGHTS = "bundle_weights_sha256"        # key in a record's source: SHA-256 of the network's weights in the bundle
+PUBLISHED = "published"                  # key in a record's source: the graph of the model's author that it is cut from
 ComputeUnits = Literal["CPU_ONLY", "CPU_AND_GPU", "CPU_AND_NE", "ALL"]
 COMPUTE_UNITS = get_args(ComputeUnits)
 CORE_ML_FIELDS = ("scale", "compute_units", "warnings")     # only in records of Core ML packages

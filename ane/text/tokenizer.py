@@ -85,7 +85,7 @@ class NothingToSayError(UserError):
 
 def nothing_to_say_error(text: str) -> NothingToSayError:
     if not text.strip():
-        return NothingToSayError("there is nothing to say: the text is empty")
+        return NothingToSayError("there is nothing to say: the text is empty, or has marks alone")
     return NothingToSayError(f"there is nothing to say in {shorten(text)!r}: it has no letter that the voice can "
                              "speak; write it in words")
 

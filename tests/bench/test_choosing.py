@@ -1,6 +1,8 @@
 """What `ane bench` measures of a package, and what it chooses from that."""
 
 import argparse
+import copy
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,8 +41,8 @@ def run(monkeypatch) -> bench.BenchRun:
         return BenchRow(name, "sentence", value=Spread.of([seconds[name]]))
 
     monkeypatch.setattr(sessions, "spoken_sentence", spoken)
-    model = random_model()
-    model.path = "here"
+    model = copy.copy(random_model())       # other tests have the same one
+    model.path = Path("here")
     args = argparse.Namespace(text="Hi.")
     return bench.BenchRun(args, Console(stderr=True), model, {"torch:cpu": model, "coreml": model}, None)
 

@@ -51,7 +51,7 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("RenderedChunk", "ane/models/tortoise/pipeline.py", "Rendering._group"),
         ("sound, array", "ane/models/tortoise/pipeline.py", "Rendering._streamed_sound")],
     "a book, up to its SpeechRequest and from its Speech": [
-        ("TextBlock", "ane/books/document.py", "TextBlock"),
+        ("TextBlock", "ane/text/blocks.py", "TextBlock"),
         ("text with marks of voices, str", "ane/text/cast.py", "Cast.marked"),
         ("Passage", "ane/text/passages.py", "read_pauses"),
         ("(text, silence), tuple", "ane/books/plan.py", "parts_with_pauses"),

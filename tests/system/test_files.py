@@ -245,9 +245,10 @@ def test_json_that_cannot_be_parsed_is_refused_in_one_line(tmp_path, content, me
 @pytest.mark.timeout(30)
 def test_a_pipe_or_a_directory_is_not_replaced_nor_read_as_json(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(UserError, match="not a regular file"):
-            read_json(path)
+    with pytest.raises(UserError, match="not a regular file"):
+        read_json(tmp_path / "pipe")
+    with pytest.raises(UserError, match="Is a directory"):
+        read_json(tmp_path)
     with pytest.raises(UserError, match="No such file"):
         read_json(tmp_path / "missing.json")
     with pytest.raises(UserError, match="not a regular file"), replacing(tmp_path / "pipe") as target:

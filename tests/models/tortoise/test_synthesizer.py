@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import ane
+from ane.cli import main
 from ane.models.tortoise.diffusion import Diffusion
 from ane.models.tortoise.sampling import Sampling
 from ane.models.tortoise.settings import Settings
@@ -115,15 +116,20 @@ def test_prepare_loads_the_networks_and_the_voice_and_changes_no_speech(synthesi
     np.testing.assert_array_equal(speech.audio, synthesizer.speak(SENTENCE, seed=4, settings=CHUNKED).audio)
 
 
-def test_load_opens_a_directory_of_checkpoints(golden_checkpoints, golden_config, tmp_path, monkeypatch):
-    """Sizes other than the official ones come from a config.json beside the .pth files."""
+def test_load_answers_checkpoints_with_the_command_that_imports_them(golden_checkpoints, golden_config, tmp_path,
+                                                                     monkeypatch):
+    """Sizes other than the official ones come from a config.json next to the .pth files."""
+    source = tmp_path / "checkpoints"
+    source.mkdir()
     for file in golden_checkpoints.iterdir():
-        (tmp_path / file.name).symlink_to(file)
-    (tmp_path / "config.json").symlink_to(golden_config)
-    speech = ane.load(tmp_path).speak(SENTENCE, "random", seed=1, settings=HIFIGAN)
+        (source / file.name).symlink_to(file)
+    (source / "config.json").symlink_to(golden_config)
+    with pytest.raises(UserError, match=rf"`ane import {source} -o NAME`"):
+        ane.load(source)
+    assert main(["import", str(source), "-o", str(tmp_path / "bundle"), "-q"]) == 0
+    monkeypatch.setenv("HOME", str(tmp_path))
+    speech = ane.load("~/bundle").speak(SENTENCE, "random", seed=1, settings=HIFIGAN)
     assert np.isfinite(speech.audio).all()
-    monkeypatch.setenv("HOME", str(tmp_path.parent))
-    assert ane.load(f"~/{tmp_path.name}").model.path == tmp_path
 
 
 # Several texts
