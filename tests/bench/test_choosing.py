@@ -76,7 +76,7 @@ def test_each_precision_and_compute_unit_and_number_of_threads_is_measured(monke
     run = bench.BenchRun(args, Console(stderr=True), model, {}, None)
 
     def measured(spec: str) -> list[str]:
-        run.models = {spec: SimpleNamespace(path="here")}
+        run.models = {spec: SimpleNamespace(path=Path("here"))}
         return [str(request.tuning) for _, request in bench.requests(run, "folder")]
 
     assert measured("torch:cpu") == [
