@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ane.audio.media import CoverImage
 from ane.books.archive import BookArchive, UnreadablePartError, resolve
@@ -113,6 +114,11 @@ class SpineReader:
     left_out: list[LeftOutPart] = field(default_factory=list)
     _before: str = ""           # the last file that was read; "" after front matter
 
+    @cached_property
+    def _titles(self) -> frozenset[str]:
+        """The titles that the contents list, in small letters."""
+        return frozenset(entry.title.casefold() for entries in self.entries.values() for entry in entries)
+
     def read_file(self, path: str) -> None:
         """Add the text of a file to the chapters, or name what is front matter."""
         starts = {entry.fragment: entry.title for entry in reversed(self.entries.get(path, []))}
@@ -136,8 +142,7 @@ class SpineReader:
         title = part.title or (first.text.replace("\n", " ")[:MAX_TITLE] if opens else "")
         front = 0
         if "front-matter" in self.rules and (is_front_title(title) or not title):
-            titles = {entry.title.casefold() for entries in self.entries.values() for entry in entries}
-            front = front_length(title, part.blocks, titles)
+            front = front_length(title, part.blocks, self._titles)
             title = title if front else ""
         if not front:
             yield BookChapter(title, part.blocks)
