@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from tests.preloaded import EXECUTABLE, write_client
-from tests.random_model import CONFIGS, write_random_bundle
+from tests.random_model import CONFIGS, random_model, write_random_bundle
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,8 +26,7 @@ def ane_command(preloaded_server: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture
-def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest,
-           monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, str]]:
+def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) -> tuple[Path, dict[str, str]]:
     """The working directory and the environment of somebody who follows a page.
 
     The embedded voice stands for the official weights, on the page of ONNX a random one: it is the bundle `tortoise`.
@@ -35,8 +34,11 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest,
     home, folder = tmp_path / "home", tmp_path / "work"
     folder.mkdir()
     if request.node.callspec.params["page"].stem == "onnx":      # the exporter takes seconds for each layer
-        monkeypatch.setitem(CONFIGS, "autoregressive", replace(CONFIGS["autoregressive"], layers=1))
-        write_random_bundle(home / "bundles" / "tortoise")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(CONFIGS, "autoregressive", replace(CONFIGS["autoregressive"], layers=1))
+            random_model.cache_clear()
+            write_random_bundle(home / "bundles" / "tortoise")
+        random_model.cache_clear()      # other tests of this process have all layers
     else:
         shutil.copytree(ROOT / "ane" / "demo" / "bundle", home / "bundles" / "tortoise")
     (folder / "clips").mkdir()
