@@ -200,46 +200,53 @@ class Backend(ABC):
         """Allow the memory of these networks (none named: of all) to be freed; a later call loads them again."""
 
 
-class DeferredBackend(Backend):
+class ForwardingBackend(Backend):
+    """A backend that passes calls on to ``fallback``. Subclasses override the calls that they compute themselves."""
+
+    fallback: Backend
+
+    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
+        return self.fallback.run(stage, **inputs)
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        return self.fallback.embeddings()
+
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
+        return self.fallback.decoder(lanes, capacity, prefixes, max_prefix_length)
+
+    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
+        return self.fallback.denoiser(latents, conditioning, frames)
+
+    def align(self, columns: np.ndarray, memory: np.ndarray,
+              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+        return self.fallback.align(columns, memory, heads)
+
+    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
+        return self.fallback.prefix_attention(columns, prefix, heads)
+
+
+class DeferredBackend(ForwardingBackend):
     """A backend that ``make`` makes when it is first asked for something: making torch's takes a second."""
 
     def __init__(self, make: Callable[[], Backend]):
         self._make = make
 
     @cached_property
-    def made(self) -> Backend:
+    def fallback(self) -> Backend:      # type: ignore[override]
+        """The backend that was made."""
         return self._make()
 
     @property
     def name(self) -> str:      # type: ignore[override]
-        return self.made.name
-
-    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        return self.made.run(stage, **inputs)
-
-    def embeddings(self) -> dict[str, np.ndarray]:
-        return self.made.embeddings()
-
-    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
-        return self.made.decoder(lanes, capacity, prefixes, max_prefix_length)
-
-    def denoiser(self, latents: Sequence[np.ndarray], conditioning: np.ndarray, frames: Sequence[int]) -> Denoiser:
-        return self.made.denoiser(latents, conditioning, frames)
-
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        return self.made.align(columns, memory, heads)
-
-    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        return self.made.prefix_attention(columns, prefix, heads)
+        return self.fallback.name
 
     def load(self, *networks: str) -> None:
         if networks:
-            self.made.load(*networks)
+            self.fallback.load(*networks)
 
     def release(self, *networks: str) -> None:
-        if "made" in self.__dict__:
-            self.made.release(*networks)
+        if "fallback" in self.__dict__:
+            self.fallback.release(*networks)
 
 
 def check_inputs(name: str, stage: Stage, inputs: Mapping[str, np.ndarray]) -> None:

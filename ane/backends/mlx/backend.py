@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend
+from ane.backends.base import Backend, ForwardingBackend
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.mlx.decoder import MlxDecoder
@@ -36,7 +36,7 @@ def diffusion(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxD
 LAYOUTS: Mapping[str, Callable[[Parameters, Any, MlxPrecision], Any]] = {"UnifiedVoice": gpt, "DiffusionTts": diffusion}
 
 
-class MlxBackend(Backend):
+class MlxBackend(ForwardingBackend):
     """Networks that have a layout run on MLX, and the others on ``fallback``.
 
     The first time that a decoder runs on a machine, it is compared with ``fallback``; see ``ProvenDecoders``.
@@ -68,12 +68,6 @@ class MlxBackend(Backend):
         self._networks: dict[str, Any] = {}
         self._proofs = ProvenDecoders(model.identity, self.precision)
 
-    def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
-        return self.fallback.run(stage, **inputs)
-
-    def embeddings(self) -> dict[str, np.ndarray]:
-        return self.fallback.embeddings()
-
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         name = self.stages.decoder.network
         if name not in self.layouts:
@@ -96,13 +90,6 @@ class MlxBackend(Backend):
             return self.fallback.denoiser(latents, conditioning, frames)
         network = self.network(name)
         return each_alone(lambda rows, length: MlxDenoiser(network, rows, conditioning, length), latents, frames)
-
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        return self.fallback.align(columns, memory, heads)
-
-    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        return self.fallback.prefix_attention(columns, prefix, heads)
 
     def load(self, *networks: str) -> None:
         for name in networks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ane.backends.base import Backend, FunctionSet, Stage, check_inputs
+from ane.backends.base import Backend, ForwardingBackend, FunctionSet, Stage, check_inputs
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.packaged.decoder import PackagedDecoder
@@ -30,7 +30,7 @@ LOGGER = logging.getLogger(__name__)
 STEP_KINDS = {"io": "step", "state": "state"}       # kind of kv-cache → kind of function that steps the decoder
 
 
-class PackagedEngine(Backend):
+class PackagedEngine(ForwardingBackend):
     """Runs the networks that have a package there, and the others on ``fallback``.
 
     Args:
@@ -81,9 +81,6 @@ class PackagedEngine(Backend):
             self._run(declared, stage, inputs) if declared.network in self.packages
             else self.fallback.run(stage, **inputs)))
 
-    def embeddings(self) -> dict[str, np.ndarray]:
-        return self.fallback.embeddings()
-
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         make = self._decoder if self.stages.decoder.network in self.packages else self.fallback.decoder
         return make(lanes, capacity, prefixes, max_prefix_length)
@@ -92,13 +89,6 @@ class PackagedEngine(Backend):
         if self.stages.denoiser.network not in self.packages:
             return self.fallback.denoiser(latents, conditioning, frames)
         return each_alone(lambda rows, length: self._denoiser(rows, conditioning, length), latents, frames)
-
-    def align(self, columns: np.ndarray, memory: np.ndarray,
-              heads: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-        return self.fallback.align(columns, memory, heads)
-
-    def prefix_attention(self, columns: np.ndarray, prefix: int, heads: Sequence[tuple[int, int]]) -> np.ndarray:
-        return self.fallback.prefix_attention(columns, prefix, heads)
 
     def load(self, *networks: str) -> None:
         for network in networks:
