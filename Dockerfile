@@ -21,4 +21,4 @@ HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8880/health', timeout=4)"]
 # SIGTERM lets requests end
 STOPSIGNAL SIGTERM
-CMD ["ane", "serve", "--host", "0.0.0.0", "--preload", "demo-fast"]
+CMD ["ane", "serve", "--host", "0.0.0.0", "--preload", "heart"]

@@ -35,7 +35,7 @@ def load(bundle: str | Path | None = None, backend: str = "auto", precision: str
     FastSpeech, KittenTTS or Kokoro.
 
     Args:
-        bundle: a bundle's name or directory; None: the default voice, "demo-fast". Checkpoints are imported first,
+        bundle: a bundle's name or directory; None: the default voice, "heart". Checkpoints are imported first,
             with `ane import`.
         backend: "auto", or a backend and device such as "torch:cuda".
         precision: "auto", "fp32", "bf16" or "fp16"; others depend on the backend (``ane.backends.load_backend``).

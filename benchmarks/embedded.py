@@ -24,7 +24,7 @@ from benchmarks.speech import SENTENCES
 
 TEXTS = {"a sentence": SENTENCES[0], "a paragraph": " ".join(SENTENCES)}
 # how each speaks: arguments of ``speak`` and ``stream``
-BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "demo-fast": {}}
+BUNDLES: dict[str, dict[str, Any]] = {"demo": {"preset": "fastest", "seed": 1}, "heart": {}}
 Reading = Callable[[], dict[str, float | None]]
 SETTLING = 1.0      # seconds of readings that are not counted, in which the number of threads is found
 

@@ -35,7 +35,7 @@ TEXTS = (
     "The teacher wrote a word on the board.", "I would like a cup of tea.", "The moon was bright above the sea.",
     "Nobody heard the bell at noon.", "The farmer counted his sheep.", "Her sister sang a song in the kitchen.",
     "The road goes down to the harbour.", "Snow fell on the roof of the church.")
-MODELS: dict[str, dict[str, Any]] = {"demo-fast": {}, "demo": {"preset": "fastest"}}
+MODELS: dict[str, dict[str, Any]] = {"heart": {}, "demo": {"preset": "fastest"}}
 READ = 4096             # bytes that a client takes at a time
 
 
@@ -131,4 +131,4 @@ def add_options(add: Callable[..., Any]) -> None:
 
 
 BENCHMARK = Benchmark(measure, "many requests at once to `ane serve`", add_options,
-                      quick="--rounds 1 --requests 3 --models demo-fast", uses=("threads", "rounds"))
+                      quick="--rounds 1 --requests 3 --models heart", uses=("threads", "rounds"))

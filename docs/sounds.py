@@ -33,10 +33,10 @@ class Example:
 
 
 EXAMPLES = (
-    Example("heart", "demo-fast"),
-    Example("heart-numbers", "demo-fast", NUMBERS),
-    Example("heart-half-speed", "demo-fast", arguments={"speed": 0.5}),
-    Example("heart-double-speed", "demo-fast", arguments={"speed": 2.0}),
+    Example("heart", "heart"),
+    Example("heart-numbers", "heart", NUMBERS),
+    Example("heart-half-speed", "heart", arguments={"speed": 0.5}),
+    Example("heart-double-speed", "heart", arguments={"speed": 2.0}),
     Example("small-heart", "demo", arguments={"voice": "heart", "seed": 0}),
     Example("small-michael", "demo", arguments={"voice": "michael", "seed": 0}),
 )

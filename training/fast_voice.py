@@ -1,6 +1,6 @@
-"""The embedded bundle demo-fast and the tables of ``ane.text.phonemes``, from the package hibari-tts.
+"""The embedded bundle heart and the tables of ``ane.text.phonemes``, from the package hibari-tts.
 
-    python -m training.fast_voice           # writes ane/demo/fast and ane/text/phonemes/data
+    python -m training.fast_voice           # writes ane/demo/heart and ane/text/phonemes/data
 
 Nothing is trained. The int8 weights of hibari.onnx stay int8, each with its scale next to it, and the graph itself is
 cut into the stages that ONNX Runtime computes (``training.voice_graphs``).
@@ -31,7 +31,7 @@ from benchmarks.packages import PACKAGES, package_folder
 from training.voice_graphs import write_stages
 
 ROOT = Path(__file__).parents[1]
-BUNDLE, TABLES = ROOT / "ane/demo/fast", ROOT / "ane/text/phonemes/data"
+BUNDLE, TABLES = ROOT / "ane/demo/heart", ROOT / "ane/text/phonemes/data"
 PACKAGE = PACKAGES["hibari-tts"]
 DESCRIPTION = ("The synthetic voice heart: the model of hibari-tts 0.2.1 (Maureese Williams), which learned from "
                "speech of Kokoro-82M's voice af_heart (hexgrad).")
@@ -69,7 +69,7 @@ def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
     parameters = sum(value.size for key, value in weights.items() if not key.endswith(SCALE))
     write_manifest(folder, Manifest(
-        name="demo-fast", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
+        name="heart", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
         networks={"hibari": NetworkRecord(**asdict(record(folder, file)), config=HibariConfig(),
                                           parameters=parameters)},
         licence="Apache-2.0", voices={},

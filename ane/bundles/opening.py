@@ -14,9 +14,9 @@ from ane.system.errors import UserError
 from ane.system.files import check_folder_of, read_json
 
 DEMO = "demo"                       # the small Tortoise
-DEFAULT_BUNDLE = "demo-fast"        # the voice heart, which speaks unless another is named
-ALIASES = {"heart": DEFAULT_BUNDLE}  # other names of embedded bundles; a bundle of the user's with the name comes first
-EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "fast"}  # the bundles of the package: name → folder in ane/demo
+DEFAULT_BUNDLE = "heart"            # which speaks unless another is named
+FORMER_NAMES = {"demo-fast": DEFAULT_BUNDLE}  # of embedded bundles
+EMBEDDED = {DEMO: "bundle", DEFAULT_BUNDLE: "heart"}  # the bundles of the package: name → folder in ane/demo
 
 
 def demo_bundle(name: str = DEMO) -> Path:
@@ -44,8 +44,8 @@ def is_path(text: str | Path) -> bool:
 
 def find_bundle(bundle: str | Path | None) -> Path:
     """The directory of a bundle by path or by name; None: ``DEFAULT_BUNDLE``. Raises UserError when there is none."""
-    if str(bundle) in ALIASES and bundle not in bundle_names():
-        bundle = ALIASES[str(bundle)]
+    if str(bundle) in FORMER_NAMES and bundle not in bundle_names():
+        bundle = FORMER_NAMES[str(bundle)]
     if bundle is None or str(bundle) in EMBEDDED:
         return demo_bundle(str(bundle or DEFAULT_BUNDLE))
     if isinstance(bundle, Path) or is_path(bundle):
@@ -72,7 +72,7 @@ def new_bundle(text: str) -> Path:
         path = Path(os.path.expanduser(text))
         check_folder_of(path)
         return path
-    if text in EMBEDDED or text in ALIASES:
+    if text in EMBEDDED or text in FORMER_NAMES:
         raise UserError(f"the name {text} belongs to an embedded bundle; choose another")
     return paths.bundles_dir() / text
 

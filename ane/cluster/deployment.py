@@ -1,6 +1,6 @@
 """`ane serve` as a deployment of Ray Serve: copies of the server on a cluster, as many as the requests need.
 
-    serve run ane.cluster.deployment:application models=demo-fast most_replicas=4
+    serve run ane.cluster.deployment:application models=heart most_replicas=4
 
 Every replica is the whole application of ``ane.server`` with models of its own. Ray Serve gives a request to a replica,
 streams the answer, and starts and stops replicas. Ray Serve is part of Ray (Apache-2.0). Ray itself asks nobody for a

@@ -21,7 +21,7 @@ KERNELS = 256
 EXAMPLES = """
 examples:
   ane serve                                    speak with the embedded voice, on this machine only
-  ane serve --models demo-fast,demo --preload demo-fast
+  ane serve --models heart,demo --preload heart
   ane serve --models demo --map-voice alloy=heart --wyoming-port 10200
   ANE_TOKEN=secret ane serve --host 0.0.0.0    for other machines
 """

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ane.bundles import Model, open_model
+from ane.bundles.opening import FORMER_NAMES
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Work
@@ -69,6 +70,8 @@ class Catalogue:
 
     def model(self, name: str) -> str:
         """The model that a client's name means. Raises RefusedError for a name of none."""
+        if name not in self.models:
+            name = FORMER_NAMES.get(name, name)
         if name in OPENAI_MODELS and name not in self.models:
             return self.settings.models[0]
         if name not in self.models:

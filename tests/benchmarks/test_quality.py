@@ -70,21 +70,21 @@ def test_voices_and_recordings_are_judged_beside_a_teacher_that_can_speak(tmp_pa
         judged(0), wave=Wave.of(sound.audio, sound.rate), text=sound.text, ended=sound.ended))
     monkeypatch.setattr(quality, "teacher_speech", lambda name: lambda text: (np.zeros(2400, np.float32), 24000))
     quality.judged_teacher.cache_clear()
-    options = argparse.Namespace(bundle="demo-fast", checkpoints=None, backend="auto", precision="auto", threads=1,
+    options = argparse.Namespace(bundle="heart", checkpoints=None, backend="auto", precision="auto", threads=1,
                                  voices=[], presets=[], speeds=[1.0, 2.0], sentences=1, teacher="somebody",
                                  recordings=[], keep=tmp_path)
     if recordings:
         quality.measure(options)
-        options.recordings = [str(tmp_path / "demo-fast")]
+        options.recordings = [str(tmp_path / "heart")]
     result = quality.measure(options)
     systems = [row.competitor for row in result.rows]
-    assert systems == ([options.recordings[0]] if recordings else ["somebody", "demo-fast", "demo-fast"])
+    assert systems == ([options.recordings[0]] if recordings else ["somebody", "heart", "heart"])
     assert result.rows[-1].figures["length"] > 1
     if not recordings:
         assert [row.settings for row in result.rows[1:]] == [{}, {"speed": 2.0}]
         assert (tmp_path / "somebody" / "000.wav").is_file()
     quality.judged_teacher.cache_clear()
-    assert isinstance(next(quality.recordings(tmp_path / "demo-fast", ["a"])), Sound)
+    assert isinstance(next(quality.recordings(tmp_path / "heart", ["a"])), Sound)
 
 
 TEXT = st.lists(st.sampled_from("abcd"), max_size=8)

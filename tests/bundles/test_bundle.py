@@ -218,25 +218,25 @@ def test_a_failed_write_leaves_the_earlier_bundle(path, tmp_path, copy_checkpoin
 
 def test_bundles_are_found_by_name_or_path_and_the_default_without_either(path, home, monkeypatch):
     shutil.copytree(path, home / "bundles" / "mine")
-    assert bundle_names() == ["demo", "demo-fast", "mine"]
+    assert bundle_names() == ["demo", "heart", "mine"]
     assert open_model("mine").identity == open_model(path).identity == open_model(str(path)).identity
     monkeypatch.chdir(path.parent)
     assert open_model("./tiny").path == Path("tiny")
     assert find_bundle("tiny") == Path("tiny"), "a directory, when no stored bundle has the name"
-    assert find_bundle(None) == find_bundle("demo-fast")
-    assert find_bundle("heart") == find_bundle("demo-fast"), "the name of its voice"
+    assert find_bundle(None) == find_bundle("heart")
+    assert find_bundle("demo-fast") == find_bundle("heart"), "its former name"
     with pytest.raises(UserError, match="the name heart belongs to an embedded bundle"):
         new_bundle("heart")
     assert find_bundle("demo") == demo_bundle()
     assert demo_bundle().parts[-3:] == ("ane", "demo", "bundle")
-    assert find_bundle("demo-fast").parts[-3:] == ("ane", "demo", "fast")
+    assert find_bundle("heart").parts[-3:] == ("ane", "demo", "heart")
 
 
 def test_the_error_for_an_unknown_name_suggests_similar_ones(path, home):
     shutil.copytree(path, home / "bundles" / "official")
     with pytest.raises(UserError, match=r"no bundle is named 'oficial'.*do you mean official"):
         open_model("oficial")
-    with pytest.raises(UserError, match="known bundles: demo, demo-fast, official"):
+    with pytest.raises(UserError, match="known bundles: demo, heart, official"):
         open_model("xyz")
 
 

@@ -48,7 +48,7 @@ class Campaign:
         return socket.create_connection(("127.0.0.1", port or self.server.port), 30)
 
     def speak(self, text: str) -> bytes:
-        body = json.dumps({"model": "demo-fast", "input": text, "response_format": "pcm"}).encode()
+        body = json.dumps({"model": "heart", "input": text, "response_format": "pcm"}).encode()
         request = urllib.request.Request(f"{self.server.address}/v1/audio/speech", body,
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -131,7 +131,7 @@ def slow(campaign: Campaign, rng: random.Random) -> None:
                 connection.sendall(bytes([sign]))
                 time.sleep(0.02)
         else:
-            body = json.dumps({"model": "demo-fast", "input": " ".join(TEXTS * 20)}).encode()
+            body = json.dumps({"model": "heart", "input": " ".join(TEXTS * 20)}).encode()
             connection.sendall(request_head(len(body)) + body)
             time.sleep(3)
 
@@ -149,7 +149,7 @@ def silent(campaign: Campaign, rng: random.Random) -> None:
 
 
 def leaving(campaign: Campaign, rng: random.Random) -> None:
-    body = json.dumps({"model": "demo-fast", "input": " ".join(TEXTS)}).encode()
+    body = json.dumps({"model": "heart", "input": " ".join(TEXTS)}).encode()
     with campaign.connect() as connection:
         connection.sendall((request_head(len(body)) + body)[:rng.randrange(1, 600)])
         time.sleep(rng.random() * 0.3)
@@ -189,7 +189,7 @@ def costly(campaign: Campaign, rng: random.Random) -> None:
     lexicon = {"wind": "very " * 30}
     fields = rng.choice(({"input": "A." + " [pause:60s]" * 10}, {"input": "A." + " [pause:60s]" * 340},
                          {"input": "wind " * 800, "lexicon": lexicon}, {"input": "1" * 4000}))
-    body = json.dumps({"model": "demo-fast", "response_format": rng.choice(("pcm", "mp3")), **fields}).encode()
+    body = json.dumps({"model": "heart", "response_format": rng.choice(("pcm", "mp3")), **fields}).encode()
     with campaign.connect() as connection:
         connection.settimeout(2)
         connection.sendall(request_head(len(body)) + body)
@@ -240,7 +240,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args(arguments)
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--add-voices",
+    with ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--add-voices",
                        descriptors=DESCRIPTORS) as server:
         server.wait_until_ready()
         result = measured(server, options)

@@ -201,7 +201,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
 
     inputs, loop = folder / "inputs", asyncio.new_event_loop()
     inputs.mkdir()
-    catalogue = Catalogue(ServerSettings(models=("demo-fast",)))
+    catalogue = Catalogue(ServerSettings(models=("heart",)))
     service: Any = SimpleNamespace(settings=catalogue.settings, catalogue=catalogue, speak=speak,
                                    check_text=len, check_stream=lambda length: None)
 
@@ -232,14 +232,14 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     sentences = [("a", sentence.encode()) for sentence in SENTENCES]
     elements = [("a", f"<speak>{element}</speak>".encode()) for element in ELEMENTS]
     image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes(40), b"\xff\xd8\xff\xe0\0\x10JFIF" + bytes(60)
-    good = {"model": "demo-fast", "input": "Hm.", "voice": "default", "response_format": "opus", "speed": 1.5,
+    good = {"model": "heart", "input": "Hm.", "voice": "default", "response_format": "opus", "speed": 1.5,
             "seed": 1, "lexicon": {"wind": "wynd"}, "stream_format": "sse", "word_times": True}
     bodies = [("body", json.dumps(value).encode()) for value in (good, {**good, "voice": {"id": "a"}})]
-    messages = [("start", json.dumps({"type": "start", "model": "demo-fast", "lexicon": {"a": "b"}}).encode()),
+    messages = [("start", json.dumps({"type": "start", "model": "heart", "lexicon": {"a": "b"}}).encode()),
                 ("text", b'{"type": "text", "text": "Hello"}'), ("text", b'{"type": "end"}')]
     wyoming = [("events", b"".join(json.dumps({"type": kind, "data": data}).encode() + b"\n" for kind, data in each))
                for each in ([("describe", {}), ("ping", {"text": "a"})],
-                            [("synthesize", {"text": "Hello.", "voice": {"name": "demo-fast/default"}})],
+                            [("synthesize", {"text": "Hello.", "voice": {"name": "heart/default"}})],
                             [("synthesize-start", {"voice": {"name": "x"}}), ("synthesize-chunk", {"text": "a"})])]
     wyoming.append(("events", b'{"type": "synthesize", "data_length": 14}\n{"text": "Hm."}{"type": "describe"}\n'))
     return {

@@ -55,7 +55,7 @@ def test_networks_and_left_out_entries_are_reported(succeed):
 def test_a_bare_name_is_stored_where_the_bundle_flag_finds_it(succeed, workplace):
     succeed("import", "checkpoints", "-o", "mine", "--name", "My voice")
     assert (workplace / "home" / "bundles" / "mine" / "bundle.json").is_file()
-    assert bundle_names() == ["demo", "demo-fast", "mine"]
+    assert bundle_names() == ["demo", "heart", "mine"]
     assert open_model("mine").name == "My voice"
 
 

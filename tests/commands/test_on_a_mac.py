@@ -289,7 +289,7 @@ def test_prewarm_without_a_bundle_loads_that_of_the_default_voice(mac, small, mo
     opened = []
     monkeypatch.setattr(cache, "with_packages", lambda model, *_: opened.append(model.name) or Bundle(small))
     assert main(["cache", "prewarm", "--dry-run"]) == 0
-    assert opened == ["demo-fast"]
+    assert opened == ["heart"]
 
 
 def test_core_ml_is_asked_to_compile_what_the_documentation_states(mac, whole, capsys, monkeypatch):

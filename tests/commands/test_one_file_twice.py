@@ -30,7 +30,7 @@ TEXTS = {"text.wav": "Hello.", "text-1.wav": "Hello.\nThere.\n", "book.md": "# O
 def files(workplace, speech, golden_copy):
     """The user's files, and a function that returns the content of all of them."""
     for name in ("model", "model/inner", "home/bundles/named"):
-        shutil.copytree(demo_bundle("demo-fast"), name)
+        shutil.copytree(demo_bundle("heart"), name)
     shutil.copytree(demo_bundle("demo"), "tortoise")
     for name, text in TEXTS.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)

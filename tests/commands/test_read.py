@@ -77,7 +77,7 @@ def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, cap
 def test_what_is_spoken_the_same_way_each_time_is_not_spoken_again(workplace, capsys, monkeypatch):
     monkeypatch.setattr("ane.bundles.bundle.Bundle.is_random", False)
     assert main(["read", "book.md", "-o", "book.wav", "--redo", "1"]) == 1
-    assert "--redo has no effect on demo-fast" in capsys.readouterr().err
+    assert "--redo has no effect on heart" in capsys.readouterr().err
 
 
 def test_a_faster_book_is_shorter_and_its_words_are_timed_in_its_own_time(workplace):
@@ -218,7 +218,7 @@ def test_a_cast_speaks_quotations_in_its_voices_and_subtitles_name_the_speakers(
     from tests.imported import imported
     from tests.models.kitten.kitten_model import write_kokoro_model
 
-    model = imported(write_kokoro_model(workplace / "kokoro")).path
+    model = imported(write_kokoro_model(workplace / "kokoro"), workplace / "kokoro-bundle").path
     (workplace / "book.md").write_text("# One\n\n“Hello,” said Anna.\n\n“Good day,” he said.\n\nIt rained.\n",
                                        encoding="utf-8")
     cast, read = workplace / "cast.toml", ["read", "book.md", "-q", "--bundle", str(model), "--cast", "cast.toml"]

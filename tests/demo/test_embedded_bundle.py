@@ -104,16 +104,16 @@ def test_speech_needs_no_network(tmp_path):
     assert (Path(tmp_path) / "hello.wav").stat().st_size > 20_000
 
 
-FOLDER = demo_bundle("demo-fast")
+FOLDER = demo_bundle("heart")
 
 
 @pytest.fixture(scope="module")
 def voice() -> HibariSynthesizer:
-    return ane.load("demo-fast", "torch")
+    return ane.load("heart", "torch")
 
 
 @pytest.mark.parametrize(("name", "megabytes", "papers"), [
-    ("demo", 20, {"MODEL.md"}), ("demo-fast", 10, {"MODEL.md", "NOTICE"})])
+    ("demo", 20, {"MODEL.md"}), ("heart", 10, {"MODEL.md", "NOTICE"})])
 def test_a_bundle_is_small_and_has_its_card_and_notice(name, megabytes, papers):
     files = [path for path in demo_bundle(name).rglob("*") if path.is_file()]
     assert papers <= {path.name for path in files}

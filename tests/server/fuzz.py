@@ -39,7 +39,7 @@ JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st
                     max_leaves=8)
 FIELDS = ("model", "input", "voice", "instructions", "response_format", "speed", "stream_format", "seed", "preset",
           "lexicon")
-VALID = {"model": "demo-fast", "input": "Hm.", "voice": "default", "response_format": "opus"}
+VALID = {"model": "heart", "input": "Hm.", "voice": "default", "response_format": "opus"}
 # a request that is valid but for one or two of its fields
 BODIES = st.builds(lambda changes: json.dumps({**VALID, **changes}).encode(),
                    st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2)) | st.binary(max_size=400)
@@ -135,7 +135,7 @@ def fuzz_wyoming(server: ServerProcess, count: int, failures: Failures, statuses
 def leave_at_random(server: ServerProcess, count: int, failures: Failures, statuses: Counter) -> None:
     """Clients that leave within two seconds of their request, forty at a time."""
     chance = random.Random(0)
-    body = json.dumps({"model": "demo-fast", "input": " ".join([TEXT] * 2), "response_format": "wav"})
+    body = json.dumps({"model": "heart", "input": " ".join([TEXT] * 2), "response_format": "wav"})
     head = (f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}").encode()
 
@@ -179,7 +179,7 @@ def run(count: int, leaving: int, kinds: Sequence[str] = tuple(PHASES)) -> dict[
     amounts = {"schema": count // 2, "bodies": count // 2, "frames": count // 4, "leaving": leaving}
     phases = [(PHASES[kind], amounts[kind]) for kind in kinds]
     began = time.monotonic()
-    with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast,demo", "--token", TOKEN, "--add-voices",
+    with ServerProcess("--models", "heart,demo", "--preload", "heart,demo", "--token", TOKEN, "--add-voices",
                        "--wyoming-port", "0", "--characters", "80", "--idle", "5", "--seconds", "60",
                        "--threads", str(min(2, usable_cores()))) as server:
         server.wait_until_ready()

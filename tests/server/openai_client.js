@@ -2,7 +2,7 @@
 const OpenAI = require('openai');
 const [address, token, text] = process.argv.slice(1);
 const client = new OpenAI({baseURL: address + '/v1', apiKey: token, maxRetries: 0});
-const request = {model: 'demo-fast', voice: 'default', input: text, response_format: 'wav'};
+const request = {model: 'heart', voice: 'default', input: text, response_format: 'wav'};
 (async () => {
   const response = await client.audio.speech.create(request);
   let pieces = 0, bytes = 0, events = '';

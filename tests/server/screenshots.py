@@ -17,7 +17,7 @@ LIT = 3.0           # seconds into the sound
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(exist_ok=True)
-    with ServerProcess("--models", "demo,demo-fast", "--preload", "demo", "--port", "8880") as server, \
+    with ServerProcess("--models", "demo,heart", "--preload", "demo", "--port", "8880") as server, \
             tempfile.TemporaryDirectory() as downloads:
         page = open_browser(Path(downloads))
         try:

@@ -18,7 +18,7 @@ TOKEN = "secret"
 
 def guarded_server() -> ServerProcess:
     """A server of both embedded voices that asks for ``TOKEN`` and has narrow limits."""
-    return ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--token", TOKEN, "--map-voice",
+    return ServerProcess("--models", "heart,demo", "--preload", "heart", "--token", TOKEN, "--map-voice",
                          "alloy=heart", "--wyoming-port", "0", "--body", "1", "--idle", "2", "--requests", "40",
                          "--add-voices", "--sound-ahead", "2")
 
@@ -26,7 +26,7 @@ def guarded_server() -> ServerProcess:
 def post(server: ServerProcess, path: str = "/v1/audio/speech", token: str = TOKEN, body: bytes | None = None,
          **fields: Any) -> tuple[int, bytes]:
     """Status and body of the answer."""
-    body = json.dumps({"model": "demo-fast", "input": TEXT, "response_format": "wav", **fields}).encode() \
+    body = json.dumps({"model": "heart", "input": TEXT, "response_format": "wav", **fields}).encode() \
         if body is None else body
     request = urllib.request.Request(server.address + path, body, {
         "Authorization": f"Bearer {token}", "Content-Type": "application/json"})
@@ -59,7 +59,7 @@ def begin(server: ServerProcess, text: str = LONG, buffer: int = 4096, form: str
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.settimeout(PATIENCE)
     connection.connect(("127.0.0.1", server.port))
-    body = json.dumps({"model": "demo-fast", "input": text, "response_format": form})
+    body = json.dumps({"model": "heart", "input": text, "response_format": form})
     connection.sendall(f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
     return connection

@@ -50,9 +50,9 @@ def test_the_openai_client_streams_a_file_that_can_be_read(server, form, rate):
 
 def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(server):
     client = openai_client(server)
-    whole = client.audio.speech.create(model="demo-fast", voice="default", input=TEXT, response_format="pcm").content
+    whole = client.audio.speech.create(model="heart", voice="default", input=TEXT, response_format="pcm").content
     with client.audio.speech.with_streaming_response.create(
-            model="demo-fast", voice="default", input=TEXT, response_format="pcm", stream_format="sse") as response:
+            model="heart", voice="default", input=TEXT, response_format="pcm", stream_format="sse") as response:
         *deltas, done = (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line)
     assert {event["type"] for event in deltas} == {"speech.audio.delta"}
     assert b"".join(base64.b64decode(event["audio"]) for event in deltas) == whole
@@ -64,7 +64,7 @@ def test_the_openai_client_receives_events_with_the_same_sound_and_the_usage(ser
 def test_a_client_is_told_of_letters_that_the_voice_does_not_have(server):
     note = "Cyrillic letters are read as the English ones nearest to them: the voice speaks English"
     with openai_client(server).audio.speech.with_streaming_response.create(
-            model="demo-fast", voice="default", input="Да.", response_format="pcm", stream_format="sse") as response:
+            model="heart", voice="default", input="Да.", response_format="pcm", stream_format="sse") as response:
         done = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line][-1]
     assert (response.headers["X-Notes"], done["notes"]) == (note, [note])
     assert float(response.headers["Server-Timing"].partition("dur=")[2].partition(",")[0]) >= 0
@@ -80,7 +80,7 @@ def test_the_openai_client_gets_its_own_errors(server):
         client.audio.speech.create(model="demo", voice="nova", input=TEXT)
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{server.address}/v1", api_key="wrong", max_retries=0).models.list()
-    assert [model.id for model in client.models.list()] == ["demo-fast", "demo"]
+    assert [model.id for model in client.models.list()] == ["heart", "demo"]
 
 
 NODE_CLIENT = "openai@7"       # Apache-2.0, of npm's registry
@@ -100,14 +100,14 @@ def test_the_node_client_streams(server, node_path):
     assert answer["status"] == 200
     assert answer["pieces"] > 1
     assert answer["bytes"] == answer["events_bytes"] == len(post(server)[1])
-    assert answer["models"] == ["demo-fast", "demo"]
+    assert answer["models"] == ["heart", "demo"]
     assert answer["error"] == ["NotFoundError", 404]
 
 
 def test_curl_receives_sound_while_it_is_made(server):
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    body = json.dumps({"model": "demo-fast", "input": LONG, "response_format": "pcm"})
+    body = json.dumps({"model": "heart", "input": LONG, "response_format": "pcm"})
     found = subprocess.run(["curl", "-sN", "-o", os.devnull, "-w", "%{time_starttransfer} %{time_total} %{http_code}",
                             "-H", f"Authorization: Bearer {TOKEN}", "-H", "Content-Type: application/json", "-d", body,
                             f"{server.address}/v1/audio/speech"], capture_output=True, text=True, timeout=120,
@@ -167,7 +167,7 @@ def web_socket(server: ServerProcess, token: str = TOKEN) -> Any:
 
 def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
     with web_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+        socket_.send(json.dumps({"type": "start", "model": "heart"}))
         socket_.send(json.dumps({"type": "text", "text": "The wind blew over the hill. And then "}))
         sound = socket_.recv(timeout=PATIENCE)
         assert isinstance(sound, bytes)
@@ -184,7 +184,7 @@ def test_a_websocket_hears_the_first_clause_before_the_last_is_written(server):
 def heard(server: ServerProcess, *texts: str, **start: Any) -> tuple[bytes, list[dict[str, Any]]]:
     """The sound and the events of a WebSocket that is sent these texts."""
     with web_socket(server) as socket_:
-        for message in ({"type": "start", "model": "demo-fast", **start},
+        for message in ({"type": "start", "model": "heart", **start},
                         *({"type": "text", "text": text} for text in texts), {"type": "end"}):
             socket_.send(json.dumps(message))
         messages = list(socket_)
@@ -211,7 +211,7 @@ def test_the_sound_that_a_websocket_sends_in_a_format_with_frames_has_its_end(se
 
 def test_a_text_in_pieces_has_a_limit_of_its_own(server):
     with web_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+        socket_.send(json.dumps({"type": "start", "model": "heart"}))
         for _ in range(26):
             socket_.send(json.dumps({"type": "text", "text": "…" * 4000}))
         error = json.loads(socket_.recv(timeout=PATIENCE))

@@ -200,7 +200,7 @@ def test_a_server_that_is_stopped_while_it_loads_its_models_ends(monkeypatch):
         await asyncio.sleep(PATIENCE)
 
     monkeypatch.setattr(Service, "preload", load)
-    asyncio.run(asyncio.wait_for(serve(ServerSettings(("demo-fast",), port=0), lambda address: None), PATIENCE / 2))
+    asyncio.run(asyncio.wait_for(serve(ServerSettings(("heart",), port=0), lambda address: None), PATIENCE / 2))
 
 
 def test_while_a_server_runs_a_step_waits_half_a_millisecond_for_a_thread_that_reads_text(monkeypatch):
@@ -211,7 +211,7 @@ def test_while_a_server_runs_a_step_waits_half_a_millisecond_for_a_thread_that_r
 
     before, intervals = sys.getswitchinterval(), []
     monkeypatch.setattr(Service, "preload", load)
-    run_server(ServerSettings(("demo-fast",), port=0), lambda address: None)
+    run_server(ServerSettings(("heart",), port=0), lambda address: None)
     assert intervals == [pytest.approx(0.0005)]
     assert sys.getswitchinterval() == before
 
@@ -230,7 +230,7 @@ def test_the_limit_of_descriptors_is_raised_for_the_connections():
 
 @pytest.fixture(scope="module")
 def small_server():
-    with ServerProcess("--models", "demo-fast", "--wyoming-port", "0", "--drain", "90", "--log-texts",
+    with ServerProcess("--models", "heart", "--wyoming-port", "0", "--drain", "90", "--log-texts",
                        descriptors=256) as server:
         yield server.wait_until_ready()
 
@@ -281,9 +281,9 @@ def test_silent_clients_leave_descriptors_for_health_and_the_log(small_server):
 
 
 @pytest.mark.parametrize(("name", "meant"), [
-    ("demo/heart", ("demo", "heart")), ("default", ("demo-fast", "default")), (None, ("demo-fast", "default"))])
+    ("demo/heart", ("demo", "heart")), ("default", ("heart", "default")), (None, ("heart", "default"))])
 def test_a_voice_of_wyoming_is_named_with_its_model_or_is_of_the_first(name, meant):
-    settings = ServerSettings(("demo-fast", "demo"))
+    settings = ServerSettings(("heart", "demo"))
     client = WyomingClient(SimpleNamespace(settings=settings, catalogue=Catalogue(settings)), None, None)
     request = client.request(SynthesizeVoice(name=name), "It rained.")
     assert (request.model, request.voice) == meant

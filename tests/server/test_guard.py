@@ -193,7 +193,7 @@ TOKEN = {"Authorization": "Bearer secret"}
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
     """Of an application that is served by something else, and counts no connections."""
-    service = Service(ServerSettings(("demo-fast",), hosts=("testserver",), token="secret", origins=(ORIGIN,),
+    service = Service(ServerSettings(("heart",), hosts=("testserver",), token="secret", origins=(ORIGIN,),
                                      ignore_instructions=True, log_texts=True, limits=Limits(characters=40)))
     yield TestClient(make_app(service))
     service.engine.stop()
@@ -201,7 +201,7 @@ def client() -> Iterator[TestClient]:
 
 def speak(client: TestClient, text: str, **fields: Any) -> Any:
     return client.post("/v1/audio/speech", headers=TOKEN, json={
-        "model": "demo-fast", "input": text, "response_format": "pcm", **fields})
+        "model": "heart", "input": text, "response_format": "pcm", **fields})
 
 
 def test_a_page_of_a_named_origin_may_speak_reads_why_it_is_refused_and_no_other_may(client):

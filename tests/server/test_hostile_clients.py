@@ -37,7 +37,7 @@ def server() -> Iterator[ServerProcess]:
 
 
 def hostile_server() -> ServerProcess:
-    return ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--calls", "1",
+    return ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--calls", "1",
                          "--drain", str(DRAIN))
 
 
@@ -50,7 +50,7 @@ def open_socket(server: ServerProcess) -> Iterator:
 @contextlib.contextmanager
 def by_websocket(server: ServerProcess, text: str) -> Iterator[None]:
     with open_socket(server) as socket_, contextlib.suppress(ConnectionClosed):
-        socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+        socket_.send(json.dumps({"type": "start", "model": "heart"}))
         for start in range(0, len(text), 4):
             socket_.send(json.dumps({"type": "text", "text": text[start:start + 4]}))
         yield
@@ -66,7 +66,7 @@ def by_wyoming(server: ServerProcess, text: str) -> Iterator[None]:
 
 
 def seconds_of_a_short_request(server: ServerProcess) -> float:
-    body, began = json.dumps({"model": "demo-fast", "input": "It rained.", "response_format": "wav"}), time.monotonic()
+    body, began = json.dumps({"model": "heart", "input": "It rained.", "response_format": "wav"}), time.monotonic()
     request = urllib.request.Request(f"{server.address}/v1/audio/speech", body.encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
@@ -96,7 +96,7 @@ def attack(server: ServerProcess, text: str) -> None:
 def refusal(server: ServerProcess, pause: float) -> tuple[str, int]:
     """The type of the last message to a client that asks for a preset that the model lacks, and the code of the end."""
     with open_socket(server) as socket_:
-        socket_.send(json.dumps({"type": "start", "model": "demo-fast", "preset": "fast"}))
+        socket_.send(json.dumps({"type": "start", "model": "heart", "preset": "fast"}))
         time.sleep(pause)
         with contextlib.suppress(ConnectionClosed):
             socket_.send(json.dumps({"type": "text", "text": "It rained, and so on. "}))
@@ -125,7 +125,7 @@ async def preload(self):
         pass
 
 lifecycle.Service.preload = preload
-settings = ServerSettings(("demo-fast",), port=0, calls={calls}, threads=2, limits=Limits(drain=1))
+settings = ServerSettings(("heart",), port=0, calls={calls}, threads=2, limits=Limits(drain=1))
 lifecycle.run_server(settings, lambda address: print(address, flush=True))
 """
 
@@ -155,7 +155,7 @@ def short_requests(server: ServerProcess, count: int) -> float:
 @pytest.mark.parametrize("protocol", ["wyoming", "websocket"])
 def test_connections_without_a_text_take_no_place(protocol: str) -> None:
     """More of them than the server takes requests, or may have open."""
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--wyoming-port", "0", "--requests", "8",
+    with ServerProcess("--models", "heart", "--preload", "heart", "--wyoming-port", "0", "--requests", "8",
                        "--connections", "40") as server, contextlib.ExitStack() as stack:
         server.wait_until_ready()
         for _ in range(60):
@@ -165,19 +165,19 @@ def test_connections_without_a_text_take_no_place(protocol: str) -> None:
                                    b'{"type": "synthesize-chunk", "data": {"text": " "}}\n')
             else:
                 socket_ = stack.enter_context(open_socket(server))
-                socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+                socket_.send(json.dumps({"type": "start", "model": "heart"}))
                 socket_.send(json.dumps({"type": "text", "text": " "}))
         assert short_requests(server, 3) < PATIENCE / 2
         assert server.metric("ane_active_requests") == 0
 
 
 def test_clients_that_stop_writing_make_room_when_others_need_it() -> None:
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--requests", "4", "--idle",
+    with ServerProcess("--models", "heart", "--preload", "heart", "--requests", "4", "--idle",
                        "2") as server, contextlib.ExitStack() as stack:
         server.wait_until_ready()
         for _ in range(4):
             socket_ = stack.enter_context(open_socket(server))
-            socket_.send(json.dumps({"type": "start", "model": "demo-fast"}))
+            socket_.send(json.dumps({"type": "start", "model": "heart"}))
             socket_.send(json.dumps({"type": "text", "text": "The "}))
         wait_until(lambda: server.metric("ane_active_requests") == 4)
         wait_until(lambda: server.metric("ane_active_requests") < 4, 10)
@@ -226,7 +226,7 @@ def test_a_body_in_a_million_parts_holds_nobody_up(server: ServerProcess) -> Non
         connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n"
                            b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert slowest_health(server, connection, b"1\r\n \r\n" * 900_000) < 2
-    body = json.dumps({"model": "demo-fast", "input": "It rained."}).encode().ljust(300_000)
+    body = json.dumps({"model": "heart", "input": "It rained."}).encode().ljust(300_000)
     parts = b"".join(b"12c\r\n" + body[start:start + 300] + b"\r\n" for start in range(0, len(body), 300))
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -242,8 +242,8 @@ def test_refused_requests_are_counted_and_logged(server: ServerProcess) -> None:
             urllib.request.urlopen(urllib.request.Request(f"{server.address}{path}", body, headers), timeout=PATIENCE)
 
     before, logged = server.metric("ane_refused_requests_total"), len(server.log())
-    ask("/v1/audio/speech", b'{"model": "demo-fast", "input": "secret words", "voice": "nobody"}')
-    ask("/v1/audio/speech", b'{"model": "demo-fast", "input": "..."}')
+    ask("/v1/audio/speech", b'{"model": "heart", "input": "secret words", "voice": "nobody"}')
+    ask("/v1/audio/speech", b'{"model": "heart", "input": "..."}')
     ask("/v1/audio/speech", b"{}", Origin="http://elsewhere.example")
     ask("/v1/audio/nothing", b"{}")
     with open_socket(server) as socket_:

@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
     home = tmp_path_factory.mktemp("home")
     write_bundle(import_whisper(write_openai(tmp_path_factory.mktemp("whisper"))), home / "bundles" / "ear")
-    with ServerProcess("--models", "demo-fast,demo", "--preload", "demo-fast", "--transcriber", "ear", "--add-voices",
+    with ServerProcess("--models", "heart,demo", "--preload", "heart", "--transcriber", "ear", "--add-voices",
                        "--map-voice", "nova=michael", home=home) as running:
         yield running.wait_until_ready()
 
@@ -106,7 +106,7 @@ def test_a_field_of_a_form_that_has_no_effect_is_refused(server, path):
 
 
 def test_openais_names_can_be_looked_up(client):
-    assert client.models.retrieve("tts-1").id == "demo-fast"
+    assert client.models.retrieve("tts-1").id == "heart"
     assert client.models.retrieve("whisper-1").id == client.models.retrieve("ear").id == "ear"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-5")
@@ -119,7 +119,7 @@ def test_open_webui_lists_the_voices_and_the_models(server):
     assert {voice["id"]: voice["name"] for voice in data.get("voices", [])} == {
         voice["id"]: voice["id"] for voice in data["data"]}
     assert {"default", "heart", "michael"} <= {voice["id"] for voice in data["voices"]}
-    assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["demo-fast", "demo"]
+    assert [model["id"] for model in get(server, "/v1/audio/models").get("models", [])] == ["heart", "demo"]
 
 
 @pytest.mark.parametrize("fields", [
@@ -136,7 +136,7 @@ def test_chat_programs_are_spoken_to_as_they_ask(server, fields):
 # Kokoro-FastAPI's clients
 
 def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
-    _, plain = speak(server, model="demo-fast", input=TEXT, response_format="wav")
+    _, plain = speak(server, model="heart", input=TEXT, response_format="wav")
     _, theirs = speak(server, model="tts-1", voice="alloy", input=TEXT, response_format="WAV", speed=None, stream=True,
                       lang_code="a")
     assert theirs == plain
@@ -146,12 +146,12 @@ def test_the_fields_of_kokoro_fastapis_clients_are_taken(server):
 
 @pytest.mark.parametrize("form", ["wav", "flac", "mp3", "opus", "aac", "pcm"])
 def test_a_finished_file_states_its_length(server, form):
-    headers, finished = speak(server, model="demo-fast", input=TEXT, response_format=form, stream=False)
+    headers, finished = speak(server, model="heart", input=TEXT, response_format=form, stream=False)
     assert int(headers["Content-Length"]) == len(finished)
-    _, wav = speak(server, model="demo-fast", input=TEXT, response_format="wav")
+    _, wav = speak(server, model="heart", input=TEXT, response_format="wav")
     samples = np.frombuffer(wav[44:], "<i2")
     if form == "pcm":
-        assert finished == speak(server, model="demo-fast", input=TEXT, response_format="pcm")[1]
+        assert finished == speak(server, model="heart", input=TEXT, response_format="pcm")[1]
     if form in ("wav", "flac"):
         with soundfile.SoundFile(io.BytesIO(finished)) as file:
             assert file.frames == len(samples)

@@ -88,7 +88,7 @@ def test_a_token_is_asked_for(browser):
     wait_until(lambda: focused(browser) == "text")
     assert not text_of(browser, "error")
     options = browser.execute_script("return [...document.getElementById('model').options].map(({value}) => value)")
-    assert options == ["demo-fast", "demo"]
+    assert options == ["heart", "demo"]
 
 
 def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, server):
@@ -100,7 +100,7 @@ def test_with_the_keyboard_alone_a_text_is_heard_and_its_words_are_lit(browser, 
     while order[-1] != "speak":
         press(browser, Keys.TAB)
         order.append(focused(browser))
-    assert order == ["text", "model", "voice", "seed", "speed", "speak"], "demo-fast has no presets"
+    assert order == ["text", "model", "voice", "seed", "speed", "speak"], "heart has no presets"
     press(browser, Keys.ENTER)
     wait_until(lambda: ended(browser))
     parts, lit = browser.execute_script("return [recorded.heard, recorded.lit]")
@@ -149,7 +149,7 @@ def test_the_history_outlives_the_page(page):
     length = len(heard(page))
     page.refresh()
     entry = wait_until(lambda: page.find_elements("css selector", "#history .load"))[0]
-    assert entry.text.startswith("Snow fell.\ndemo-fast · default")
+    assert entry.text.startswith("Snow fell.\nheart · default")
     wait_until(lambda: page.execute_script("return document.getElementById('voice').options.length"))
     entry.click()
     assert page.find_element("id", "seed").get_property("value") == "9"
@@ -175,7 +175,7 @@ def test_an_error_of_the_server_is_shown_and_keeps_the_sound(page):
 
 def test_only_what_has_an_effect_is_asked_for(page):
     """As a model that draws no random numbers: the server refuses a seed for it."""
-    page.execute_script("models.find(({id}) => id === 'demo-fast').random = false; showChoices()")
+    page.execute_script("models.find(({id}) => id === 'heart').random = false; showChoices()")
     assert not page.find_element("id", "seed-field").is_displayed()
     speak(page, "Rain.", seed="7")
     wait_until(lambda: ended(page))

@@ -24,7 +24,7 @@ from tests.server.server_process import PATIENCE, ServerProcess, wait_until
 
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 NAME = "tts.example"
-SPEECH = json.dumps({"model": "demo-fast", "input": "It rained.", "response_format": "wav"}).encode()
+SPEECH = json.dumps({"model": "heart", "input": "It rained.", "response_format": "wav"}).encode()
 CONFIG = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log;
 events {{}}
@@ -50,7 +50,7 @@ http {{
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
-    with ServerProcess("--models", "demo-fast", "--preload", "demo-fast", "--hosts", "TTS.example", "--base-path",
+    with ServerProcess("--models", "heart", "--preload", "heart", "--hosts", "TTS.example", "--base-path",
                        "/tts") as running:
         yield running.wait_until_ready()
 
@@ -95,7 +95,7 @@ def test_the_page_the_api_and_text_while_it_is_written_work_behind_nginx(proxy: 
     assert status(proxy, "/tts/v1/audio/speech", SPEECH, Origin=f"https://{NAME}") == 200
     with connect(f"ws://{NAME}/tts/v1/audio/stream",
                  sock=socket.create_connection(("127.0.0.1", proxy))) as socket_:
-        for kind, content in (("start", {"model": "demo-fast"}), ("text", {"text": "It rained."}), ("end", {})):
+        for kind, content in (("start", {"model": "heart"}), ("text", {"text": "It rained."}), ("end", {})):
             socket_.send(json.dumps({"type": kind, **content}))
         *sound, done = list(socket_)
     assert json.loads(done)["type"] == "done"
@@ -111,7 +111,7 @@ def test_behind_nginx_strangers_need_a_token_and_pages_of_others_are_refused(pro
 
 
 def test_without_the_name_of_the_proxy_the_error_says_what_to_do() -> None:
-    with ServerProcess("--models", "demo-fast") as server:
+    with ServerProcess("--models", "heart") as server:
         request = urllib.request.Request(f"{server.address}/v1/models", headers={"Host": NAME})
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=PATIENCE)

@@ -23,7 +23,7 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 @pytest.mark.parametrize(("fields", "message"), [
     ({"input": "x" * 4097}, "input must have at most 4096 characters, got 4097"),
     ({"instructions": "whisper"}, "no model here follows instructions"),
-    ({"preset": "fastest"}, "preset has no effect on hibari models"),
+    ({"preset": "fastest"}, "preset has no effect on heart models"),
     ({"speed": 9}, "speed: Input should be less than or equal to 4"),
     ({"speed": 0.2}, "speed: Input should be greater than or equal to 0.25"),
     ({"voice": "../../etc/passwd"}, "has no voice '../../etc/passwd'"),
@@ -32,8 +32,8 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
     ({"input": " … "}, "nothing to say"),
     ({"model": "demo", "input": "[voice:/etc/passwd]Hello."}, "demo has no voice '/etc/passwd'"),
     ({"model": "demo", "cast": {"speakers": {"Anna": "../a"}}}, "demo has no voice '../a'"),
-    ({"cast": {"speakers": {"Anna": "heart"}}}, "cast has no effect on demo-fast, which has one voice"),
-    ({"input": "[voice:heart]Hello."}, "voice has no effect on hibari models"),
+    ({"cast": {"speakers": {"Anna": "heart"}}}, "cast has no effect on heart, which has one voice"),
+    ({"input": "[voice:heart]Hello."}, "voice has no effect on heart models"),
     ({"loud": True}, "loud: Extra inputs are not permitted"),
     ({"lexicon": {"wind": "a", "Wind": "b"}}, "has an entry already"),
     ({"unreadable": "refuse", "input": "Привет"}, "the text has Cyrillic letters"),
@@ -158,7 +158,7 @@ def test_connections_that_send_no_complete_request_are_closed(server):
 def test_more_requests_than_fit_are_told_when_to_try_again(server):
     connections = [begin(server) for _ in range(40)]
     wait_until(lambda: active(server) == 40)
-    request = urllib.request.Request(f"{server.address}/v1/audio/speech", b'{"model": "demo-fast", "input": "No."}',
+    request = urllib.request.Request(f"{server.address}/v1/audio/speech", b'{"model": "heart", "input": "No."}',
                                      {**AUTHORIZED, "Content-Type": "application/json"})
     with pytest.raises(urllib.error.HTTPError) as found:
         urllib.request.urlopen(request)

@@ -30,7 +30,7 @@ from tests.random_model import random_model
 from tests.server.test_engine import received, running
 
 TEXT = "The wind blew over the hill. It rained."
-SIZES = {"demo-fast": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
+SIZES = {"heart": 7_000_000, "demo": 16_000_000}        # bytes of the bundles, about
 
 
 def serve(*names: str, **settings: Any) -> ServedModels:
@@ -46,14 +46,14 @@ def use(models: ServedModels, *names: str) -> None:
 def test_a_model_is_loaded_once_when_it_is_first_used():
     models = serve()
     assert models.loaded == []
-    with models.using("demo-fast") as first, models.using("demo-fast") as second:
+    with models.using("heart") as first, models.using("heart") as second:
         assert first is second
         assert first.users == 2
     assert first.users == 0
-    assert models.loaded == ["demo-fast"]
+    assert models.loaded == ["heart"]
 
 
-@pytest.mark.parametrize(("used", "kept"), [(["demo-fast", "demo"], "demo"), (["demo", "demo-fast"], "demo-fast")])
+@pytest.mark.parametrize(("used", "kept"), [(["heart", "demo"], "demo"), (["demo", "heart"], "heart")])
 def test_the_least_recently_used_model_is_released_for_another_that_does_not_fit_beside_it(used: Sequence[str], kept):
     models = serve(memory=20_000_000)
     use(models, *used)
@@ -66,10 +66,10 @@ def test_the_least_recently_used_model_is_released_for_another_that_does_not_fit
 
 def test_a_model_that_is_used_is_not_released():
     models = serve(memory=20_000_000, idle_release=1e-9)
-    with models.using("demo-fast"):
+    with models.using("heart"):
         use(models, "demo")
         models.release_unused()
-        assert models.loaded == ["demo-fast"]
+        assert models.loaded == ["heart"]
 
 
 def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_returned_once(monkeypatch):
@@ -81,12 +81,12 @@ def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_return
     for seconds, used, returns in ((0, True, 0), (101, True, 0), (202, False, 1), (303, True, 1)):
         passed[0] = seconds
         if used:
-            use(models, "demo-fast")        # also after it was released
+            use(models, "heart")        # also after it was released
         models.release_unused()
         models.release_unused()
-        assert (models.loaded, len(returned)) == (["demo-fast"] if used else [], returns), seconds
+        assert (models.loaded, len(returned)) == (["heart"] if used else [], returns), seconds
     kept = serve()
-    use(kept, "demo-fast")
+    use(kept, "heart")
     passed[0] += 10
     for _ in range(2):
         kept.release_unused()
@@ -94,10 +94,10 @@ def test_a_model_that_nobody_has_used_for_long_is_released_and_its_memory_return
 
 
 def test_loading_at_the_start_may_take_longer_than_a_request():
-    service = Service(ServerSettings(("demo-fast",), preload=("demo-fast",), threads=1, limits=Limits(seconds=0.001)))
+    service = Service(ServerSettings(("heart",), preload=("heart",), threads=1, limits=Limits(seconds=0.001)))
     try:
         asyncio.run(service.preload())
-        assert service.models.loaded == ["demo-fast"]
+        assert service.models.loaded == ["heart"]
         assert service.ready
     finally:
         service.engine.stop()
@@ -106,7 +106,7 @@ def test_loading_at_the_start_may_take_longer_than_a_request():
 @pytest.mark.parametrize("calls", [1, 2])
 async def test_sound_beside_others_is_that_alone(calls):
     """Bit for bit, of a model with shared lanes and of one without: a step does not depend on the other lanes."""
-    service = Service(ServerSettings(("demo-fast", "demo"), threads=calls, calls=calls))
+    service = Service(ServerSettings(("heart", "demo"), threads=calls, calls=calls))
 
     async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
         preset = "fastest" if model == "demo" else None
@@ -116,7 +116,7 @@ async def test_sound_beside_others_is_that_alone(calls):
         finally:
             utterance.close()
 
-    requests = [("demo-fast", TEXT), ("demo-fast", "Good morning to you.", 1), ("demo", TEXT, 3), ("demo", "One.", 0),
+    requests = [("heart", TEXT), ("heart", "Good morning to you.", 1), ("demo", TEXT, 3), ("demo", "One.", 0),
                 ("demo", "One.", 2)]
     try:
         alone = [await sound(*request) for request in requests]
@@ -128,20 +128,21 @@ async def test_sound_beside_others_is_that_alone(calls):
 
 
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():
-    catalogue = Catalogue(ServerSettings(("demo-fast", "demo")))
-    assert (catalogue.model("tts-1"), catalogue.voice("demo-fast", "alloy")) == ("demo-fast", "default")
+    catalogue = Catalogue(ServerSettings(("heart", "demo")))
+    assert (catalogue.model("tts-1"), catalogue.voice("heart", "alloy")) == ("heart", "default")
+    assert catalogue.model("demo-fast") == "heart", "its former name"
     with pytest.raises(RefusedError, match=r"--map-voice nova=VOICE.*the voices are default$"):
-        catalogue.voice("demo-fast", "nova")
-    assert catalogue.voice("demo-fast", "heart") == "default", "the name of its only voice"
-    with pytest.raises(RefusedError, match="demo-fast has no voice 'nobody'"):
-        catalogue.voice("demo-fast", "nobody")
-    with pytest.raises(RefusedError, match="cast has no effect on demo-fast"):
-        catalogue.cast("demo-fast", CastFields())
+        catalogue.voice("heart", "nova")
+    assert catalogue.voice("heart", "heart") == "default", "the name of its only voice"
+    with pytest.raises(RefusedError, match="heart has no voice 'nobody'"):
+        catalogue.voice("heart", "nobody")
+    with pytest.raises(RefusedError, match="cast has no effect on heart"):
+        catalogue.cast("heart", CastFields())
     assert catalogue.cast("demo", CastFields()) is not None
 
 
 def test_the_names_of_openais_transcribers_mean_the_one_that_there_is():
-    catalogue = Catalogue(ServerSettings(("demo-fast", "demo")))
+    catalogue = Catalogue(ServerSettings(("heart", "demo")))
     with pytest.raises(RefusedError, match="this server has no model that transcribes"):
         catalogue.transcriber("whisper-1")
     catalogue.settings = replace(catalogue.settings, transcriber="tiny")

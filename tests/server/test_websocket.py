@@ -50,7 +50,7 @@ async def test_work_whose_client_leaves_has_ended_when_the_error_is_raised():
 
 def test_the_header_states_the_time_before_the_text_was_reached():
     job = SimpleNamespace(text_at=None)
-    utterance = Utterance(None, ServedRequest("", "default", model="demo-fast"), "speech", job)
+    utterance = Utterance(None, ServedRequest("", "default", model="heart"), "speech", job)
 
     def before() -> float:
         return float(re.match(r'wait;desc="before the text";dur=([\d.]+)', utterance.headers["Server-Timing"])[1])

@@ -134,7 +134,7 @@ def test_an_unknown_voice_is_refused_before_a_word_is_spoken(kokoro: KokoroSynth
 def test_a_model_of_one_voice_refuses_others() -> None:
     speaker = ane.load()
     for text, arguments in (("A.", {"cast": CAST}), ("A.", {"quote_voice": "heart"}), ("[voice:heart]A.", {})):
-        with pytest.raises(UserError, match=r"no effect on .* demo-fast is one; leave it out"):
+        with pytest.raises(UserError, match=r"no effect on .* heart is one; leave it out"):
             speaker.speak(text, **arguments)
 
 

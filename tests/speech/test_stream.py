@@ -39,12 +39,12 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
 
 
 @pytest.mark.parametrize(("bundle", "arguments", "message"), [
-    ("demo-fast", {"settings": Settings()}, "settings must be of ane.models.hibari.settings.HibariSettings"),
+    ("heart", {"settings": Settings()}, "settings must be of ane.models.hibari.settings.HibariSettings"),
     ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
     ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
     ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),
     ("demo", {"seed": "a"}, "seed must be a whole number, got 'a'"),
-    ("demo-fast", {"seed": 1.5}, "seed must be a whole number, got 1.5")])
+    ("heart", {"seed": 1.5}, "seed must be a whole number, got 1.5")])
 def test_an_argument_of_the_wrong_kind_is_one_line(bundle, arguments, message):
     with pytest.raises(UserError, match=re.escape(message)):
         ane.load(bundle, "torch").speak("Hi.", **arguments)
@@ -56,7 +56,7 @@ def test_one_text_is_no_list_of_texts(texts):
         next(ane.load(backend="torch").speak_all(texts))
 
 
-@pytest.mark.parametrize(("bundle", "voices"), [("demo", ["heart", "michael", "random"]), ("demo-fast", [])])
+@pytest.mark.parametrize(("bundle", "voices"), [("demo", ["heart", "michael", "random"]), ("heart", [])])
 def test_a_speaker_names_its_voices(bundle, voices, monkeypatch, tmp_path):
     monkeypatch.setenv("ANE_HOME", str(tmp_path))
     speaker = ane.load(bundle, "torch")
@@ -180,7 +180,7 @@ def test_times_follow_trimming_speed_and_the_pause_before_a_chunk():
 
 @pytest.fixture(scope="module")
 def speaker() -> "ane.Speaker":
-    return ane.load("demo-fast", threads=1)
+    return ane.load("heart", threads=1)
 
 
 def spent(*texts: str, lexicon: Lexicon | None = None, **budget: float) -> Spending:

@@ -44,7 +44,7 @@ STAGES = {
 
 
 class HibariFamily(ModelFamily):
-    name, title = "hibari", "hibari"
+    name, title = "hibari", "heart"
     networks, stages, settings = NETWORKS, ModelStages(STAGES), HibariSettings
 
 

@@ -128,8 +128,8 @@ def test_a_decoder_that_computes_wrongly_is_refused_and_a_right_one_proved_once(
 
 
 def test_models_and_precisions_that_mlx_does_not_run_are_refused_in_a_line(backend):
-    with pytest.raises(UserError, match=r"^backend mlx runs no network of hibari models"):
-        ane.load("demo-fast", backend="mlx")
+    with pytest.raises(UserError, match=r"^backend mlx runs no network of heart models"):
+        ane.load("heart", backend="mlx")
     with pytest.raises(UserError, match=r"^precision must be auto, fp16, fp32, 8bit, 4bit on MLX, got '6bit'$"):
         backend("6bit")
 

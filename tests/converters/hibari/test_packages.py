@@ -24,7 +24,7 @@ FP16_MEL_DB = 36        # of logarithmic mels; 42 reached when every operation i
 @pytest.fixture(scope="module")
 def packaged(shared: Path) -> Bundle:
     """With packages of both formats in float32; tests must not change it."""
-    core_ml = converted(shared, open_model("demo-fast"), [CoreMLOptions("fp32", buckets=BUCKETS)])
+    core_ml = converted(shared, open_model("heart"), [CoreMLOptions("fp32", buckets=BUCKETS)])
     return converted(shared, core_ml, [OnnxOptions()], target=OnnxTarget())
 
 
@@ -38,7 +38,7 @@ def test_speech_is_that_of_torch(packaged, engine):
 
 def test_speech_in_fp16_is_that_of_torch(shared):
     """As a Mac converts it, with and without rounding of every operation; samples move with the summed pitch."""
-    model = converted(shared, open_model("demo-fast"), [CoreMLOptions(buckets=BUCKETS)])
+    model = converted(shared, open_model("heart"), [CoreMLOptions(buckets=BUCKETS)])
     expected, speech, rounded = (HibariSynthesizer(model, load_backend(backend, model)).speak(TEXT)
                                  for backend in ("torch:cpu", "mil", "mil:fp16"))
     assert {package.precision for package in model.packages} == {"fp16"}

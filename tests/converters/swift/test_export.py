@@ -101,7 +101,7 @@ def complaint(capsys: pytest.CaptureFixture[str], tmp_path: Path):
 
 def test_a_bundle_without_packages_is_refused_with_the_command_that_makes_them(complaint, tmp_path: Path) -> None:
     assert "ane convert" in complaint("--bundle", "demo", "-o", tmp_path / "voice")
-    assert "hibari model" in complaint("--bundle", "demo-fast", "-o", tmp_path / "voice")
+    assert "heart model" in complaint("--bundle", "heart", "-o", tmp_path / "voice")
 
 
 def test_a_bundle_without_steps_of_the_cache_io_is_refused(complaint, small: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ PITCH = {36: 214.7, 48: 288.7, 60: 220.8, 72: 158.9, 84: 176.8, 96: 191.9, 108: 
 
 @pytest.fixture(scope="module")
 def network() -> Hibari:
-    model = open_model("demo-fast")
+    model = open_model("heart")
     network = NETWORKS["hibari"].module(model.config("hibari")).eval()
     network.load_state_dict(model.tensors("hibari"))
     return network
@@ -78,7 +78,7 @@ TEXT = "The children were playing in the park. Their friends had $5, and went ho
 
 @pytest.fixture(scope="module")
 def voice() -> HibariSynthesizer:
-    return ane.load("demo-fast", "torch", threads=1)
+    return ane.load("heart", "torch", threads=1)
 
 
 def test_a_stream_has_the_sound_of_whole_speech_and_begins_with_a_short_piece(voice):
@@ -91,7 +91,7 @@ def test_a_stream_has_the_sound_of_whole_speech_and_begins_with_a_short_piece(vo
 def test_its_voice_may_be_named_and_no_other(voice):
     named, default = (voice.speak("Hello.", name) for name in ("heart", None))
     np.testing.assert_array_equal(named.audio, default.audio)
-    with pytest.raises(UserError, match="voice has no effect on hibari models"):
+    with pytest.raises(UserError, match="voice has no effect on heart models"):
         voice.speak("Hello.", "michael")
 
 
@@ -161,5 +161,5 @@ def test_signs_that_nothing_is_spoken_for_are_named_but_pictures_are_silent(voic
 
 def test_a_speaker_is_shown_by_its_model_voice_and_backend():
     shown = repr(ane.load(backend="torch:cpu"))
-    assert shown == "<HibariSynthesizer: model demo-fast, voice heart, backend torch:cpu fp32>"
+    assert shown == "<HibariSynthesizer: model heart, voice heart, backend torch:cpu fp32>"
     assert ", voice heart, backend torch:cpu " in repr(ane.load("demo", "torch:cpu"))
