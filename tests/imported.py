@@ -1,6 +1,8 @@
 """Checkpoints as bundles: what tests speak with is on disk as a user's models are."""
 
+import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ def imported(checkpoints: Path, destination: Path | None = None, family: str = "
 
     Args:
         family: Name of their family (default: that of their content).
-        destination: The folder of the bundle (default: a new one in the folder for temporary files).
+        destination: The folder of the bundle (default: a temporary one, which goes with the bundle).
         options: Those of the family's importer; ``config`` may be a file, ``base`` a bundle.
     """
     if isinstance(options.get("base"), Bundle):
@@ -24,4 +26,9 @@ def imported(checkpoints: Path, destination: Path | None = None, family: str = "
         options["config"] = read_constructor_arguments(options["config"])
     importer = find_family(family) if family else family_of_checkpoints(checkpoints)
     contents = importer.import_checkpoints(checkpoints, **options)
-    return write_bundle(contents, destination or Path(tempfile.mkdtemp(prefix="imported-")) / "bundle")
+    if destination:
+        return write_bundle(contents, destination)
+    folder = tempfile.mkdtemp(prefix="imported-")
+    bundle = write_bundle(contents, Path(folder) / "bundle")
+    weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
+    return bundle

@@ -222,7 +222,7 @@ class _MLModelProxy:
         if type(path) is not str:
             raise TypeError("compileModel(): incompatible function arguments")
         here().obey("compile", Path(path).name)
-        destination = Path(tempfile.mkdtemp()) / f"{Path(path).stem}.mlmodelc"
+        destination = Path(tempfile.mkdtemp(prefix="compiled-")) / f"{Path(path).stem}.mlmodelc"
         shutil.copytree(path, destination)
         here().note(f"wrote {sum(file.stat().st_size for file in destination.rglob('*') if file.is_file())}")
         try:

@@ -65,7 +65,7 @@ def test_a_job_is_judged_by_the_model_that_is_named(whisper, tmp_path, monkeypat
     (tmp_path / "book.txt").write_text("Hello there.\n")
     command = ["read", "book.txt", "-o", "book.wav", "--bundle=demo", "--preset=fastest", "--max-codes", "20",
                "--retries", "0"]
-    assert main([*command, "--check", "--recogniser", str(imported(whisper).path)]) == 0
+    assert main([*command, "--check", "--recogniser", str(imported(whisper, tmp_path / "whisper").path)]) == 0
     assert "hello" in capsys.readouterr().err
     assert main([*command, "--recogniser", str(whisper)]) != 0
     assert "--recogniser has no effect without --check" in capsys.readouterr().err
