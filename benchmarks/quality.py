@@ -1,10 +1,10 @@
 """How good speech is: naturalness, word errors, pitch and defects of a bundle's voices, their teachers beside them.
 
-Each voice speaks the first 40 held-out sentences (training/held_out.txt) as `ane say` does by default, and with the
-presets and speeds that are named. Measured are DistillMOS (naturalness, 1 to 5), word errors by Whisper base, DNSMOS
-(noise, 1 to 5), the cosine of speaker embeddings to the teacher's, median pitch and its deviation in semitones, length
-and pitch relative to the teacher's sentence by sentence, silence at the end, clicks. The intervals are of 95 %, by
-bootstrap over sentences. The weights of these networks are fetched once (``benchmarks.packages``).
+Each voice speaks the first 40 held-out sentences (training/held_out.txt), or the lines of a file, as `ane say` does by
+default, and with the presets and speeds that are named. Measured are DistillMOS (naturalness, 1 to 5), word errors by
+Whisper base, DNSMOS (noise, 1 to 5), the cosine of speaker embeddings to the teacher's, median pitch and its deviation
+in semitones, length and pitch relative to the teacher's sentence by sentence, silence at the end, clicks. The intervals
+are of 95 %, by bootstrap over sentences. The weights of these networks are fetched once (``benchmarks.packages``).
 
 With --recordings, folders of NNN.wav, one a sentence, are measured instead: of --keep, or of other programs.
 """
@@ -114,7 +114,8 @@ def quality_row(system: str, settings: Mapping[str, Any], judged: Sequence[Judge
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:
     options.bundle = options.bundle or DEFAULT_BUNDLE
-    sentences = tuple(held_out_sentences()[:options.sentences])
+    texts = options.texts.read_text(encoding="utf-8").split("\n") if options.texts else held_out_sentences()
+    sentences = tuple(filter(None, texts))[:options.sentences]
     rows, misheard = [], {}
     for system, settings, sounds, teacher in systems(options, sentences):
         print(system, *settings.values(), flush=True)
@@ -123,7 +124,8 @@ def measure(options: argparse.Namespace) -> BenchmarkResult:
         rows.append(quality_row(system, settings, judged, beside))
         misheard[" ".join([system, *map(str, settings.values())])] = [
             f"{one.text} | {one.transcript}" for one in judged if one.errors]
-    settings = {"model": model_name(options), "sentences": len(sentences)}
+    settings = {"model": model_name(options), "sentences": len(sentences),
+                **({"texts": options.texts.name} if options.texts else {})}
     return BenchmarkResult(rows, settings, (), {"misheard": misheard})
 
 
@@ -217,6 +219,7 @@ def add_options(add: Callable[..., Any]) -> None:
     add("--speeds", type=lambda text: [float(part) for part in comma_separated(text)], default=[1.0], metavar="X,…",
         help="(default: 1)")
     add("--sentences", type=positive, default=SENTENCES, metavar="N", help="the first N (default: %(default)s)")
+    add("--texts", type=Path, metavar="FILE", help="speak its lines (default: the held-out sentences)")
     add("--teacher", metavar="NAME", help="hibari heart or kokoro VOICE (default: that of the manifest)")
     add("--recordings", type=comma_separated, default=[], metavar="DIR,…",
         help="measure these folders of NNN.wav and speak nothing")

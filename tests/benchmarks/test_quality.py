@@ -70,9 +70,10 @@ def test_voices_and_recordings_are_judged_beside_a_teacher_that_can_speak(tmp_pa
         judged(0), wave=Wave.of(sound.audio, sound.rate), text=sound.text, ended=sound.ended))
     monkeypatch.setattr(quality, "teacher_speech", lambda name: lambda text: (np.zeros(2400, np.float32), 24000))
     quality.judged_teacher.cache_clear()
+    (tmp_path / "texts.txt").write_text("It rained.\n\nIt snowed.\n", encoding="utf-8")
     options = argparse.Namespace(bundle="heart", checkpoints=None, backend="auto", precision="auto", threads=1,
                                  voices=[], presets=[], speeds=[1.0, 2.0], sentences=1, teacher="somebody",
-                                 recordings=[], keep=tmp_path)
+                                 recordings=[], texts=tmp_path / "texts.txt", keep=tmp_path)
     if recordings:
         quality.measure(options)
         options.recordings = [str(tmp_path / "heart")]
