@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from ane.cli import main
-from ane.commands.read import chunk_numbers
+from ane.commands.read_options import chunk_numbers
 
 FAST = ("--bundle=demo", "--preset=fastest", "--max-codes", "20")
 TEXT = "# One\n\nHello there.\n\n# Two\n\nThe end.\n"
@@ -53,6 +53,26 @@ def test_the_list_of_chapters_needs_no_output_and_says_what_is_left_out(workplac
     assert "4 min" in printed
     assert "left out: 1 listing of code, 1 image" in printed
     assert not list(workplace.glob("*.job"))
+
+
+def test_a_book_is_shown_as_it_will_be_read_before_any_work(workplace, capsys):
+    text = "# One\n\nDr. Zxyvorn paid $5. He left\nat 4 pm.\n\n# Two\n\nZxyvorn [pause:1s] ran.\n\n    code\n"
+    (workplace / "book.md").write_text(text, encoding="utf-8")
+    (workplace / "words.tsv").write_text("ran\tfled\n", encoding="utf-8")
+    assert main(["read", "book.md", "--text"]) == 0
+    assert capsys.readouterr().out == "One\n\nDr. Zxyvorn paid $5. He left at 4 pm.\n\nTwo\n\nZxyvorn ran.\n"
+    assert main(["read", "book.md", "--text", "--chapters", "2"]) == 0
+    assert capsys.readouterr().out == "Two\n\nZxyvorn ran.\n"
+
+    assert main(["read", "book.md", "--explain", "--lexicon", "words.tsv"]) == 0
+    printed = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if "│" in line]
+    assert rows[0][:2] == ["1", "One"]
+    assert "left out: 1 listing of code" in printed
+    for text, read in (("$5", "five dollars"), ("Dr.", "doctor"), ("ran", "fled")):
+        assert any(row[:2] == [text, read] and row[3] == "1" for row in rows), (text, printed)
+    assert ["Zxyvorn", "2", "1"] in rows, "the name, how often, and the chapter where it is first"
+    assert sorted(path.name for path in workplace.iterdir() if path.name != "home") == ["book.md", "words.tsv"]
 
 
 def test_a_preview_and_chosen_chapters_are_part_of_the_whole_book(workplace, capsys):

@@ -43,6 +43,7 @@ class PhonemeWord:
     text: str
     phonemes: str
     spaced: bool
+    guessed: bool = False       # whether no dictionary has the word, so that the network made its phonemes
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Part:
     text: str
     tag: str
     phonemes: str | None = None
+    guessed: bool = False
 
 
 def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
@@ -81,7 +83,8 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
         elif parts[0].text[0] in PAUSES:
             following = END
         phonemes = "".join(part.phonemes or "" for part in parts).replace("ɾ", "T").replace("ʔ", "t")
-        words.append(PhonemeWord("".join(part.text for part in parts), phonemes, spaced))
+        words.append(PhonemeWord("".join(part.text for part in parts), phonemes, spaced,
+                                 any(part.guessed for part in parts)))
     return words[::-1]
 
 
@@ -103,7 +106,7 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
             parts[right].phonemes = ""
         else:                                   # a part is unknown: all of the word is read by its letters
             letters = " ".join(re.findall(r"[A-Za-z]+(?:'[A-Za-z]+)*", "".join(part.text for part in parts)))
-            parts[0].phonemes = " ".join(map(spoken_letters, letters.split()))
+            parts[0].phonemes, parts[0].guessed = " ".join(map(spoken_letters, letters.split())), True
             if dictionary.british:
                 parts[0].phonemes = parts[0].phonemes.translate(BRITISH)
             for part in parts[1:]:

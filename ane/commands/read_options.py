@@ -1,0 +1,170 @@
+"""The flags of `ane read`, and the options of its files that they ask for."""
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane.bundles import add_model_arguments
+from ane.commands import arguments
+from ane.commands.speech_options import add_backend_arguments, add_settings_arguments
+from ane.system.errors import UserError
+from ane.system.file_gate import open_regular
+
+if TYPE_CHECKING:
+    from ane.audio.media import CoverImage
+    from ane.books.document import Document
+    from ane.books.output import OutputOptions
+    from ane.books.plan import Silences
+
+SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
+            "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
+WITHOUT_TAGS = (".aac", ".ogg")
+MAX_COVER = 16 << 20        # bytes
+POCKETSPHINX = "pocketsphinx"
+LOCAL = "local"             # of --ray without an address
+EXAMPLES = """
+examples:
+  ane read book.epub -o book.m4b                    an audiobook with chapters and cover
+  ane read book.epub -o book.m4b                    again, after an interruption: goes on where it was
+  ane read book.epub -o spoken.epub                 text and sound in one: the sentence being read is marked
+  ane read book.epub -o 3.m4b --chapters 3 --preview 60
+                                                    the first minute of a chapter
+  ane read notes.md -o notes.mp3 --per-chapter      one file a chapter
+  ane read book.epub -o book.m4b --redo 12,40-44    speak these chunks again
+  ane read book.epub --explain                      chapters, what is left out, how numbers and names are read
+  ane read book.epub --text                         the text that will be spoken
+  ane read --status book.m4b                        how far it is
+"""
+
+
+def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
+    from ane.books.plan import Silences
+    from ane.text.omissions import OMISSIONS
+
+    parser = commands.add_parser(
+        "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
+    parser.add_argument("book", nargs="?", metavar="BOOK",
+                        help="an EPUB, DOCX, PDF, Markdown, HTML, plain text, .srt or .vtt file; - is standard input")
+    parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
+                        help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
+                             ".wav or .ogg; .epub has text and sound, and marks what is heard")
+    parser.add_argument("-v", "--voice", metavar="VOICE", help="as in `ane say`")
+    parser.add_argument("--lexicon", metavar="FILE", help="respell words, as in `ane say`")
+    parser.add_argument("--status", metavar="JOB", type=arguments.path,
+                        help="print how far the job JOB is (OUT or OUT.job), and exit")
+    parser.add_argument("--list", action="store_true",
+                        help="print the chapters of BOOK, their lengths and what is left out, and exit")
+    parser.add_argument("--text", action="store_true", help="print the text that will be spoken, and exit")
+    parser.add_argument("--explain", action="store_true",
+                        help="print what --list does, every number, sign and abbreviation with its reading, and the "
+                             "words that no dictionary has, and exit")
+    parser.add_argument("--markdown", action=argparse.BooleanOptionalAction,
+                        help="whether plain text is Markdown or HTML (without the flag: a file .md is, and standard "
+                             "input is if it has marks)")
+    parser.add_argument("--chapters", metavar="N,N-N", type=chunk_numbers, default=(),
+                        help="speak or print these chapters alone; --list numbers them")
+    parser.add_argument("--preview", metavar="SECONDS", type=arguments.positive,
+                        help="speak about so much from the beginning; without it the same command goes on from there")
+    parser.add_argument("--cast-report", action="store_true",
+                        help="print who speaks the quotations of BOOK, and which of them are doubtful, and exit")
+    parser.add_argument("--redo", metavar="N,N-N", type=chunk_numbers, default=(),
+                        help="speak these chunks again, with another seed; --status and --times number them")
+    parser.add_argument("--per-chapter", action="store_true", help="write one file a chapter")
+    parser.add_argument("--playlist", action="store_true",
+                        help="with --per-chapter, also write a playlist OUT.m3u8, and the cover as a file of that name")
+    parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip")
+    parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT")
+    parser.add_argument("--times", action="store_true",
+                        help="write the times of chapters and chunks beside OUT, as JSON")
+    parser.add_argument("--word-times", action="store_true",
+                        help="time every word: --times lists them, --srt and --vtt underline the word being spoken, "
+                             "an .epub marks it")
+    parser.add_argument("--loudness", type=float, metavar="LUFS",
+                        help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
+    parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
+                        help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
+    parser.add_argument("--keep-timing", action="store_true",
+                        help="speak each subtitle of BOOK at its time, up to 1.5 times as fast where it has to be")
+    parser.add_argument("--check", action="store_true",
+                        help="also run speech recognition on every chunk, and compare it with its text")
+    parser.add_argument("--recogniser", metavar="NAME|PATH",
+                        help=f"of --check: {POCKETSPHINX} (default), or a Whisper model as in `ane transcribe --model`")
+    parser.add_argument("--retries", type=arguments.natural, default=2, metavar="N",
+                        help="speak a suspect chunk again up to N times, and keep the best (default: 2)")
+    parser.add_argument("--force", action="store_true",
+                        help="replace what was spoken of another text into OUT, and files of other origin in its place")
+    add_model_arguments(parser)
+    add_settings_arguments(parser)
+    parser._option_string_actions["--best"].help = argparse.SUPPRESS        # it is refused
+    add_backend_arguments(parser)
+    add = arguments.rare_group(parser, "silence", "Seconds from the end of speech to its beginning.").add_argument
+    for name, where in SILENCES.items():
+        default = getattr(Silences, name)
+        add(f"--{name}-silence", type=float, default=default, metavar="S", help=f"{where} (default: {default})")
+    add = arguments.rare_group(parser, "files").add_argument
+    add("--title", metavar="TITLE", help="title in the file (default: the document's)")
+    add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
+    add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
+    add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
+    add("--ray", nargs="?", const=LOCAL, metavar="ADDRESS",
+        help="speak on a Ray cluster: its address HOST:PORT, or auto for the one that this machine has joined; without "
+             "ADDRESS, on one of this machine alone")
+    add("--workers", type=arguments.positive, metavar="N",
+        help="processes that speak (default: one for each GPU, else one for each --threads processors)")
+    parser.add_argument("--help-all", action=arguments.FullHelpAction, help="show all options, by group, and exit")
+    return parser
+
+
+def silences_of(args: argparse.Namespace) -> "Silences":
+    from ane.books.plan import Silences
+
+    return Silences(**{name: getattr(args, f"{name}_silence") for name in SILENCES})
+
+
+def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
+    from ane.audio import SUFFIXES
+    from ane.audio.media import FORMATS
+    from ane.books.output import OutputOptions
+
+    options = OutputOptions(
+        args.output, args.per_chapter, args.srt, args.vtt, args.times, args.word_times, args.loudness,
+        document.title if args.title is None else args.title, document.author if args.author is None else args.author,
+        document.cover if args.cover is None else read_cover(args.cover), args.playlist)
+    suffix, untagged = args.output.suffix.lower(), not args.times and args.output.suffix.lower() in WITHOUT_TAGS
+    uncovered = suffix in SUFFIXES and not ((suffix in FORMATS and FORMATS[suffix].cover) or args.playlist)
+    for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged)):
+        if getattr(args, name) is not None and is_lost:
+            raise UserError(f"{name} has no effect on {suffix}, which holds none: .m4b, .mp3, .flac and .epub do", name)
+    return options
+
+
+def read_cover(path: Path) -> "CoverImage":
+    """A cover in a file. Raises UserError when it is no JPEG or PNG."""
+    from ane.audio.media import IMAGES, CoverImage, cover_size, has_pyav
+
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_COVER + 1)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = next((kind for kind, (start, _) in IMAGES.items() if data.startswith(start)), None)
+    if kind is None or len(data) > MAX_COVER:
+        raise UserError(f"{path} cannot be a cover: give a JPEG or PNG of at most {MAX_COVER >> 20} MB")
+    cover = CoverImage(data, kind)
+    if has_pyav() and cover_size(cover) is None:
+        raise UserError(f"{path} cannot be a cover: it is damaged")
+    return cover
+
+
+def chunk_numbers(text: str) -> tuple[int, ...]:
+    """"12,40-44" → (12, 40, 41, 42, 43, 44)."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?\s*", part)
+        start, end = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        if not 1 <= start <= end < start + 100_000:
+            raise argparse.ArgumentTypeError(f"it must be numbers from 1 and ranges, such as 12,40-44, got {text!r}")
+        numbers.update(range(start, end + 1))
+    return tuple(sorted(numbers))

@@ -1,0 +1,89 @@
+"""What `ane read` prints before hours of work: chapters, parts left out, the text to be spoken and how it is read."""
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ane.bundles import open_model
+from ane.commands.messages import LOGGER, output_console, plain_table
+from ane.commands.read_report import print_cast, print_contents
+from ane.commands.speech_options import read_settings
+from ane.text.cast import Cast
+from ane.text.explanation import ReadingStep, explain_english, respelled
+from ane.text.passages import without_commands, without_voices
+from ane.text.user_lexicon import chosen_lexicon
+
+if TYPE_CHECKING:
+    from ane.books.document import Document
+    from ane.books.plan import BookPlan
+
+
+def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | None) -> None:
+    """Print what --list, --cast-report, --text and --explain ask for. Nothing is spoken, and no job begins."""
+    from ane.books.plan import cast_document, cast_report
+
+    console = output_console()
+    if args.list or args.explain:
+        print_contents(console, document)
+    if args.cast_report or (cast and (args.list or args.explain)):
+        print_cast(console, cast_report(document, cast))
+    if args.text or args.explain:
+        settings = read_settings(args, open_model(args.bundle))
+        plan = plan_to_print(args, cast_document(document, cast), getattr(settings, "split", None))
+        if args.text:
+            print_text(plan)
+        if args.explain:
+            print_readings(args, plan, settings)
+
+
+def plan_to_print(args: argparse.Namespace, document: "Document", lengths: tuple[int, int] | None) -> "BookPlan":
+    """Return the chunks of the document, or of the chosen part, without a voice or a seed."""
+    from ane.books.plan import Silences, SpeechIdentity, plan_book
+
+    plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths)
+    return plan.chosen(args.chapters, args.preview) if args.chapters or args.preview else plan
+
+
+def print_text(plan: "BookPlan") -> None:
+    """Print a paragraph for each block, with marks where the voice changes, and an empty line between two."""
+    firsts = {block.first for block in plan.blocks}
+    paragraphs: list[str] = []
+    for chunk in plan.chunks:
+        if chunk.number in firsts or not paragraphs:
+            paragraphs.append(chunk.text)
+        else:
+            paragraphs[-1] += f" {chunk.text}"
+    output_console().print("\n\n".join(paragraphs))
+
+
+def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object) -> None:
+    """Print a row for each different reading: what the lexicon respells, what a rule replaces, words to guess."""
+    from ane.models.hibari.settings import HibariSettings
+    from ane.text.phonemes import phonemise
+
+    lexicon = chosen_lexicon(args.lexicon, args.unreadable)
+    phonemes = not hasattr(settings, "normaliser")      # such models read phonemes, of a text with its capitals
+    if getattr(settings, "normaliser", "english") != "english":
+        LOGGER.warning("the rules below are those of the normaliser 'english', and %r reads this book",
+                       getattr(settings, "normaliser", None))
+    times, guessed, chapters = Counter[ReadingStep](), Counter[str](), dict[object, int]()
+    for chunk in plan.chunks:
+        text = without_voices(without_commands(chunk.text))
+        found: list[ReadingStep] = respelled(text, lexicon) if lexicon else []
+        read = lexicon(text) if lexicon else text
+        found += explain_english(read, isinstance(settings, HibariSettings))[1]
+        words = [word.text for word in phonemise(read) if word.guessed] if phonemes else []
+        times.update(found)
+        guessed.update(words)
+        for step in (*found, *words):
+            chapters.setdefault(step, chunk.chapter + 1)
+    rows = [(step.text, step.spoken or "(not read)", step.rule, str(count), str(chapters[step]))
+            for step, count in sorted(times.items(), key=lambda item: (item[0].rule, -item[1]))]
+    console = output_console()
+    console.print(plain_table(None, "text", "read as", "rule", "times", "first in chapter", numbers=(3, 4), rows=rows)
+                  if rows else "no number, sign or abbreviation is read by a rule")
+    if guessed:
+        rows = [(word, str(count), str(chapters[word])) for word, count in guessed.most_common()]
+        console.print(plain_table("words that no dictionary has, read by their letters", "word", "times",
+                                  "first in chapter", numbers=(1, 2), rows=rows))
+        console.print("Listen to them with --preview, and respell those that are wrong with --lexicon.")
