@@ -51,41 +51,45 @@ def seconds_idle() -> float:
 
 
 class ThreadNumbers:
-    """The numbers of threads that torch had before governors lowered them: one record, as torch is one.
+    """Lowers the number of threads that torch has, for one call at a time: one record, as torch is one.
 
-    torch keeps a number for each thread, and gives a new thread the number that was set last on any thread. So a new
-    thread may begin with a number that a governor has lowered on another one.
+    torch keeps a number for each thread, and gives a new thread the number that was set last on any thread. A number
+    is lowered only while a call runs, so whatever a program sets between two calls holds.
     """
 
     def __init__(self) -> None:
         self._thread, self._lock = threading.local(), threading.Lock()
-        self._last = self._before = 0       # set last by a governor; the number in its place without it
+        self._lowered = 0                   # calls that run with a lowered number
+        self._last = self._before = 0       # set last for such a call; the number in its place without it
 
-    def most(self) -> int:
-        """Return the number that was chosen for this thread, or that torch would have given to it without governors."""
-        thread = self._thread
+    def lower(self, limit: int | None) -> int:
+        """Set at most ``limit`` for a call on this thread (``None``: no limit). Returns the number to ``restore``."""
         with self._lock:
-            count = torch.get_num_threads()         # the first call in a thread sets its number
-            if count != getattr(thread, "count", None):         # somebody else has set it
-                new = not hasattr(thread, "count")
-                thread.most = self._before if new and count == self._last else count
-                thread.count = count
-        return thread.most
-
-    def lower(self, count: int) -> None:
-        """Set the number for the next calls on this thread, after ``most`` was asked for."""
-        if count != self._thread.count:
-            with self._lock:
+            most = now = torch.get_num_threads()        # the first call in a thread sets its number
+            if not hasattr(self._thread, "met") and self._lowered and now == self._last:
+                most = self._before
+            self._thread.met = True
+            count = min(most, limit or most)
+            if count != now:
                 torch.set_num_threads(count)
-                self._thread.count = count
-                self._last, self._before = count, self._thread.most
+            if count < most:
+                self._lowered += 1
+                self._last, self._before = count, most
+        return most
+
+    def restore(self, most: int) -> None:
+        """Set the number that ``lower`` returned."""
+        if torch.get_num_threads() != most:
+            with self._lock:
+                torch.set_num_threads(most)
+                self._lowered -= 1
 
     def choose(self, count: int) -> None:
         """Choose the number for this thread, and for threads that torch meets from now on."""
         with self._lock:
             torch.get_num_threads()         # without it, the first call in a thread would replace the number
             torch.set_num_threads(count)
-            self._thread.count = self._thread.most = self._last = self._before = count
+            self._thread.met, self._last, self._before = True, count, count
 
 
 numbers = ThreadNumbers()           # one for the process, as torch has one
@@ -121,23 +125,24 @@ class ThreadGovernor:
     def _watch_idle(self, now: float) -> None:
         self._watched, self._idled = now, self._idle()
 
-    def begin(self, keeps_threads: bool = False) -> float:
-        """Set the number of threads for a call on this thread, which may keep what was chosen; returns the time."""
-        most = numbers.most()
-        numbers.lower(most if keeps_threads else min(most, self.limit or most))
-        return self._clock()
+    def begin(self, keeps_threads: bool = False) -> tuple[float, int]:
+        """Set the number of threads for a call on this thread, which may keep its number. Returns what ``end`` needs.
+        """
+        most = numbers.lower(None if keeps_threads else self.limit)
+        return self._clock(), most
 
-    def end(self, began: float) -> None:
-        """Judge a call that began then."""
-        now = self._clock()
+    def end(self, call: tuple[float, int]) -> None:
+        """Give this thread its number back, and judge the call."""
+        now, (began, most) = self._clock(), call
+        numbers.restore(most)
         with self._lock:
             self._calls += now - began
             if self._calls >= WINDOW:
-                self._judge(now)
+                self._judge(now, most)
 
-    def _judge(self, now: float) -> None:
+    def _judge(self, now: float, most: int) -> None:
         seconds = self._waiting() - self._waited
-        waited, most = seconds / (now - self._began), numbers.most()
+        waited = seconds / (now - self._began)
         count = min(most, self.limit or most)
         if waited > MOST_WAITING and count > 1:
             if seconds < SHORT_WAIT:
@@ -162,9 +167,9 @@ def governed(method: Method) -> Method:
         governor = self.governor
         if governor is None or not governor.active:
             return method(self, *args, **kwargs)
-        began = governor.begin(self.keeps_threads)
+        call_here = governor.begin(self.keeps_threads)
         try:
             return method(self, *args, **kwargs)
         finally:
-            governor.end(began)
+            governor.end(call_here)
     return call     # type: ignore[return-value]

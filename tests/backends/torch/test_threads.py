@@ -30,12 +30,12 @@ class SharedMachine:
         """Calls of 10 ms, one after the other; returns the number of threads of each."""
         counts = []
         for _ in range(round(100 * seconds)):
-            began = self.governor.begin()
+            call = self.governor.begin()
             counts.append(torch.get_num_threads())
             self.now += 0.01
             self.waited += 0.01 * max(0.0, counts[-1] - self.cores)
             self.idled += 0.01 * max(0.0, self.cores - counts[-1])
-            self.governor.end(began)
+            self.governor.end(call)
         return counts
 
 
@@ -101,11 +101,19 @@ def test_who_sets_the_number_on_a_thread_sets_the_most_there():
     assert machine.compute(2)[-1] == 3
 
 
+def kept(machine: SharedMachine) -> int:
+    """The number of threads of a call that keeps them."""
+    call = machine.governor.begin(keeps_threads=True)
+    try:
+        return torch.get_num_threads()
+    finally:
+        machine.governor.end(call)
+
+
 def test_a_call_that_keeps_its_threads_has_them_beside_others_that_give_them_up():
     machine = SharedMachine(1)
     assert machine.compute(1)[-1] == 1
-    machine.governor.begin(keeps_threads=True)
-    assert torch.get_num_threads() == 4
+    assert kept(machine) == 4
     assert machine.compute(0.01) == [1]
 
 
@@ -119,17 +127,23 @@ def test_a_thread_that_torch_meets_while_the_number_is_lowered_has_what_was_chos
     machine = SharedMachine(1)
     assert machine.compute(1)[-1] == 1
     others = SharedMachine(4)           # a second backend, which has its own governor
-
-    def kept() -> int:
-        others.governor.begin(keeps_threads=True)
-        return torch.get_num_threads()
-
-    assert on_a_new_thread(kept) == 4
-    assert machine.compute(0.01) == [1]
+    call = machine.governor.begin()
+    assert torch.get_num_threads() == 1
+    assert on_a_new_thread(lambda: kept(others)) == 4
     assert on_a_new_thread(lambda: others.compute(0.01)[0]) == 4
+    machine.governor.end(call)
     assert others.compute(0.01) == [4], "of a thread that the other governor has lowered"
-    torch.set_num_threads(3)
-    assert on_a_new_thread(kept) == 3
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_number_that_a_program_sets_after_a_lowered_call_holds_on_every_thread(number):
+    """1 is the number that the governor has set last, too."""
+    machine = SharedMachine(1)
+    assert machine.compute(1)[-1] == 1
+    assert torch.get_num_threads() == 4, "what a program asks for between two calls"
+    torch.set_num_threads(number)
+    assert kept(machine) == on_a_new_thread(lambda: kept(machine)) == number
+    assert on_a_new_thread(torch.get_num_threads) == number
 
 
 @pytest.mark.parametrize("number", [1, 2])
