@@ -19,6 +19,7 @@ SLICE = 4096            # bytes of a WebSocket that are parsed at a time
 BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
 MAX_HEADERS = 32 << 10
 PLACE = "ane.place"     # the key under which a WebSocket's scope has the function that keeps its connection
+CUT = "ane.cut"         # the key under which a request's scope has the function that ends its connection
 LOGGER = logging.getLogger("ane.server")
 
 
@@ -76,6 +77,9 @@ class Connections:
         if key in self._open:
             self._waiting[key] = close
 
+    def are_answering(self, key: Any) -> bool:
+        return key in self._open and key not in self._waiting
+
     def remove(self, key: Any) -> None:
         self._open.discard(key)
         self._waiting.pop(key, None)
@@ -129,6 +133,7 @@ def limited_protocol(seconds: float, connections: Connections) -> type[H11Protoc
             # the headers are complete; the guard watches over the body
             if self._answering:
                 connections.answers(self.transport)
+                self.scope["state"][CUT] = self.transport.abort
                 if not self.flow.write_paused:
                     self._stop_timer()
 
@@ -210,6 +215,10 @@ def limited_websocket(connections: Connections) -> type[WebSocketsSansIOProtocol
         def connection_lost(self, exc: Exception | None) -> None:
             connections.remove(self.transport)
             super().connection_lost(exc)
+
+        def shutdown(self) -> None:
+            if not connections.are_answering(self.transport):       # speech has the time of the drain
+                super().shutdown()
 
         async def send(self, message: Any) -> None:
             await super().send(message)

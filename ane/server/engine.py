@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
-from ane.server.errors import BusyError, ClientGoneError, DeadlineError
+from ane.server.errors import BusyError, DeadlineError, StoppingError
 from ane.server.jobs import Job, Work
 from ane.server.settings import Limits
 from ane.speech.turns import Turns
@@ -30,10 +30,14 @@ class Engine:
     Args:
         calls: jobs that compute at a time.
         cpu_threads: of all of them together (None: torch's own choice).
+
+    Attributes:
+        ending: whether the jobs were ended, because the server stops.
     """
 
     def __init__(self, limits: Limits, calls: int = 1, cpu_threads: int | None = None):
         self.limits, self.turns = limits, Turns(calls, cpu_threads or torch.get_num_threads())
+        self.ending = False
         self._periodic: Callable[[], None] = lambda: None
         self._jobs: set[Job] = set()
         self._lock = threading.Lock()
@@ -75,12 +79,17 @@ class Engine:
         running.add_done_callback(self._running.discard)
         return job
 
+    def end_jobs(self) -> None:
+        """End all jobs with StoppingError."""
+        self.ending = True
+        for job in list(self._jobs):
+            job.stop(StoppingError())
+
     def stop(self, seconds: float | None = None) -> bool:
         """End all jobs and their threads. Return whether they have ended; wait for it for ``seconds`` (None: until
         then)."""
+        self.end_jobs()
         self._stopping.set()
-        for job in list(self._jobs):
-            job.stop(ClientGoneError("the server stops"))
         wait(list(self._running), seconds)
         self._watch.join(seconds)
         self._pool.shutdown(wait=False)

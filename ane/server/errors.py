@@ -59,8 +59,23 @@ class DeadlineError(RefusedError):
         super().__init__(f"the request took more than {seconds:g} s", 504, code="timeout")
 
 
+class StoppingError(RefusedError):
+    """The server stops."""
+
+    def __init__(self) -> None:
+        super().__init__("the server stops", 503, code="stopping")
+
+
 class ClientGoneError(Exception):
-    """The client of a job closed its connection, or the server stops."""
+    """The client of a job closed its connection."""
+
+
+def outcome_of(error: BaseException) -> str:
+    """Return the word for an error in the log and in the metrics."""
+    for kind, outcome in ((StoppingError, "stopped"), (UserError, "refused"), (ClientGoneError, "client gone")):
+        if isinstance(error, kind):
+            return outcome
+    return "error"
 
 
 def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
@@ -69,8 +84,6 @@ def error_content(error: BaseException) -> tuple[int, dict[str, Any]]:
     message = str(error)
     if isinstance(error, RefusedError):
         status, param, code = error.status, error.param, error.code
-    elif isinstance(error, ClientGoneError):
-        status, code = 503, "stopping"
     elif isinstance(error, UserError):
         status = 400
     elif isinstance(error, HTTPException):
@@ -104,5 +117,5 @@ def install_error_handlers(app: FastAPI) -> None:
     async def handle(_: Request, error: Exception) -> Response:
         return error_response(error)
 
-    for kind in (UserError, ClientGoneError, HTTPException, RequestValidationError, Exception):
+    for kind in (UserError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, handle)

@@ -14,7 +14,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from ane.server.errors import BusyError, RefusedError, error_response
+from ane.server.connections import CUT
+from ane.server.errors import BusyError, RefusedError, StoppingError, error_response
 from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
@@ -71,7 +72,33 @@ class Guard:
             if scope["type"] == "http":
                 limits = self.settings.limits
                 receive = LimitedBody(receive, self._most_bytes(scope), limits.idle, limits.seconds)
-            await self.app(scope, receive, send)
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Let the application answer. uvicorn would log two more kinds of answer as faults.
+
+        If an error ends an answer in its middle, the connection is cut, so that its client notices. If a request has
+        no answer when the drain is over, it is refused.
+        """
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched)
+        except (Exception, asyncio.CancelledError) as error:
+            ends = self.stopping and isinstance(error, asyncio.CancelledError)
+            cut = scope.get("state", {}).get(CUT)
+            if begun and cut and (ends or isinstance(error.__cause__, UserError)):
+                cut()
+                await asyncio.sleep(0)          # uvicorn knows then that the connection is closed
+            elif ends and scope["type"] == "http" and not begun:
+                await error_response(StoppingError())(scope, receive, send)
+            else:
+                raise
 
     def _counting(self, scope: Message, send: Send) -> Send:
         """Return ``send`` with a count of answers that are errors. Programs that watch over the server are left out."""
@@ -124,7 +151,7 @@ class Guard:
             raise RefusedError("the token is missing or wrong: send it as Authorization: Bearer TOKEN", 401,
                                code="invalid_api_key")
         if self.stopping:
-            raise RefusedError("the server is about to stop", 503, code="stopping")
+            raise StoppingError
         if self._crowded():
             raise RefusedError("too many clients: try again later", 503, code="server_busy")
         length = headers.get("content-length", "0")

@@ -39,6 +39,7 @@ REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those 
 INTERVAL = 60.0
 ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request
 SWITCH_SECONDS = 0.0005     # after which a thread that runs Python lets another one run; a step needs that many times
+TELLING = 1.0           # seconds after the drain, in which clients are told that their requests end
 GRACE = 3.0             # seconds after the drain, when the process ends whatever still runs
 
 
@@ -150,7 +151,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None],
         app, http=limited_protocol(limits.idle, connections), ws=limited_websocket(connections),
         ws_max_size=limits.body, lifespan="off", log_config=None, access_log=False, server_header=False,
         backlog=BACKLOG, h11_max_incomplete_event_size=MAX_HEADERS, timeout_keep_alive=round(limits.idle),
-        timeout_graceful_shutdown=round(limits.drain)))
+        timeout_graceful_shutdown=round(limits.drain + TELLING)))
 
     stopped: float | None = None
 
@@ -159,6 +160,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None],
         if stopped is None:
             stopped = time.monotonic()
             on_stop()
+            loop.call_later(limits.drain, service.engine.end_jobs)
         app.state.guard.stopping = True
         server.should_exit = True
         if wyoming is not None:
@@ -169,7 +171,7 @@ async def serve(settings: ServerSettings, on_start: Callable[[str], None],
         return limits.drain - (0.0 if stopped is None else time.monotonic() - stopped)
 
     async def end_wyoming() -> None:
-        await wyoming.close(max(0.0, drain()))
+        await wyoming.close(max(TELLING, drain()))
 
     def end_engine() -> None:
         if not service.engine.stop(max(ENGINE_SECONDS, drain())):

@@ -12,15 +12,15 @@ import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ane.server.engine import Engine, calls_at_a_time
-from ane.server.errors import BusyError, ClientGoneError, RefusedError, error_content
+from ane.server.errors import BusyError, RefusedError, error_content, outcome_of
 from ane.server.jobs import Job, Work
 from ane.server.served_models import ServedModels
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, SoundPiece, SpokenFacts, speak
-from ane.system.errors import UserError
 from ane.text import Lexicon
 
 LOGGER = logging.getLogger("ane.server")
+GONE = "client gone"
 MAX_HEADER = 2000       # characters of warnings in a header, which may quote a text
 BUCKETS = (0.025, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)      # seconds to the first sound
 
@@ -115,13 +115,13 @@ class Service:
 
     async def items(self, kind: str, work: Work) -> AsyncGenerator[Any, None]:
         """Run work other than speech, and yield the items that it puts. Raises its errors, and BusyError."""
-        job, outcome = self._submit(kind, work, speaks=False), "client gone"
+        job, outcome = self._submit(kind, work, speaks=False), GONE
         try:
             async for item in job.items():
                 yield item
             outcome = "ok"
         except Exception as error:
-            outcome = "refused" if isinstance(error, UserError) else "error"
+            outcome = outcome_of(error)
             raise
         finally:
             job.leave()
@@ -141,7 +141,7 @@ class Utterance:
         self.facts: SpokenFacts | None = None
         self.notes: Sequence[str] = ()
         self._began, self._first = time.monotonic(), 0.0
-        self._outcome = "client gone"
+        self._outcome = GONE
         self._texts = [request.text]
         self._pieces = self._receive()
         self._closed = False
@@ -179,10 +179,8 @@ class Utterance:
                     self._service.metrics.first_sound.labels(self.request.model).observe(self._first)
                 yield item
             self._outcome = "ok"
-        except ClientGoneError:
-            raise
         except Exception as error:
-            self._outcome = "refused" if isinstance(error, UserError) else "error"
+            self._outcome = outcome_of(error)
             raise
 
     def close(self) -> None:
@@ -190,6 +188,8 @@ class Utterance:
         if self._closed:
             return
         self._closed = True
+        if self._outcome == GONE and self._service.engine.ending:
+            self._outcome = "stopped"       # its client took the sound too slowly
         self._job.leave()
         del self._pieces            # it refers to the utterance: without it the sound is freed at once
         metrics, request, text = self._service.metrics, self.request, "".join(self._texts)

@@ -148,6 +148,51 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
     assert "a call still runs" in log
 
 
+def asking(server: ServerProcess, body: bytes, length: int) -> socket.socket:
+    """A client that has asked for speech, and reads slowly."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(PATIENCE)
+    client.connect(("127.0.0.1", server.port))
+    client.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                   b"Content-Length: %d\r\n\r\n" % length + body)
+    return client
+
+
+def test_requests_that_run_when_the_drain_is_over_are_told_and_the_log_says_why() -> None:
+    """Sound in parts and in events, sound that nobody takes, a request that waits for its turn, half a body, and a
+    WebSocket. A WebSocket without a text is closed at once."""
+    fields = {"model": "heart", "input": "It rained in the valley, and we went home. " * 80}
+    bodies = [json.dumps({**fields, **more}).encode() for more in (
+        {"response_format": "pcm"}, {"stream_format": "sse"}, {"response_format": "pcm"}, {"stream": False}, {})]
+    with (ServerProcess("--models", "heart", "--preload", "heart", "--drain", "2", "--calls", "1") as server,
+          open_socket(server.wait_until_ready()) as idle, open_socket(server) as speaking):
+        speaking.send(json.dumps({"type": "start", "model": "heart"}))
+        speaking.send(json.dumps({"type": "text", "text": fields["input"]}))
+        assert speaking.recv(timeout=PATIENCE)
+        clients = [asking(server, body[:len(body) // (1 + (body is bodies[4]))], len(body)) for body in bodies]
+        begun = [client.recv(12) for client in clients[:3]]
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(ConnectionClosed) as closed:
+            idle.recv(timeout=1)
+        assert closed.value.rcvd.code == 1012
+        for sound in (clients[1], clients[0]):
+            sound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        answers = [b"".join(iter(lambda client=client: client.recv(1 << 16), b"")) for client in
+                   (clients[0], clients[1], clients[3], clients[4])]
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                answers.append(speaking.recv(timeout=PATIENCE, decode=False))
+        assert server.process.wait(PATIENCE) == 0
+        log = server.log()
+    assert begun == [b"HTTP/1.1 200"] * 3
+    assert not answers[0].endswith(b"0\r\n\r\n"), "the sound is not whole, and its client must notice"
+    assert all(b'"stopping"' in answer for answer in [*answers[1:4], answers[-1]]), answers[1:]
+    assert all(answer.startswith(b"HTTP/1.1 503") for answer in answers[2:4])
+    assert {record["outcome"] for record in log if record["message"] == "request"} == {"stopped"}
+    assert not any("traceback" in record for record in log)
+
+
 def short_requests(server: ServerProcess, count: int) -> float:
     return max(seconds_of_a_short_request(server) for _ in range(count))
 
