@@ -2,10 +2,14 @@
 
 ``python -m tests.campaigns modules [-o FILE] [--targets iOS18] [--precisions fp32,fp16] [--only NAME]``. Every module
 of ``torch_modules`` is converted with fixed lengths, one flexible axis and two, and is run with the lengths of the
-trace and with others. What the converter refuses is counted apart: it never reaches the interpreter.
+trace and with others. What the converter refuses is counted apart: it never reaches the interpreter. For ``MISREAD``,
+the converter writes another function than torch's, and the interpreter must compute that one.
+
+A run adds to FILE after every target, precision and kind of lengths, so that an ended run loses little.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -13,6 +17,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import coremltools as ct
 import numpy as np
@@ -21,7 +26,7 @@ from torch import Tensor, nn
 
 from ane.backends.mil import Interpreter, Package
 from ane.system.decibels import snr_db
-from tests.campaigns.torch_modules import MODULES
+from tests.campaigns.torch_modules import MISREAD, MODULES
 
 SHAPE = (2, 6, 8)
 AXES = {"fixed": (), "one flexible": (1,), "two flexible": (1, 2)}
@@ -30,6 +35,7 @@ OTHER_LENGTHS = 10, 12              # of the axes 1 and 2, beside those of the t
 DECIBELS = {"fp32": 60, "fp16": 35}      # the interpreter computes a package in fp16 in float32, from fp16 weights
 PRECISIONS = {"fp32": "FLOAT32", "fp16": "FLOAT16"}
 TARGETS = ("iOS16", "iOS17", "iOS18")
+RESULTS = Path(__file__).parent / "results" / "modules.json"
 
 
 def module_of(name: str) -> nn.Module:
@@ -66,66 +72,73 @@ def differs(expected: list[np.ndarray], actual: list[np.ndarray], decibels: floa
     return ""
 
 
-def attempts(name: str, target: str, precision: str, kinds: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield axes, outcome ("equal", "refused by the converter", "wrong") and details for each kind of lengths."""
-    module = module_of(name)
+def attempt(name: str, target: str, precision: str, kind: str) -> Iterator[tuple[str, str]]:
+    """Yield outcome ("equal", "misread by the converter", "refused by the converter", "wrong") and details, or nothing
+    where torch itself computes no other lengths."""
+    module, axes = module_of(name), AXES[kind]
+    reason, written = MISREAD.get(name, ("", module))
     x = sample(SHAPE)
+    shape = tuple(ct.RangeDim(*RANGE, default=size) if axis in axes else size for axis, size in enumerate(SHAPE))
+    lengths = [SHAPE] + [tuple(OTHER_LENGTHS[axis - 1] if axis in axes else size
+                               for axis, size in enumerate(SHAPE))] * bool(axes)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module, x, check_trace=False)
-    for kind, axes in ((kind, AXES[kind]) for kind in kinds):
-        shape = tuple(ct.RangeDim(*RANGE, default=size) if axis in axes else size for axis, size in enumerate(SHAPE))
-        lengths = [SHAPE] + [tuple(OTHER_LENGTHS[axis - 1] if axis in axes else size
-                                   for axis, size in enumerate(SHAPE))] * bool(axes)
-        wanted = []
-        try:        # what torch itself cannot compute at other lengths is no flexible model
-            wanted = [results(module, sample(length)) for length in lengths]
-        except (RuntimeError, IndexError):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                model = ct.convert(traced, inputs=[ct.TensorType("x", shape)], skip_model_load=True,
-                                   minimum_deployment_target=getattr(ct.target, target),
-                                   compute_precision=getattr(ct.precision, PRECISIONS[precision]))
-                model.save(f"{folder}/model.mlpackage")
-            except Exception as error:      # coremltools raises every kind of error
-                reason = str(error).partition("\n")[0][:120]
-                yield kind, "refused by the converter", f"{type(error).__name__}: {reason}"
-                continue
-            try:
-                interpreter = Interpreter(Package(Path(folder, "model.mlpackage")))
-                found = [list(interpreter.predict({"x": sample(length).numpy()}).values()) for length in lengths]
-            except Exception as error:      # a fault of the interpreter, whatever its kind
-                yield kind, "wrong", f"{type(error).__name__}: {str(error)[:160]}"
-                continue
-        problem = next(filter(None, (differs(one, other, DECIBELS[precision])
-                                     for one, other in zip(wanted, found, strict=True))), "")
-        yield kind, "wrong" if problem else "equal", problem
+    try:
+        wanted = [results(written, sample(length)) for length in lengths]
+    except (RuntimeError, IndexError):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model = ct.convert(traced, inputs=[ct.TensorType("x", shape)], skip_model_load=True,
+                               minimum_deployment_target=getattr(ct.target, target),
+                               compute_precision=getattr(ct.precision, PRECISIONS[precision]))
+            model.save(f"{folder}/model.mlpackage")
+        except Exception as error:      # coremltools raises every kind of error
+            first = str(error).partition("\n")[0][:120]
+            yield "refused by the converter", f"{type(error).__name__}: {first}"
+            return
+        try:
+            interpreter = Interpreter(Package(Path(folder, "model.mlpackage")))
+            found = [list(interpreter.predict({"x": sample(length).numpy()}).values()) for length in lengths]
+        except Exception as error:      # a fault of the interpreter, whatever its kind
+            yield "wrong", f"{type(error).__name__}: {str(error)[:160]}"
+            return
+    problem = next(filter(None, (differs(one, other, DECIBELS[precision])
+                                 for one, other in zip(wanted, found, strict=True))), "")
+    yield "wrong" if problem else "misread by the converter" if reason else "equal", problem or reason
+
+
+def measured(pieces: dict[str, Any]) -> dict[str, Any]:
+    """Return the pieces with the sums of their counts, and the share that is equal of all that the converter wrote."""
+    counts: Counter[str] = Counter()
+    for piece in pieces.values():
+        counts.update(piece["counts"])
+    written = sum(counts.values()) - counts["refused by the converter"]
+    return {"modules": len(MODULES), "counts": dict(counts), "share_equal": round(counts["equal"] / max(1, written), 4),
+            "wrong": counts["wrong"], "pieces": pieces}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns modules", description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="JSON file to write")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", default=RESULTS, help="JSON file (%(default)s)")
     parser.add_argument("--targets", default=",".join(TARGETS), help="of %(default)s")
     parser.add_argument("--precisions", default=",".join(DECIBELS), help="of %(default)s")
     parser.add_argument("--lengths", default=",".join(AXES), help="of %(default)s")
-    parser.add_argument("--only", metavar="NAME", help="one module")
+    parser.add_argument("--only", metavar="NAME", help="one module, whose outcomes are printed and not kept")
     args = parser.parse_args(arguments)
-    counts: Counter[str] = Counter()
-    problems: list[dict[str, str]] = []
-    for target in args.targets.split(","):
-        for precision in args.precisions.split(","):
-            for name in [args.only] if args.only else MODULES:
-                for kind, outcome, details in attempts(name, target, precision,
-                                                       args.lengths.split(",")):
-                    counts[outcome] += 1
-                    if outcome == "wrong":
-                        sys.stderr.write(f"wrong: {name}, {kind}, {target}, {precision}: {details}\n")
-                    if outcome != "equal":
-                        problems.append({"module": name, "lengths": kind, "target": target, "precision": precision,
-                                         "outcome": outcome, "details": details})
-    report = json.dumps({"modules": len(MODULES), "counts": dict(counts), "problems": problems}, indent=1)
-    if args.output:
-        args.output.write_text(report + "\n", encoding="utf-8")
-    sys.stdout.write(report + "\n")
-    return 1 if counts["wrong"] else 0
+    pieces = json.loads(args.output.read_text("utf-8"))["pieces"] if args.output.exists() and not args.only else {}
+    for target, precision, kind in itertools.product(*(names.split(",") for names in (
+            args.targets, args.precisions, args.lengths))):
+        counts: Counter[str] = Counter()
+        problems: dict[str, str] = {}
+        for name in [args.only] if args.only else MODULES:
+            for outcome, details in attempt(name, target, precision, kind):
+                counts[outcome] += 1
+                if outcome != "equal":
+                    problems[name] = f"{outcome}: {details}"
+        pieces[f"{target}, {precision}, {kind}"] = {"counts": dict(counts), "problems": problems}
+        if not args.only:
+            args.output.write_text(json.dumps(measured(pieces), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    sys.stdout.write(json.dumps(measured(pieces), indent=1, ensure_ascii=False) + "\n")
+    return 1 if measured(pieces)["wrong"] else 0

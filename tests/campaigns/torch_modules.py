@@ -234,6 +234,11 @@ MODULES: dict[str, Callable[[], Callable]] = {
     "gated": lambda: lambda x: torch.tanh(x[:, :3]) * torch.sigmoid(x[:, 3:]),
 }
 
+# Modules that coremltools converts into another function: why, and that function
+MISREAD: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "std of all": ("it divides by n, as torch does with correction=0", lambda x: x.std(correction=0)),
+    "argmax of all": ("it writes the argmax of the last axis", lambda x: x.argmax(-1))}
+
 
 class _SelfAttention(nn.Module):
     def __init__(self):
