@@ -13,7 +13,7 @@ import soxr
 from ane.audio.containers import ChannelMix, read_container
 from ane.audio.lengths import PatchedFile, missing_bytes, unwritten_lengths
 from ane.audio.media import INSTALL, has_pyav
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file
 from ane.system.streams import silent_c_libraries
 
@@ -87,7 +87,7 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
     """
     path = Path(os.path.expanduser(path))
     if not os.path.exists(path):
-        raise UserError(f"{path}: {no_such_file(path)}")
+        raise NotFoundError(f"{path}: {no_such_file(path)}")
     if not os.path.isfile(path):
         raise UserError(f"{path}: is not a file; name a sound file such as clip.wav")
     try:

@@ -17,7 +17,7 @@ from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
 from ane.system.checked import checked
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.machine import macos_at_least, macos_version, memory_bytes
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def resolve(spec: str, model: "Bundle") -> tuple[str, str]:
     if kind == "torch" and (device or not colon):       # TorchBackend checks whether torch has the device
         return kind, device or "auto"
     if spec not in NAMES:
-        raise UserError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
+        raise NotFoundError(f"no backend is named {spec!r}; there are {', '.join(NAMES)}")
     return kind, device
 
 

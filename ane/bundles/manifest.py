@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family, recognised_family
 from ane.bundles.hashes import FileRecord
 from ane.system.checked import read_record
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file, read_json, replacing
 
 FORMAT = 1
@@ -100,9 +100,10 @@ def read_content(directory: Path) -> dict[str, Any]:
     does not know."""
     path = directory / MANIFEST_FILE
     if not os.path.isdir(directory):
-        fault = (f"it is a file; import a checkpoint first, with `ane import {directory} -o NAME`"
-                 if os.path.exists(directory) else no_such_file(directory))
-        raise UserError(f"there is no bundle at {directory}: {fault}")
+        if not os.path.exists(directory):
+            raise NotFoundError(f"there is no bundle at {directory}: {no_such_file(directory)}")
+        raise UserError(f"there is no bundle at {directory}: it is a file; import a checkpoint first, with `ane import "
+                        f"{directory} -o NAME`")
     if not os.path.exists(path):
         hint = f"; `ane import {directory} -o NAME` makes one" if _has_checkpoints(directory) else ""
         raise UserError(f"{directory} is not a bundle: it has no {MANIFEST_FILE}{hint}")

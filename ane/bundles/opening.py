@@ -10,7 +10,7 @@ from typing import Any
 from ane.bundles.bundle import Bundle
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family, recognised_family
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.files import check_folder_of, read_json
 
 DEMO = "demo"                       # the small Tortoise
@@ -59,7 +59,7 @@ def find_bundle(bundle: str | Path | None) -> Path:
     advice = f"do you mean {' or '.join(near)}?" if near else f"known bundles: {', '.join(names)}"
     if bundle == DEFAULT_FAMILY:
         advice += f"; `ane import hub -o {bundle}` makes one of the official weights"
-    raise UserError(f"no bundle is named {bundle!r} in {paths.bundles_dir()}; {advice}")
+    raise NotFoundError(f"no bundle is named {bundle!r} in {paths.bundles_dir()}; {advice}")
 
 
 def new_bundle(text: str) -> Path:

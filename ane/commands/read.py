@@ -161,8 +161,7 @@ def open_checker(args: argparse.Namespace) -> "BookChecker":
     if not args.check or args.recogniser in (None, POCKETSPHINX):
         return BookChecker(TextAligner() if args.check else None, args.retries)
     from ane.backends import load_backend
-    from ane.commands.transcribe import open_whisper
-    from ane.models.whisper.transcription import Transcriber
+    from ane.models.whisper.transcription import Transcriber, open_whisper
 
     model = open_whisper(args.recogniser)
     transcriber = Transcriber(model, load_backend("auto", model, threads=args.threads, keep=True))

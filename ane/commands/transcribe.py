@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ane.bundles import Bundle, bundle_names, open_model
 from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
@@ -20,7 +19,6 @@ from ane.system.terminal import printable
 if TYPE_CHECKING:
     from ane.models.whisper.transcript import Transcript
 
-DEFAULT_BUNDLE = "whisper"
 FORMATS = ("txt", "json", "srt", "vtt")
 EXAMPLES = """
 examples:
@@ -43,7 +41,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                              "mp4, avi or webm")
     parser.add_argument("--model", metavar="NAME|PATH",
                         help="a bundle made by `ane import`, a .pt file of OpenAI's, or a folder of Hugging Face or "
-                             f"CTranslate2 (default: the bundle {DEFAULT_BUNDLE})")
+                             "CTranslate2 (default: the bundle whisper)")
     parser.add_argument("--format", choices=FORMATS,
                         help="txt: a line for each segment; json: one object; srt, vtt: subtitles (default: the "
                              "suffix of -o, else txt)")
@@ -78,7 +76,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 def transcribe(args: argparse.Namespace) -> int:
     from ane.audio.reader import read_recording
     from ane.backends import load_backend
-    from ane.models.whisper.transcription import Transcriber, TranscriptionOptions
+    from ane.models.whisper.transcription import Transcriber, TranscriptionOptions, open_whisper
 
     outputs = output_files(args)
     if args.word_times and chosen_format(args) == "txt":
@@ -100,16 +98,6 @@ def transcribe(args: argparse.Namespace) -> int:
         write_transcript(transcript, chosen_format(args), output, str(file) if several else "",
                          check_new if several and not args.force else None)
     return 0
-
-
-def open_whisper(name: str | None) -> Bundle:
-    """The bundle of that name. Raises UserError when none is named or stored."""
-    if name is None:
-        if DEFAULT_BUNDLE not in bundle_names():
-            raise UserError("no model given: pass --model with a bundle of Whisper, or store one with "
-                            f"`ane import openai/whisper-base.en -o {DEFAULT_BUNDLE}`")
-        name = DEFAULT_BUNDLE
-    return open_model(name)
 
 
 def chosen_format(args: argparse.Namespace) -> str:

@@ -23,7 +23,6 @@ from ane.speech.words import SpokenWord
 from ane.system.checked import checked
 from ane.text import Lexicon
 from ane.text.cast import Cast
-from ane.text.user_lexicon import LexiconEntry
 from ane.voices import voice_names
 
 
@@ -142,8 +141,7 @@ class Catalogue:
 
 def read_client_lexicon(body: SpeechFields) -> Lexicon | None:
     """A lexicon of words and their respellings. Raises UserError when two of them are the same word."""
-    entries = [LexiconEntry(word, respelling) for word, respelling in (body.lexicon or {}).items()]
-    return Lexicon(entries, body.unreadable) if entries or body.unreadable != "nearest" else None
+    return Lexicon(body.lexicon or {}, body.unreadable) if body.lexicon or body.unreadable != "nearest" else None
 
 
 def words_event(words: Sequence[SpokenWord]) -> dict[str, Any]:

@@ -1,12 +1,29 @@
 """Methods whose arguments are the fields of a request, so that Python, mypy and pyright know each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
-from ane.speech.request import Progress, SpeechContext, SpeechRequest, report_nothing
+from pydantic import BeforeValidator
+
+from ane.speech.options import SpeechOptions
+from ane.speech.request import Progress, SpeechContext, SpeechRequest, checked_voice, made_lexicon, report_nothing
+from ane.speech.settings import SpeechSettings
 from ane.system.checked import checked
 from ane.system.timeline import Timeline
+from ane.text import Lexicon
+
+if TYPE_CHECKING:       # a program is told by its type checker, and at run time by the validators
+    from ane.voices import Voice
+
+    VoiceField = str | Path | Voice | None
+    LexiconField = Lexicon | Mapping[str, str] | None
+    SettingsField = SpeechOptions | SpeechSettings | None
+else:
+    VoiceField = Annotated[Any, BeforeValidator(checked_voice)]
+    LexiconField = Annotated[Lexicon | None, BeforeValidator(made_lexicon)]
+    SettingsField = Any
 
 Fields = ParamSpec("Fields")
 Result = TypeVar("Result")
@@ -24,6 +41,9 @@ class SpeechCall(SpeechRequest):
         timeline: Records when each phase runs. With None, a new one does.
     """
 
+    voice: VoiceField = None
+    settings: SettingsField = None
+    lexicon: LexiconField = None        # type: ignore[assignment]  # a mapping becomes a lexicon
     progress: Progress = report_nothing
     timeline: Timeline | None = None
 

@@ -67,8 +67,14 @@ def checked_voice(voice: Any) -> Any:
     from ane.voices import Voice  # imports torch, which flags do not need
 
     if not isinstance(voice, Voice):
-        raise UserError(f"voice must be a name, a path or what prepare returns, got {voice!r}", "voice")
+        got = "an array: make a voice of it with voice_of_clips" if isinstance(voice, np.ndarray) else repr(voice)
+        raise UserError(f"voice must be a name, a path or what prepare returns, got {got}", "voice")
     return voice
+
+
+def made_lexicon(lexicon: Any) -> Any:
+    """Return a lexicon as requests take it. Words and their respellings become one."""
+    return Lexicon(lexicon) if isinstance(lexicon, Mapping) else lexicon
 
 
 def report_nothing(phase: str, done: int, total: int, note: str) -> None:
@@ -84,13 +90,13 @@ class SpeechRequest:
         text: The text. It may have pauses, [pause:1.5s], or be SSML.
         voice: A name, a path (also a ``Path``), a mix as on the command line, or what ``Speaker.prepare`` returns. With
             None, the model speaks with its default voice.
-        preset: A name of the model's presets, combined with the model's own settings. It and ``settings`` exclude each
-            other.
+        preset: A name of the model's presets, combined with the model's own settings.
         seed: A number, at least 0, that repeats the same random choices. With None, the model takes its own seed, or a
             random one, and the result states it.
-        settings: An object of the speaker's class ``settings``. With None, those of the preset.
+        settings: ``ane.Settings`` that change those of the preset, or an object of the speaker's class ``settings``.
+            With None, those of the preset.
         speed: 2 is twice as fast as 1.
-        lexicon: Respells words, or letters of other scripts (``ane.text.read_lexicon``).
+        lexicon: Respells words, or letters of other scripts: a ``Lexicon``, or words and their respellings.
         ssml: Whether the text is SSML. With None, it is if it begins with "<speak".
         markdown: Whether the text is Markdown, or has tags of HTML. With None, it is if it has their marks.
         word_times: Whether to state when each word is heard, also where that takes longer.
@@ -104,7 +110,7 @@ class SpeechRequest:
     seed: int | None = Field(default=None, ge=0)
     settings: Any = None
     speed: float = 1.0
-    lexicon: Lexicon | None = None
+    lexicon: Annotated[Lexicon | None, BeforeValidator(made_lexicon)] = None
     ssml: bool | None = None
     markdown: bool | None = None
     word_times: bool = False

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 from pydantic import Field
 
 from ane.bundles import Model
+from ane.speech.options import SpeechOptions
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
@@ -133,16 +134,21 @@ def shown_default(value: Any) -> str:
 
 
 def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
-    """The settings that are given, or those of a preset. Raises UserError: both are given, settings of another class
-    than ``kind``, or a preset that is unknown."""
+    """Return the settings that are given, or the model's, of a preset, with the options that are given. Raises
+    UserError: an option has no effect, a preset is unknown, or settings are of another class than ``kind`` or are given
+    as well as a preset."""
     if settings is None:
         return kind.of(preset, model.settings)
+    if isinstance(settings, SpeechOptions):
+        for name in (given := settings.given()):
+            check_option(model, name)
+        return kind.of(preset, model.settings).changed(given)
     if preset is not None:
         raise UserError("settings and preset exclude each other: pass one of them", "settings")
     if not isinstance(settings, kind):
-        raise UserError(f"settings must be of {kind.__module__}.{kind.__name__} for {model.name}, which is a "
-                        f"{model.family.title} model; got {type(settings).__module__}.{type(settings).__name__}",
-                        "settings")
+        raise UserError(f"settings must be ane.Settings, or of {kind.__module__}.{kind.__name__} for {model.name}, "
+                        f"which is a {model.family.title} model; got {type(settings).__module__}."
+                        f"{type(settings).__name__}", "settings")
     return settings
 
 

@@ -19,14 +19,14 @@ from ane.speech.request import SpeechContext, SpeechRequest, Spending
 from ane.speech.settings import SpeechSettings, check_option, chosen_settings
 from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.timeline import closing_source
 from ane.text import ANY_SCRIPT, NothingToSayError
 from ane.text.cast import cast_of
 from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
 from ane.text.unicode_to_ascii import UNREADABLE, foreign_scripts, unread_signs
-from ane.voices import check_named_voice, voice_names
+from ane.voices import Voice, check_named_voice, voice_names
 
 MOST_SIGNS = 8          # in a note
 LOGGER = logging.getLogger("ane.speech")
@@ -54,10 +54,17 @@ class Speaker(ABC):
         self.model, self.backend = model, backend
         self.turns = Turns()        # of coroutines
         self.warned: set[str] = set()       # notes that were logged
+        self.loaded_by: tuple[Any, ...] | None = None       # the function that opened it, and its arguments
 
     def __repr__(self) -> str:
         voice = f", voice {self.model.default_voice}" if self.model.default_voice else ""
         return f"<{type(self).__name__}: model {self.model.name}{voice}, backend {self.backend.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a speaker as the arguments of ``ane.load``, which opens its model again elsewhere."""
+        if self.loaded_by is None:
+            raise UserError(f"{self!r} cannot be pickled, because ane.load did not make it: load its model there")
+        return self.loaded_by
 
     # Of a kind of model
 
@@ -116,6 +123,21 @@ class Speaker(ABC):
     def voices(self) -> list[str]:
         """Names of the voices that ``speak`` takes; none of a model that has one voice."""
         return voice_names(self.model)
+
+    def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
+        """Return a voice that clones the speaker of clips, for ``voice`` of ``speak``. ``ane.voices.save_voice`` stores
+        it in a file.
+
+        Args:
+            clips: One clip (S,), or several, of float samples within ±1.
+            sample_rate: Rate of the clips in Hz.
+            name: Name of the voice in messages.
+
+        Raises:
+            UserError: A clip is too short, silent or not finite, or the model does not clone voices.
+        """
+        raise UserError(f"{self.model.name} is a {self.model.family.title} model, which does not make voices of clips: "
+                        "use a Tortoise model")
 
     @takes_fields(SpeechRequest)
     def request(self, request: SpeechRequest) -> SpeechRequest:
@@ -180,7 +202,8 @@ class Speaker(ABC):
         if isinstance(texts, str) or not isinstance(texts, Iterable):
             raise UserError(f"texts must be a list of texts, got {texts!r}: `speak` takes one text", "texts")
         request = self.completed(request)
-        requests = [request.changed(text=text) for text in texts]
+        if not (requests := [request.changed(text=text) for text in texts]):
+            return
         chunks, facts, rendered = self._begin(requests, context)
         notes = [self._scripts(each) for each in requests]
         with closing_source(rendered):
@@ -289,7 +312,8 @@ class Speaker(ABC):
         except UserError as error:
             cast = "" if voice == name else f" of {name} in the cast"
             line = request.text.count("\n", 0, max(0, request.text.find(name))) + 1
-            raise UserError(f"line {line}, voice {voice!r}{cast}: {error}") from error
+            kind = NotFoundError if isinstance(error, NotFoundError) else UserError
+            raise kind(f"line {line}, voice {voice!r}{cast}: {error}") from error
 
     def _scripts(self, request: SpeechRequest) -> list[str]:
         """Notes on letters for which the model has no sounds, on another language, and on signs that nothing is spoken

@@ -1,22 +1,25 @@
 """Sound that arrives in pieces, as a text's markup asks for it, and speech: a stream that has been collected."""
 
+import tempfile
 from base64 import b64encode
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from math import inf
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
-import soundfile
 
-from ane.audio import write
+from ane.audio import SUFFIXES, write
 from ane.audio.time_stretch import TimeStretcher
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.speech.words import SpokenWord, delivered_words, words_until
+from ane.system.errors import UserError
 from ane.system.timeline import Timeline, closing_source
+
+SHOWN = 40              # characters of a text, in a representation
 
 
 class SoundFacts:
@@ -37,9 +40,10 @@ class SoundFacts:
         raise AttributeError(f"this {type(self).__name__.lower()} has no {name}")
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Speech(SoundFacts):
-    """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``.
+    """Synthesised speech. The facts are attributes too: ``speech.seed``, ``speech.codes``. Speeches are equal if their
+    sound, their sample rate and their words are.
 
     Attributes:
         audio: (S,) float32 within ±1 at ``sample_rate``.
@@ -74,22 +78,48 @@ class Speech(SoundFacts):
         return len(self.audio) / self.sample_rate
 
     def save(self, path: Path | str) -> None:
-        """Write the audio to ``path``; the suffix is the format: .wav, .flac, .aiff, .mp3 or .ogg.
+        """Write the audio to ``path``. The suffix is the format: .wav, .flac, .aiff, .mp3 or .ogg, and with PyAV .m4a,
+        .m4b, .opus or .aac.
 
         Raises:
-            UserError: another suffix, or the file cannot be written.
+            UserError: The suffix is another one, or the file cannot be written.
         """
         write(path, self.audio, self.sample_rate)
 
+    def to_bytes(self, format: str = "wav") -> bytes:
+        """Return the bytes of the file that ``save`` writes.
+
+        Args:
+            format: A suffix of ``save`` without the dot, such as "mp3".
+
+        Raises:
+            InvalidValueError: There is no such format.
+        """
+        if f".{format}" not in SUFFIXES:
+            raise UserError(f"format must be one of {', '.join(suffix[1:] for suffix in SUFFIXES)}, got {format!r}",
+                            "format")
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(file := Path(folder, f"speech.{format}"))
+            return file.read_bytes()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Speech):
+            return NotImplemented
+        return (self.sample_rate, self.chunks, self.words) == (other.sample_rate, other.chunks, other.words) and (
+            np.array_equal(self.audio, other.audio))
+
+    def __repr__(self) -> str:
+        first = self.chunks[0] if self.chunks else ""
+        return (f"<Speech: {self.seconds:.2f} s at {self.sample_rate} Hz, "
+                f"{first if len(first) <= SHOWN else first[:SHOWN] + '…'!r}>")
+
     def _repr_html_(self) -> str:
         """A player, which notebooks show."""
-        file = BytesIO()
-        soundfile.write(file, self.audio, self.sample_rate, format="WAV", subtype="PCM_16")
-        return f'<audio controls src="data:audio/wav;base64,{b64encode(file.getvalue()).decode()}"></audio>'
+        return f'<audio controls src="data:audio/wav;base64,{b64encode(self.to_bytes()).decode()}"></audio>'
 
 
 class SoundStream(SoundFacts, Iterator[np.ndarray]):
-    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1.
+    """Sound that arrives in pieces (n,) float32 within ±1 at ``sample_rate``, n ≥ 1. A ``with`` block closes it.
 
     Attributes:
         elapsed: seconds from the text to the last piece, including the caller's time between pieces.
@@ -116,6 +146,16 @@ class SoundStream(SoundFacts, Iterator[np.ndarray]):
     def close(self) -> None:
         """Stop the work and release the networks."""
         self._sound.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.seconds:.2f} s returned at {self.sample_rate} Hz>"
 
     @property
     def seconds(self) -> float:     # type: ignore[override]
@@ -193,7 +233,10 @@ class Stream(SoundStream):
             self._details.setdefault(name, []).append(value)
 
     def collect(self) -> Speech:
-        """The speech: all pieces that are left."""
+        """Read the stream to its end and return its speech. Raises UserError when pieces of it were read before."""
+        if self._samples:
+            raise UserError(f"the first {self.seconds:.2f} s of this stream were read already, and would be missing: "
+                            "collect a stream before its pieces are read, or join the pieces")
         samples = [np.zeros(0, np.float32), *self]
         return Speech(np.concatenate(samples), self.sample_rate, self._spoken, self.facts, self._details,
                       [np.concatenate(rank) for rank in zip(*self._alternatives, strict=True)],

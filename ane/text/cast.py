@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ane.system.checked import checked
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import read_regular
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
 from ane.text.passages import COMMAND, is_voice, with_voice_mark
@@ -120,7 +120,8 @@ def read_cast(path: Path | str) -> Cast:
     try:
         content = tomllib.loads(read_regular(Path(path).expanduser(), MAX_CAST).decode("utf-8-sig"))
     except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
+        missing = NotFoundError if isinstance(error, FileNotFoundError) else UserError
+        raise missing(f"cannot read the cast {path}: {getattr(error, 'strerror', None) or error}") from error
     except ValueError as error:         # also tomllib's own, and a number of thousands of digits
         raise UserError(f"{path} is no TOML in UTF-8: {error}") from error
     try:

@@ -2,12 +2,12 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import read_regular
 from ane.text.lexicon import NOUN_AFTER, VERB_AFTER
 from ane.text.unicode_to_ascii import UNREADABLE, readable
@@ -54,8 +54,10 @@ class LexiconMatch:
 
 
 class Lexicon:
-    """Entries by their words. ``lexicon(text)`` is the text with its words respelled, in time linear in its length, and
-    then, by ``unreadable`` (a key of ``UNREADABLE``), what is left in scripts that voices cannot read.
+    """Entries by their words, or words and their respellings: ``Lexicon({"Nguyen": "win"})``.
+
+    ``lexicon(text)`` is the text with its words respelled, in time linear in its length, and then, by ``unreadable``
+    (a key of ``UNREADABLE``), the scripts made readable that voices cannot read.
 
     Only whole words match, the longest phrase first. Of entries for the same word those with more conditions come
     first.
@@ -64,7 +66,12 @@ class Lexicon:
         UserError: two entries for the same word, case and class; in a call, what ``readable`` refuses.
     """
 
-    def __init__(self, entries: Iterable[LexiconEntry] = (), unreadable: str = "nearest"):
+    def __init__(self, entries: Iterable[LexiconEntry] | Mapping[str, str] = (), unreadable: str = "nearest"):
+        if isinstance(entries, Mapping):
+            for word, respelling in entries.items():
+                if fault := entry_fault(word, respelling):
+                    raise UserError(f"lexicon must have words and their respellings: {fault}", "lexicon")
+            entries = [LexiconEntry(word, respelling) for word, respelling in entries.items()]
         self.entries, self.unreadable = tuple(entries), unreadable
         if unreadable not in UNREADABLE:
             raise UserError(f"unreadable must be one of {', '.join(UNREADABLE)}, got {unreadable!r}", "unreadable")
@@ -155,12 +162,20 @@ def read_lexicon(path: str | Path, unreadable: str = "nearest") -> Lexicon:
     try:
         content = read_regular(path, MAX_LEXICON).decode("utf-8-sig")
     except OSError as error:
-        raise UserError(f"cannot read the lexicon {path}: {error.strerror or error}") from error
+        missing = NotFoundError if isinstance(error, FileNotFoundError) else UserError
+        raise missing(f"cannot read the lexicon {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"the lexicon {path} is not text in UTF-8 (byte {error.start}): convert it first") from error
     lines = enumerate(content.splitlines(), 1)
     return Lexicon((read_line(line, path, number) for number, line in lines
                     if line.strip() and line.lstrip()[0] != "#"), unreadable)
+
+
+def entry_fault(word: str, respelling: str) -> str:
+    """Return why a word cannot have this respelling, or "" if it can."""
+    return next((f"the {name} {value!r} has no letter or digit"
+                 for name, value in (("word", word), ("respelling", respelling))
+                 if not (isinstance(value, str) and any(map(str.isalnum, value)))), "")
 
 
 def read_line(line: str, path: Path, number: int) -> LexiconEntry:
@@ -169,10 +184,9 @@ def read_line(line: str, path: Path, number: int) -> LexiconEntry:
     word, respelling, case, word_class = [*columns, "", "", "", ""][:4]
     fault = ("there is no tab" if len(columns) < 2 else
              f"it has {len(columns)} columns" if len(columns) > 4 else
-             f"the word {word!r} has no letter or digit" if not any(map(str.isalnum, word)) else
-             f"the respelling {respelling!r} has no letter or digit" if not any(map(str.isalnum, respelling)) else
-             f"the case {case!r} is unknown" if case not in CASES else
-             f"the word class {word_class!r} is unknown" if word_class and word_class not in CLASSES else "")
+             entry_fault(word, respelling) or
+             (f"the case {case!r} is unknown" if case not in CASES else
+             f"the word class {word_class!r} is unknown" if word_class and word_class not in CLASSES else ""))
     if fault:
         raise UserError(f"{path}, line {number}: {fault}; write {COLUMNS}")
     return LexiconEntry(word, respelling, case == "exact", word_class, f"{path.name}, line {number}")

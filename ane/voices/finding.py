@@ -9,7 +9,7 @@ from pathlib import Path
 from ane.audio.reader import CLIP_SUFFIXES
 from ane.bundles import Bundle
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file
 from ane.voices.voice import LATENT_SUFFIXES, parse_mix
 
@@ -51,7 +51,7 @@ def find_voice(name_or_path: str, folders: Iterable[Path]) -> FoundVoice:
         return FoundVoice(path.stem, (path,))
     if os.path.exists(path):
         raise UserError(f"{path}: is not a regular file; name a sound file or a voice file")
-    raise UserError(f"{path}: {no_such_file(path)}" if is_path else _not_found(name_or_path, folders))
+    raise NotFoundError(f"{path}: {no_such_file(path)}" if is_path else _not_found(name_or_path, folders))
 
 
 def list_voices(folders: Iterable[Path]) -> dict[str, FoundVoice]:
@@ -99,8 +99,8 @@ def check_named_voice(spec: str, names: Collection[str]) -> None:
     unknown = [name for name in parse_mix(spec)[0] if name not in names or is_voice_path(name)]
     if unknown:
         known = f"the names are {', '.join(list(names)[:_MAX])}" if names else "there are no voices"
-        raise UserError(f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can name "
-                        "files for the names that a text has")
+        raise NotFoundError(f"no voice is named {unknown[0]!r}, and a text cannot name a file: {known}; a cast can "
+                            "name files for the names that a text has")
 
 
 def is_voice_path(name_or_path: str) -> bool:

@@ -19,7 +19,7 @@ import safetensors.numpy
 from ane.audio.mel import CONDITIONING_RATE
 from ane.audio.reader import MIN_CLIP_SECONDS, check_clip, read_clip
 from ane.system import paths
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.files import replacing
 
 LATENT_SUFFIXES = (".safetensors", ".pth")
@@ -112,7 +112,7 @@ def load_voice(path: Path | str, name: str = "") -> Voice:
     """
     path = Path(os.path.expanduser(path))
     if not os.path.isfile(path):
-        raise UserError(f"{path}: no such voice file")
+        raise NotFoundError(f"{path}: no such voice file")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -39,7 +39,7 @@ def test_speech_is_saved_in_the_format_of_a_suffix_and_shown_as_a_player_in_a_no
 
 
 @pytest.mark.parametrize(("bundle", "arguments", "message"), [
-    ("heart", {"settings": Settings()}, "settings must be of ane.models.hibari.settings.HibariSettings"),
+    ("heart", {"settings": Settings()}, "or of ane.models.hibari.settings.HibariSettings for heart"),
     ("demo", {"settings": Settings(), "preset": "fast"}, "settings and preset exclude each other"),
     ("demo", {"voice": 3}, "voice must be a name, a path or what prepare returns, got 3"),
     ("demo", {"voice": Path("none.wav")}, "none.wav: no such file or folder in"),

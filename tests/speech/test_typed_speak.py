@@ -1,31 +1,47 @@
-"""`speak` takes the fields of a request, and type checkers know each of them."""
+"""Type checkers know every argument of the Python API, and wrong ones are one clear line without a type checker."""
 
 import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, get_type_hints
 
 import pytest
 
 import ane
+from ane.commands.speech_options import OPTIONS
 from ane.speech.calls import SpeechCall
+from ane.speech.options import SpeechOptions
 from ane.speech.speaker import Speaker
 from ane.system.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-from ane.speech.speaker import Speaker
+import ane
 
-def programs(speaker: Speaker) -> None:
-    speaker.speak("a", "heart", seed=1, speed=2, progress=print)
-    speaker.speak(text="a", cast={"narrator": "x"})
-    speaker.stream("a", sed=1)
-    speaker.speak("a", seed="a")
-    speaker.feed(["a"], voice="x", speed="fast")
-    list(speaker.speak_all(["a"], lexicn=None))
+async def program(speaker: ane.Speaker) -> None:
+    speaker.speak("a", "heart", seed=1, speed=2, progress=print, lexicon={"a": "b"}, settings=ane.Settings(steps=9))
+    speaker.speak(text="a", cast={"narrator": "x"}, voice=speaker.voice_of_clips([], 24000), lexicon=ane.Lexicon())
+    with speaker.stream("a") as stream:
+        speech: ane.Speech = stream.collect()
+    words = [word.start for word in ane.transcribe("a.wav", model="whisper", word_times=True).words]
+    speaker.stream("a", sed=1)  # wrong
+    speaker.speak("a", seed="a")  # wrong
+    speaker.feed(["a"], voice="x", speed="fast")  # wrong
+    list(speaker.speak_all(["a"], lexicn=None))  # wrong
+    speaker.speak("a", settings={"candidates": 4})  # wrong
+    speaker.speak("a", voice=1)  # wrong
+    ane.Settings(candidats=4)  # wrong
+    ane.Settings(sampler="euler")  # wrong
+    ane.transcribe("a.wav", modle="whisper")  # wrong
+    ane.load("demo", threads="2")  # wrong
+    ane.Lexicon({"a": 1})  # wrong
+    (await speaker.speak_async("a")).to_bytes(3)  # wrong
+    ane.transcribe("a.wav").segment  # wrong
+    ane.Speeker  # wrong
 """
-FAULTY = [7, 8, 9, 10]       # lines of the program
+FAULTY = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")]
 
 
 def faulty_lines(command: list[str], folder: Path) -> list[int]:
@@ -61,3 +77,11 @@ def test_every_way_to_speak_takes_the_same_fields() -> None:
     assert {"text", "voice", "seed", "speed", "progress"} <= fields
     for method in (Speaker.speak, Speaker.stream, Speaker.speak_in_chunks, Speaker.speak_async, Speaker.stream_async):
         assert list(inspect.signature(inspect.unwrap(method)).parameters) == ["self", "call"]
+
+
+def test_settings_at_the_top_level_are_the_options_of_say() -> None:
+    hints = get_type_hints(SpeechOptions)
+    for name, option in OPTIONS.items():
+        kind = tuple[int, int] if option.type is tuple else option.type
+        assert hints.pop(name) == (Literal[option.choices] if option.choices else kind) | None, name
+    assert hints.keys() == {"no_split"}

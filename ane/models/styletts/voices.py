@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ane.system.errors import UserError
+from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import check_regular, read_regular
 
 STYLE_WIDTH = 256
@@ -37,7 +37,7 @@ class StyleVoices:
         """The name of a voice's table; None: the default. Raises UserError when no voice has that name."""
         name = self.default if voice is None else self.aliases.get(voice, voice)
         if name not in self.tables:
-            raise UserError(f"no voice is named {voice!r}; there are {', '.join(self.names)}")
+            raise NotFoundError(f"no voice is named {voice!r}; there are {', '.join(self.names)}")
         return name
 
     def style(self, name: str, row: int) -> tuple[int, np.ndarray]:

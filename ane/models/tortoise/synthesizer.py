@@ -4,6 +4,9 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
+from ane.audio.reader import check_clip
 from ane.audio.time_stretch import SPEEDS, check_speed
 from ane.backends.base import Backend
 from ane.bundles import Bundle
@@ -13,7 +16,7 @@ from ane.models.tortoise.pipeline import Rendering
 from ane.models.tortoise.sampling import Randomness
 from ane.models.tortoise.settings import PRESETS, SAMPLE_RATE, Settings
 from ane.models.tortoise.vocoding import vocoder_of
-from ane.models.tortoise.voices import resolve_voice
+from ane.models.tortoise.voices import VOICE_NETWORKS, encode_clips, resolve_voice
 from ane.models.tortoise.word_times import WordTimer
 from ane.speech.chunks import RenderedChunk
 from ane.speech.lanes import Lanes
@@ -78,6 +81,17 @@ class Synthesizer(Speaker):
         wanted = self.model.default_voice if voice is None else voice
         return resolve_voice(wanted, folders=folders, backend=self.backend, mel_norms=self.model.mel_norms,
                              model_id=self.model.identity, widths=self.model.widths, rng=randomness.voice(), mode=mode)
+
+    def voice_of_clips(self, clips: Sequence[np.ndarray] | np.ndarray, sample_rate: int, name: str = "clips") -> Voice:
+        several = [clips] if isinstance(clips, np.ndarray) and clips.ndim == 1 else clips
+        read = [(np.asarray(clip, np.float32), sample_rate) for clip in several]
+        for number, (clip, rate) in enumerate(read, 1):
+            if clip.ndim != 1:
+                raise UserError(f"clips must be mono, an array (samples,), got {clip.shape} for clip {number}", "clips")
+            check_clip(clip, rate, f"clip {number}")
+        voice = encode_clips(read, self.backend, self.model.mel_norms, np.random.default_rng(0), name=name)
+        self.backend.release(*VOICE_NETWORKS)
+        return voice
 
     def render(self, chunks: Sequence[TokenChunk], request: SpeechRequest,
                context: SpeechContext) -> Iterator[RenderedChunk]:

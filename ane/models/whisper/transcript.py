@@ -2,9 +2,12 @@
 (.srt) and WebVTT (.vtt)."""
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from ane.system.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class TranscriptSegment:
     seek: int = 0               # frames of 10 ms from the beginning of the recording to its window
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Transcript:
     """The text of one recording."""
 
@@ -41,6 +44,17 @@ class Transcript:
     language: str           # "" when it was neither given nor detected, because there was no sound
     duration: float         # of the recording, in seconds
     segments: tuple[TranscriptSegment, ...] = ()
+
+    @property
+    def words(self) -> tuple[TranscriptWord, ...]:
+        """All words with their times. Raises UserError if the recording was transcribed without ``word_times``."""
+        if any(segment.words is None for segment in self.segments):
+            raise UserError("this transcript has no times of words: transcribe with word_times=True")
+        return tuple(word for segment in self.segments for word in segment.words or ())
+
+    def __repr__(self) -> str:
+        return (f"<Transcript: {self.duration:.2f} s, {self.language or 'no language'}, {len(self.segments)} segments, "
+                f"{textwrap.shorten(self.text, 40, placeholder='…')!r}>")
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; segments have "words" only if these were asked for."""

@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from ane.audio.reader import resample
 from ane.backends.base import Backend
-from ane.bundles import Bundle
+from ane.bundles import Bundle, bundle_names, open_model
 from ane.models.whisper.decoding import DecodedWindow, DecodingOptions, WindowDecoder, WindowText
 from ane.models.whisper.features import FRAME_SECONDS, HOP, RATE, log_mel, pad_or_cut
 from ane.models.whisper.languages import language_code
@@ -27,6 +28,7 @@ from ane.models.whisper.words import WordAligner, add_words
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
+DEFAULT_MODEL = "whisper"
 SILENT_PEAK = 1e-5      # −100 dBFS: a window below it has no sound at all, for which Whisper makes text up
 PROMPT_TEMPERATURE = 0.5        # text decoded at a higher temperature does not become the prompt of the next window
 
@@ -73,6 +75,14 @@ class TranscriptionOptions:
 
     def _no_speech(self, decoded: DecodedWindow) -> bool:
         return self.max_no_speech is not None and decoded.no_speech_probability > self.max_no_speech
+
+
+def open_whisper(model: str | Path | None) -> Bundle:
+    """Open a bundle by name or path. With None, it is ``DEFAULT_MODEL``. Raises UserError when that is not there."""
+    if model is None and DEFAULT_MODEL not in bundle_names():
+        raise UserError(f"model must name a bundle of Whisper: `ane import openai/whisper-base.en -o {DEFAULT_MODEL}` "
+                        "stores one that needs no name", "model")
+    return open_model(DEFAULT_MODEL if model is None else model)
 
 
 class Transcriber:

@@ -1,0 +1,145 @@
+"""A program finds all it needs in `ane`: settings, lexicons, voices of arrays, sound as bytes, transcripts, errors."""
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import ane
+from ane.system.errors import InvalidValueError, NotFoundError, UserError
+from tests.imported import imported
+from tests.models.whisper.random_whisper import write_hugging_face
+
+TEXT = "It was late."
+
+
+@pytest.fixture(scope="module")
+def heart() -> ane.Speaker:
+    return ane.load()
+
+
+@pytest.fixture(scope="module")
+def demo() -> ane.Speaker:
+    return ane.load("demo")
+
+
+def test_importing_the_package_imports_no_engine_and_no_numpy() -> None:
+    code = "import sys, ane; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name for name in modules if name.split(".")[0] == "ane"} == {"ane", "ane.system", "ane.system.errors"}
+    assert not {"torch", "numpy", "pydantic", "onnxruntime"} & {*modules}
+    assert all(getattr(ane, name) for name in ane.__all__)
+
+
+def test_settings_change_those_of_the_model_and_its_preset(demo: ane.Speaker) -> None:
+    request = demo.request(TEXT, preset="1x10", settings=ane.Settings(candidates=2, temperature=0.5, noise=0.9))
+    chosen, own = request.settings, demo.request(TEXT, preset="1x10").settings
+    assert (chosen.candidates, chosen.sampling.temperature, chosen.diffusion.temperature) == (2, 0.5, 0.9)
+    assert (chosen.sampling.max_codes, chosen.split, chosen.silence) == (own.sampling.max_codes, own.split, own.silence)
+    assert demo.speak(TEXT, preset="fastest", settings=ane.Settings(candidates=2), seed=1).seconds > 0.5
+    assert repr(ane.Settings(candidates=2)) == "Settings(candidates=2)"
+
+
+def test_a_lexicon_is_made_of_words_and_their_respellings(heart: ane.Speaker) -> None:
+    words = {"Nguyen": "win"}
+    assert heart.speak("Nguyen.", lexicon=words).chunks == ["win."]
+    assert heart.speak("Nguyen.", lexicon=ane.Lexicon(words)).chunks == ["win."]
+
+
+def test_a_voice_is_made_of_arrays(demo: ane.Speaker, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clips = [0.1 * rng.standard_normal(2 * 22050).astype(np.float32) for _ in range(2)]
+    for number, clip in enumerate(clips):
+        soundfile.write(tmp_path / f"{number}.wav", clip, 22050, subtype="FLOAT")
+    voice, read = demo.voice_of_clips(clips, 22050), demo.prepare(tmp_path)
+    np.testing.assert_array_equal(voice.ar, read.ar)
+    np.testing.assert_array_equal(voice.diffusion, read.diffusion)
+    ane.save_voice(tmp_path / "both.safetensors", voice)
+    assert demo.speak(TEXT, voice=voice, seed=1) == demo.speak(TEXT, voice=tmp_path / "both.safetensors", seed=1)
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "ogg"])
+def test_speech_becomes_the_bytes_of_a_file(heart: ane.Speaker, form: str, tmp_path: Path) -> None:
+    speech = heart.speak(TEXT)
+    speech.save(tmp_path / f"a.{form}")
+    data = speech.to_bytes(form)
+    assert len(data) == (tmp_path / f"a.{form}").stat().st_size
+    audio, rate = soundfile.read(io.BytesIO(data))
+    assert rate == speech.sample_rate
+    assert abs(len(audio) / rate - speech.seconds) < 0.1
+
+
+def test_speech_is_compared_shown_copied_and_sent(heart: ane.Speaker) -> None:
+    speech = heart.speak(f"{TEXT} " * 9)
+    assert speech == copy.deepcopy(speech) == pickle.loads(pickle.dumps(speech))
+    assert speech != heart.speak(TEXT)
+    assert len(repr(speech)) < 100
+    assert TEXT in repr(speech)
+    assert list(heart.speak_all([])) == []
+
+
+def test_a_block_closes_its_stream_and_only_a_whole_stream_is_collected(heart: ane.Speaker) -> None:
+    with heart.stream(f"{TEXT} {TEXT}") as stream:
+        next(stream)
+        with pytest.raises(UserError, match=r"^the first [\d.]+ s of this stream were read already"):
+            stream.collect()
+    assert next(stream, None) is None
+    with heart.stream(TEXT) as stream:
+        np.testing.assert_allclose(stream.collect().audio, heart.speak(TEXT).audio, atol=0.05)
+
+
+def spoken_in_a_process(speaker: ane.Speaker) -> ane.Speech:
+    return speaker.speak(TEXT)
+
+
+def test_a_speaker_is_sent_to_another_process_by_the_name_of_its_bundle(heart: ane.Speaker) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(spoken_in_a_process, heart).result() == heart.speak(TEXT)
+    made = type(heart)(heart.model, heart.backend)
+    with pytest.raises(UserError, match=r"cannot be pickled, because ane.load did not make it"):
+        pickle.dumps(made)
+
+
+def test_a_recording_is_transcribed_by_one_call(tmp_path: Path) -> None:
+    imported(write_hugging_face(tmp_path), tmp_path / "whisper")
+    soundfile.write(tmp_path / "a.wav", 0.1 * np.random.default_rng(0).standard_normal(16000), 16000)
+    transcript = ane.transcribe(tmp_path / "a.wav", tmp_path / "whisper", language="en", word_times=True)
+    assert isinstance(transcript, ane.Transcript)
+    assert transcript.words == tuple(word for segment in transcript.segments for word in segment.words)
+    assert len(repr(transcript)) < 120
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), [
+    (lambda: ane.load("nobody"), NotFoundError, "no bundle is named 'nobody'"),
+    (lambda: ane.load("/nowhere/model"), NotFoundError, "there is no bundle at /nowhere/model"),
+    (lambda: ane.load(backend="abacus"), NotFoundError, "no backend is named 'abacus'"),
+    (lambda: ane.load("demo").speak("a", voice="nobody"), NotFoundError, "no voice 'nobody'"),
+    (lambda: ane.load("demo").speak("[voice:nobody] a"), NotFoundError, "no voice is named 'nobody'"),
+    (lambda: ane.transcribe("nowhere.wav", "demo"), NotFoundError, "nowhere.wav: no such file"),
+    (lambda: ane.read_lexicon("nowhere.tsv"), NotFoundError, "cannot read the lexicon nowhere.tsv"),
+    (lambda: ane.load().speak("a", speed=9), InvalidValueError, "speed must be from"),
+    (lambda: ane.load().speak("a", voice=np.zeros(9)), InvalidValueError, "an array: make a voice of it"),
+    (lambda: ane.load().speak("a", lexicon={"a": "!"}), InvalidValueError, "the respelling '!' has no letter"),
+    (lambda: ane.load().speak("a", settings=ane.Settings(steps=9)), InvalidValueError, "steps has no effect on heart"),
+    (lambda: ane.load("demo").request("a", settings=ane.Settings(temperature=0.0)), InvalidValueError,
+     "temperature must be from 0.01 to 100, got 0"),
+    (lambda: ane.load().voice_of_clips([], 24000), UserError, "does not make voices of clips"),
+    (lambda: ane.load().speak("a").to_bytes("exe"), InvalidValueError, "format must be one of m4b, m4a, mp3"),
+])
+def test_errors_have_types(call: Any, kind: type[UserError], message: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        call()
+    assert type(caught.value) is kind
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), kind)
