@@ -1,5 +1,6 @@
 """Reading sound from containers of FFmpeg's with PyAV, and mixing channels."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,24 @@ def read_container(path: Path, max_seconds: float) -> tuple[np.ndarray, int, boo
 
 
 def _decoded(path: Path, max_seconds: float, mix: ChannelMix) -> tuple[np.ndarray, int]:
+    pieces: list[np.ndarray] = []
+    samples = rate = 0
+    for piece, rate in container_pieces(path, mix):
+        pieces.append(piece)
+        samples += len(piece)
+        if samples > max_seconds * rate:
+            break
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32), rate
+
+
+def container_pieces(path: Path, mix: ChannelMix) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the samples (n,) float32 of a container's first sound, and its rate in Hz: at least one piece.
+
+    Raises:
+        OSError, ValueError, IndexError: FFmpeg cannot read it, or it holds no sound.
+    """
     import av
 
-    pieces: list[np.ndarray] = []
-    samples = 0
     # the file alone: no other files, no network, however the container refers to them
     with av.open(str(path), options={"protocol_whitelist": "file", "format_whitelist": CONTAINERS,
                                      "enable_drefs": "0"}) as container:
@@ -66,11 +81,8 @@ def _decoded(path: Path, max_seconds: float, mix: ChannelMix) -> tuple[np.ndarra
         rate = int(stream.rate)
         if rate <= 0:
             raise ValueError("the sound has no rate")
+        yield np.zeros(0, np.float32), rate
         as_floats = av.AudioResampler("fltp", rate=rate)
         for frame in container.decode(stream):
             for part in as_floats.resample(frame):
-                pieces.append(mix.mono(part.to_ndarray().T))
-                samples += len(pieces[-1])
-            if samples > max_seconds * rate:
-                break
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.float32), rate
+                yield mix.mono(part.to_ndarray().T), rate

@@ -1,4 +1,4 @@
-"""Loudness and true peak of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and a limiter, all for `ane read`.
+"""Loudness, true peak and level of mono sound in pieces (ITU-R BS.1770-4, EBU R 128), and a limiter, for `ane read`.
 
 The coefficients of the K-weighting for any sample rate are those of libebur128 (MIT). Both filters are applied as one
 finite impulse response, which NumPy convolves fast; what it leaves out is below -140 dB.
@@ -18,14 +18,14 @@ LOOKAHEAD = 0.02            # seconds before and after a peak in which the limit
 
 
 class LoudnessMeter:
-    """Integrated loudness and true peak of all sound that was fed."""
+    """Integrated loudness, true peak, RMS level and noise floor of all sound that was fed."""
 
     def __init__(self, rate: int):
         self._hop = round(0.1 * rate)
         self._response = k_weighting(rate)
         self._tail = np.zeros(len(self._response) - 1)          # of the convolution, to be added to what follows
-        self._rest = np.zeros(0)
-        self._powers: list[np.ndarray] = []                     # mean square of each 100 ms
+        self._rest = np.zeros((2, 0))
+        self._powers: list[np.ndarray] = []                     # (2, n) mean squares of 100 ms: weighted, as they are
         self._context = np.zeros(TAPS, np.float32)
         self.peak = 0.0
 
@@ -39,14 +39,35 @@ class LoudnessMeter:
         filtered = np.fft.irfft(spectrum, length)[:size]
         filtered[:len(self._tail)] += self._tail
         self._tail = filtered[len(audio):]
-        hops = np.concatenate((self._rest, filtered[:len(audio)]))
-        whole = len(hops) // self._hop * self._hop
-        self._rest = hops[whole:]
-        self._powers.append(np.square(hops[:whole]).reshape(-1, self._hop).mean(axis=1))
+        hops = np.concatenate((self._rest, np.stack((filtered[:len(audio)], audio))), axis=1)
+        whole = hops.shape[1] // self._hop * self._hop
+        self._rest = hops[:, whole:]
+        self._powers.append(np.square(hops[:, :whole]).reshape(2, -1, self._hop).mean(axis=2))
         together = np.concatenate((self._context, audio))
         known = true_peaks(together)[TAPS // 2:-(TAPS // 2)]             # of those whose neighbours are known
         self.peak = max(self.peak, float(known.max(initial=0.0)))
         self._context = together[-TAPS:]
+
+    def include(self, other: "LoudnessMeter") -> None:
+        """Add what another meter was fed."""
+        self._powers += other._powers
+        self.peak = max(self.peak, other.peak)
+
+    def _hops(self, row: int) -> np.ndarray:
+        return np.concatenate([np.zeros(0), *(powers[row] for powers in self._powers)])
+
+    @property
+    def rms(self) -> float:
+        """The level of the whole sound in dB, 0 for a square wave at full scale; -inf for silence."""
+        powers = self._hops(1)
+        return 10 * math.log10(powers.mean()) if powers.any() else -math.inf
+
+    @property
+    def noise_floor(self) -> float:
+        """The RMS level of the quietest half second in dB; -inf for silence, or a sound shorter than that."""
+        powers = self._hops(1)
+        quietest = np.convolve(powers, np.full(5, 0.2), "valid").min() if len(powers) >= 5 else 0.0
+        return 10 * math.log10(quietest) if quietest > 0 else -math.inf
 
     @property
     def true_peak(self) -> float:
@@ -56,7 +77,7 @@ class LoudnessMeter:
     @property
     def loudness(self) -> float:
         """Integrated loudness in LUFS; -inf when no block of 400 ms is above the absolute gate."""
-        powers = np.concatenate([np.zeros(0), *self._powers])
+        powers = self._hops(0)
         if len(powers) < 4:
             return -math.inf
         blocks = np.convolve(powers, np.full(4, 0.25), "valid")         # 400 ms, one every 100 ms

@@ -17,7 +17,6 @@ from ane.system.interruption import uninterrupted
 
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
-OPUS_RATE = 48000       # Hz of every Opus stream
 INSTALL = "pip install '.[books]'"
 
 
@@ -29,14 +28,17 @@ class MediaFormat:
     encoder: str
     bit_rate: int | None = None
     cover: bool = False
+    rate: int | None = None     # Hz; None is the rate of the sound
+    gain: float = 1.0           # factor of the samples before the encoder
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 FORMATS = {
     ".m4b": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "}),
     ".m4a": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "}),
-    ".mp3": MediaFormat("mp3", "libmp3lame", 64_000, cover=True, options={"id3v2_version": "3"}),
-    ".opus": MediaFormat("opus", "libopus", 32_000),
+    # LAME multiplies all samples by 0.95, and FFmpeg has no option against it
+    ".mp3": MediaFormat("mp3", "libmp3lame", 64_000, cover=True, gain=1 / 0.95, options={"id3v2_version": "3"}),
+    ".opus": MediaFormat("opus", "libopus", 32_000, rate=48000),
     ".aac": MediaFormat("adts", "aac", 64_000),
     ".flac": MediaFormat("flac", "flac", cover=True),
     ".aiff": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
@@ -123,8 +125,8 @@ class MediaEncoder:
         self._container: Any = av.open(target, "w", format=media.container,
                                        options={"fflags": "+bitexact", **media.options})
         self._container.metadata.update({name: value for name, value in tags.items() if value})
-        opus = media.encoder == "libopus"
-        self._stream: Any = self._container.add_stream(media.encoder, rate=OPUS_RATE if opus else rate, layout="mono")
+        self._gain = np.float32(media.gain)
+        self._stream: Any = self._container.add_stream(media.encoder, rate=media.rate or rate, layout="mono")
         if media.bit_rate:
             self._stream.bit_rate = media.bit_rate
         if chapters:
@@ -149,7 +151,9 @@ class MediaEncoder:
     def append(self, audio: np.ndarray) -> None:
         """Encode samples (n,) float32, clipped to [-1, 1]."""
         if len(audio):
-            frame = self._av.AudioFrame.from_ndarray(pcm16(audio)[None], format="s16", layout="mono")
+            form, samples = ("s16", pcm16(audio)) if self._gain == 1 else (
+                "flt", np.clip(audio, -1, 1).astype(np.float32) * self._gain)
+            frame = self._av.AudioFrame.from_ndarray(samples[None], format=form, layout="mono")
             frame.sample_rate, frame.pts, frame.time_base = self.rate, self.samples, Fraction(1, self.rate)
             self.samples += len(audio)
             self._container.mux(self._stream.encode(frame))

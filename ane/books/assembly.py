@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 
-from ane.audio.loudness import LoudnessMeter
 from ane.audio.time_stretch import TimeStretcher
 from ane.books.narration import BREATH
 from ane.books.plan import PlannedBlock, PlannedChunk
@@ -165,11 +164,3 @@ def sound_of_book(store: JobStore, timeline: BookTimeline) -> Iterator[np.ndarra
             position = timed.end
         yield from silence(chapter.end)
         position = chapter.end
-
-
-def measure_book(store: JobStore, timeline: BookTimeline) -> LoudnessMeter:
-    """The loudness of the whole book: one measurement, so that all chapters get the same gain."""
-    meter = LoudnessMeter(timeline.rate)
-    for piece in sound_of_book(store, timeline):
-        meter.feed(piece)
-    return meter

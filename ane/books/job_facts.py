@@ -19,7 +19,7 @@ ADVICE = "; delete the folder to start over"
 
 @dataclass(frozen=True)
 class WrittenBook:
-    """What was written: the files, seconds of sound, and loudness and true peak of the sound before its encoding.
+    """What was written: the files, seconds of sound, and loudness and true peak of the files, decoded.
 
     ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
     ``notes``: subtitles that begin late.

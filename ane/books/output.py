@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,20 +13,13 @@ from typing import Any
 import numpy as np
 
 from ane.audio import check_output, writing
-from ane.audio.loudness import LoudnessMeter, PeakLimiter
+from ane.audio.loudness import LoudnessMeter
 from ane.audio.media import ChapterMark, CoverImage
-from ane.books.assembly import (
-    BookTimeline,
-    late_cues,
-    measure_book,
-    planned_blocks,
-    sound_of_book,
-    time_book,
-    with_words,
-)
+from ane.books.assembly import BookTimeline, late_cues, planned_blocks, sound_of_book, time_book, with_words
 from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.job_facts import WrittenBook
+from ane.books.levels import BookLeveller, measured
 from ane.books.narration import POLL, leases_renewed
 from ane.books.ownership import FileOwnership, check_replaced, completed
 from ane.books.plan import digest_of
@@ -34,7 +27,6 @@ from ane.books.store import JobStore
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
 
-CEILING = -3.0              # dBTP
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
@@ -179,13 +171,13 @@ def with_former_companions(options: OutputOptions, titles: Sequence[str], number
 
 
 def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, ownership: FileOwnership) -> WrittenBook:
-    gain, levelled, files = 1.0, options.loudness is not None, list[str]()
-    if options.loudness is not None:
-        before = measure_book(store, timeline)
-        gain = 10 ** ((options.loudness - before.loudness) / 20) if np.isfinite(before.loudness) else 1.0
+    files, titles = list[str](), store.fact("chapters")
     if options.word_times or options.is_epub:
         timeline = with_words(timeline, store, estimated=options.word_times)
-    after, titles = LoudnessMeter(timeline.rate), store.fact("chapters")
+    apart = options.per_chapter or options.is_epub
+    meters = {part.chapters[0].number: measured(sound_of_book(store, part), part.rate)
+              for part in (timeline.parts() if apart else [timeline])} if options.loudness is not None else {}
+    leveller = book_leveller(options, meters.values(), timeline.rate)
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:
@@ -195,12 +187,15 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
 
     def write_sound(part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
                     marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:
-        sound = sound_of_book(store, part)
-        with writing(path, part.rate, tags, marks, cover) as append:
-            for piece in _levelled(sound, part.rate, gain) if levelled else sound:
-                append(piece)
-                if levelled:
-                    after.feed(piece)
+        def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
+            with writing(path, part.rate, tags, marks, cover) as append:
+                for piece in change(sound_of_book(store, part), part.rate):
+                    append(piece)
+
+        if leveller:
+            leveller.write(path, meters[part.chapters[0].number].loudness, encode)
+        else:
+            encode()
 
     if options.is_epub:
         with written(options.path) as target:
@@ -226,8 +221,18 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
                                 "seconds": timeline.samples / timeline.rate, "chapters": [
                                     {"file": path.name, **chapter} for part, path in zip(parts, paths, strict=True)
                                     for chapter in times(part)]})
-    return WrittenBook(files, timeline.samples / timeline.rate, *(
-        (after.loudness, after.true_peak) if levelled else ()))
+    whole = leveller and leveller.whole
+    return WrittenBook(files, timeline.samples / timeline.rate, *((whole.loudness, whole.true_peak) if whole else ()))
+
+
+def book_leveller(options: OutputOptions, meters: Iterable[LoudnessMeter], rate: int) -> BookLeveller | None:
+    """Return what gives the files the loudness that the options ask for, from the sound of each."""
+    if options.loudness is None:
+        return None
+    whole = LoudnessMeter(rate)
+    for meter in meters:
+        whole.include(meter)
+    return BookLeveller(options.loudness - whole.loudness if np.isfinite(whole.loudness) else 0.0)
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
@@ -241,14 +246,6 @@ def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
     text = store.fact("text") or {"language": ""}
     return EpubFacts(options.title, options.author, text["language"], options.cover, store.fact("plan"),
                      planned_blocks(store), options.word_times)
-
-
-def _levelled(pieces: Iterator[np.ndarray], rate: int, gain: float) -> Iterator[np.ndarray]:
-    """The pieces with the gain of the book, peaks limited to ``CEILING``."""
-    limiter = PeakLimiter(rate, gain, 10 ** (CEILING / 20))
-    for piece in pieces:
-        yield limiter.feed(piece)
-    yield limiter.finish()
 
 
 def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, str]:

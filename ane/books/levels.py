@@ -1,0 +1,93 @@
+"""The level of a book's files: one gain for all, and each file corrected by what its encoder changed."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from ane.audio.containers import ChannelMix, container_pieces
+from ane.audio.loudness import LoudnessMeter, PeakLimiter
+from ane.audio.media import has_pyav
+
+CEILING = -3.0              # dBTP of a finished file
+CLOSE = 0.1                 # dB by which the level of a finished file may differ from the one that was wanted
+SAFE = 0.05                 # dB by which a correction of the ceiling exceeds the excess
+TRIES = 4                   # encodings of a file, at most
+PIECE = 1 << 17             # samples that are measured at once
+
+
+@dataclass
+class BookLeveller:
+    """Encodes files again until their level is right after decoding.
+
+    Corrections are kept, because one encoder changes all files of a book alike.
+
+    Attributes:
+        gain: dB between the sound of the job and the book.
+        level: Name of the property of ``LoudnessMeter`` that shall be right.
+        whole: What all finished files hold, decoded.
+    """
+
+    gain: float
+    level: str = "loudness"
+    ceiling: float = CEILING
+    correction: float = 0.0
+    whole: LoudnessMeter | None = None
+
+    def write(self, path: Path, before: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]) -> None:
+        """Write a file.
+
+        Args:
+            before: Level of its sound in dB, without the gain.
+            encode: Writes ``path``, and passes the sound through the function that it is given.
+        """
+        for _ in range(TRIES):
+            encode(self._levelled)
+            after = measured_file(path)
+            off = before + self.gain - getattr(after, self.level)
+            excess = after.true_peak - CEILING
+            if excess <= 0 and (abs(off) <= CLOSE or not math.isfinite(off)):
+                break
+            self.ceiling -= excess + SAFE if excess > 0 else 0.0
+            self.correction += off if math.isfinite(off) and abs(off) > CLOSE else 0.0
+        if self.whole:
+            self.whole.include(after)
+        else:
+            self.whole = after
+
+    def _levelled(self, pieces: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
+        limiter = PeakLimiter(rate, 10 ** ((self.gain + self.correction) / 20), 10 ** (self.ceiling / 20))
+        for piece in pieces:
+            yield limiter.feed(piece)
+        yield limiter.finish()
+
+
+def measured_file(path: Path) -> LoudnessMeter:
+    """Return a meter that was fed with the decoded sound of a file."""
+    pieces = container_pieces(path, ChannelMix()) if has_pyav() else libsndfile_pieces(path)
+    _, rate = next(pieces)
+    return measured((piece for piece, _ in pieces), rate)
+
+
+def libsndfile_pieces(path: Path) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield the samples (n,) float32 of a mono file and its rate in Hz, at least one piece."""
+    with soundfile.SoundFile(path) as file:
+        yield np.zeros(0, np.float32), file.samplerate
+        for block in file.blocks(PIECE, dtype="float32"):
+            yield block, file.samplerate
+
+
+def measured(pieces: Iterable[np.ndarray], rate: int) -> LoudnessMeter:
+    """Return a meter that was fed with all pieces, joined to long ones, which are measured faster."""
+    meter, held, count = LoudnessMeter(rate), list[np.ndarray](), 0
+    for piece in pieces:
+        held.append(piece)
+        count += len(piece)
+        if count >= PIECE:
+            meter.feed(np.concatenate(held))
+            held, count = [], 0
+    meter.feed(np.concatenate([np.zeros(0, np.float32), *held]))
+    return meter
