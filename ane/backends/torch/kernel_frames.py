@@ -1,8 +1,9 @@
-"""A denoiser's layers over packed frames by kernels (``ane.backends.torch.kernels``), for CPUs with AMX.
+"""A denoiser's layers over packed frames by kernels (``ane.backends.torch.kernels``).
 
-A residual block is one call, an attention block is one call: norms, SiLU, rounding, products and additions without
-a pass over the frames between them. Between blocks frames are float32. "int8" rounds the activations of each frame
-with a range of its own; attention is in bfloat16. A frame's bits depend on nothing but its row.
+They need a CPU with AVX-512 bf16 and VNNI, and use AMX if it has that. A residual block is one call, an attention block
+is one call: norms, SiLU, rounding, products and additions without a pass over the frames between them. Between blocks
+frames are float32. "int8" rounds the activations of each frame with a range of its own. Attention is in bfloat16. A
+frame's bits depend on nothing but its row.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library, uses_amx
+from ane.backends.torch.kernels import HOST_FLOATS, KernelLinear, check, has_kernel, library
 
 FRAME_KINDS = "int8", "bf16"      # of weights; with either, attention is in bfloat16
 
@@ -47,8 +48,8 @@ class FrameAttentionArguments(ctypes.Structure):
 
 
 def has_frame_kernels(kind: str) -> bool:
-    """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16", by AMX."""
-    return kind in FRAME_KINDS and all(map(has_kernel, FRAME_KINDS)) and uses_amx()
+    """Whether the layers below have weights of this precision on this CPU: "int8" or "bf16"."""
+    return kind in FRAME_KINDS and all(map(has_kernel, FRAME_KINDS))
 
 
 class FrameRows:

@@ -7,7 +7,8 @@ threads, or on how memory is aligned.
 
 The library (folder ``cpp``) is compiled when the package is installed (``hatch_build.py``), as plain C functions: it
 depends on no release of torch. GCC's OpenMP is the one that torch has loaded, so that both share threads. Without it,
-or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute.
+or with the environment variable ``ANE_KERNELS=0``, the layers of ``ane.backends.torch.linear`` compute. With
+``ANE_KERNELS=vectors``, the kernels do not use AMX.
 """
 
 import ctypes
@@ -116,9 +117,14 @@ def has_kernel(weights: str) -> bool:
 
 
 @cache
-def uses_amx() -> bool:
+def has_amx() -> bool:
     """Whether tiles can be used; asks the system for the permission that a process needs."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
+
+
+def uses_amx() -> bool:
+    """Say whether new layers multiply by tiles. ``ANE_KERNELS=vectors`` forbids it."""
+    return os.environ.get(SWITCH) != "vectors" and has_amx()
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:

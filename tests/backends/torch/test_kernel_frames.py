@@ -21,9 +21,9 @@ from ane.system.decibels import snr_db
 from tests.backends.torch.test_kernels import unaligned
 
 KINDS = [kind for kind in ("bf16", "int8") if has_frame_kernels(kind)]
-pytestmark = [pytest.mark.skipif(not KINDS, reason="on Linux, a CPU with AMX and a C++ compiler: "
+pytestmark = [pytest.mark.skipif(not KINDS, reason="on Linux, a CPU with AVX-512 bf16 and VNNI and a C++ compiler: "
                                                    "pip install -e . compiles the kernels"),
-              pytest.mark.parametrize("kind", KINDS)]
+              pytest.mark.usefixtures("instructions"), pytest.mark.parametrize("kind", KINDS)]
 
 CHANNELS, HEADS = 96, 4
 LEAST_DB = {"bf16": 43.0, "int8": 36.0}      # of a block of random weights

@@ -23,6 +23,7 @@ from ane.system.decibels import snr_db
 from tests.backends.torch.test_exactness import OnlyAttention
 from tests.random_model import random_model
 
+BY_INSTRUCTIONS = pytest.mark.usefixtures("instructions")
 NEEDS_KERNELS = pytest.mark.skipif(library() is None, reason="on Linux, x86-64 with AVX-512 and a C++ compiler: "
                                                              "pip install -e . compiles the kernels")
 CPU = torch.device("cpu")
@@ -43,6 +44,7 @@ def unaligned(rows: np.ndarray, offset: int) -> torch.Tensor:
     return memory[start:start + rows.size].view(rows.shape).copy_(torch.from_numpy(rows))
 
 
+@BY_INSTRUCTIONS
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", AVAILABLE)
 def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind):
@@ -65,6 +67,7 @@ def test_a_norm_and_gelu_joined_to_a_layer_compute_what_they_compute_apart(kind)
     assert snr_db(expected, block.act(block.linear(block.norm(x)))) > threshold
 
 
+@BY_INSTRUCTIONS
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", AVAILABLE)
 def test_a_layer_does_not_depend_on_how_memory_is_aligned(kind):
@@ -76,6 +79,7 @@ def test_a_layer_does_not_depend_on_how_memory_is_aligned(kind):
             assert torch.equal(layer(unaligned(rows[:count], offset)), expected[:count])
 
 
+@BY_INSTRUCTIONS
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", AVAILABLE)
 def test_more_rows_than_a_cache_holds_are_those_of_their_parts(kind):
@@ -86,6 +90,7 @@ def test_more_rows_than_a_cache_holds_are_those_of_their_parts(kind):
     assert torch.equal(together, torch.cat([layer(part) for part in rows.split((500, 13, 587))]))
 
 
+@BY_INSTRUCTIONS
 @NEEDS_KERNELS
 @pytest.mark.parametrize("kind", AVAILABLE)
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

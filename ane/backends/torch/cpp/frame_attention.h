@@ -1,8 +1,8 @@
-// Attention among the frames of a row, with a bias by distance, in bfloat16 by AMX.
+// Attention among the frames of a row, with a bias by distance, in bfloat16.
 
 #pragma once
 
-#include "vectors.h"
+#include "products.h"
 
 namespace {
 
@@ -82,29 +82,6 @@ inline void pack_keys_and_values(const FrameHead& head, char* keys, char* values
         }
 }
 
-// 32 rows of `left` (stride bytes) times two columns of `steps` tiles each → 32 · 32 sums.
-inline void multiply_tiles(const char* left, long stride, const char* right, long right_bytes, long steps, float* out,
-                           long out_stride) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (long step = 0; step < steps; step++) {
-        _tile_loadd(4, left + step * TILE_BYTES, stride);
-        _tile_loadd(5, left + TILE_ROWS * stride + step * TILE_BYTES, stride);
-        _tile_loadd(6, right + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
-        _tile_loadd(7, right + right_bytes + step * TILE_ROWS * TILE_BYTES, TILE_BYTES);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, out, out_stride * sizeof(float));
-    _tile_stored(1, out + COLUMNS, out_stride * sizeof(float));
-    _tile_stored(2, out + TILE_ROWS * out_stride, out_stride * sizeof(float));
-    _tile_stored(3, out + TILE_ROWS * out_stride + COLUMNS, out_stride * sizeof(float));
-}
-
 // 2^x for x ≤ 0 by its Taylor series, relative error 9e-5; weights are rounded to 2^-9.
 inline __m512 power_of_two(__m512 x) {
     const __m512 fraction = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
@@ -136,7 +113,7 @@ inline float softmax_weights(const FrameHead& head, long query, float* scores, c
     return 1.0f / _mm512_reduce_add_ps(sum);
 }
 
-void attend_to_frames(const FrameHead& head, char* memory) {
+void attend_to_frames(const FrameHead& head, bool amx, char* memory) {
     const long padded = head.padded_length(), wide = head.padded_width(), bytes = TILE_ROWS * TILE_BYTES;
     char *keys = memory, *values = keys + 2 * padded * wide, *queries = values + 2 * padded * wide;
     const long weight_stride = 2 * padded + TILE_BYTES;
@@ -146,18 +123,20 @@ void attend_to_frames(const FrameHead& head, char* memory) {
     pack_keys_and_values(head, keys, values);
     for (long start = 0; start < head.length; start += PAIR) {
         const long count = std::min(head.length - start, PAIR);
+        const auto product = [&](const char* rows, long stride, const char* tiles, long steps, float* out, long out_width) {
+            multiply<BF16>(amx, {rows, stride, count, tiles, tiles + steps * bytes, 1, steps}, false,
+                           reinterpret_cast<int32_t*>(out), out_width);
+        };
         for (long i = 0; i < PAIR; i++)
             for (long at = 0; at < wide; at += PAIR)
                 _mm512_store_si512(queries + (i * wide + at) * 2, head.part(start + i, 0, at));
         for (long key = 0; key < padded; key += PAIR)
-            multiply_tiles(queries, 2 * wide, keys + key / COLUMNS * (wide / PAIR) * bytes, wide / PAIR * bytes,
-                           wide / PAIR, scores + key, padded);
+            product(queries, 2 * wide, keys + key / COLUMNS * (wide / PAIR) * bytes, wide / PAIR, scores + key, padded);
         float shares[PAIR] = {};
         for (long i = 0; i < count; i++)
             shares[i] = softmax_weights(head, start + i, scores + i * padded, weights + i * weight_stride);
         for (long at = 0; at < wide; at += PAIR)
-            multiply_tiles(weights, weight_stride, values + at / COLUMNS * (padded / PAIR) * bytes, padded / PAIR * bytes,
-                           padded / PAIR, sums + at, wide);
+            product(weights, weight_stride, values + at / COLUMNS * (padded / PAIR) * bytes, padded / PAIR, sums + at, wide);
         for (long i = 0; i < count; i++)
             for (long at = 0; at < head.width; at += COLUMNS)
                 _mm512_mask_storeu_ps(head.out + (start + i) * head.out_stride + at, first(head.width - at),

@@ -1,4 +1,4 @@
-// Layers of a denoiser over packed frames, by AMX: (frames, channels), the rows of all utterances one after another.
+// Layers of a denoiser over packed frames: (frames, channels), the rows of all utterances one after another.
 //
 // A frame's numbers depend on nothing but its row: not on the rows beside it, on threads or on alignment.
 
@@ -161,7 +161,7 @@ struct FrameOutput {
 
 // The layer of x, scaled or as it is.
 template <Kind KIND>
-void multiply(const Workspace& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
+void multiply_frames(const Workspace& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
     const Rows& rows = work.rounded;
     const long inputs = layer.inputs, outputs = layer.outputs, reach = layer.taps / 2;
     #pragma omp for schedule(static)
@@ -213,14 +213,14 @@ void multiply(const Workspace& work, const Layer& layer, const float* x, const S
                 if (output.added) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, output.added + at));
                 _mm512_mask_storeu_ps(output.out + at, mask, y);
             };
-            pair_by_amx<KIND>(layer, rows, slot - reach, std::min(end - slot, 2 * TILE_ROWS), pair, false, emit);
+            multiply_pair<KIND>(layer, rows, slot - reach, std::min(end - slot, 2 * TILE_ROWS), pair, false, emit);
         }
     }
 }
 
 void frame_layer(const Workspace& work, const Layer& layer, const float* x, const Scaling* scaling, const FrameOutput& output) {
-    if (layer.kind == INT8) multiply<INT8>(work, layer, x, scaling, output);
-    else multiply<BF16>(work, layer, x, scaling, output);
+    if (layer.kind == INT8) multiply_frames<INT8>(work, layer, x, scaling, output);
+    else multiply_frames<BF16>(work, layer, x, scaling, output);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Kernels for x86-64 with AVX-512: the steps of decoders and, with AMX, of denoisers.
+// Kernels for x86-64 with AVX-512: the steps of decoders and of denoisers.
 //
 // A row, a lane or a frame is computed in an order that depends on nothing else: not on others, the number of threads
 // or how memory is aligned. Threads are torch's.
@@ -86,7 +86,7 @@ int ane_frame_layer(const Layer* layer, const Frames* frames, const float* x, fl
     if (!work.prepare(*frames, layer->inputs, threads)) return NO_MEMORY;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const TileScope tiles;
+        const TileScope tiles(layer->amx);
         frame_layer(work, *layer, x, nullptr, {out, nullptr, nullptr});
     }
     return 0;
@@ -107,7 +107,7 @@ int ane_residual(const Residual* block, const Frames* frames, const float* time,
     work.scaling.silu = true;
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const TileScope tiles;
+        const TileScope tiles(block->first->amx);
         find_scaling(work, x, block->first_norm, channels, nullptr, 1);
         frame_layer(work, *block->first, x, &work.scaling, {hidden, nullptr, nullptr});
         find_scaling(work, hidden, block->second_norm, channels, shifts, times);
@@ -130,13 +130,14 @@ int ane_frame_attention(const FrameAttention* block, const Frames* frames, const
     uint16_t* qkv = reinterpret_cast<uint16_t*>(attended + channels * count);
     #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        const TileScope tiles;
+        const TileScope tiles(block->qkv->amx);
         find_scaling(work, x, block->norm, channels, nullptr, 1);
         frame_layer(work, *block->qkv, x, &work.scaling, {nullptr, nullptr, qkv});
         char* own = memory + all + TILE_BYTES + omp_get_thread_num() * bytes;
         #pragma omp for schedule(dynamic)
         for (long task = 0; task < frames->rows * block->heads; task++)
-            attend_to_frames(head_of(*block, *frames, qkv, attended, task / block->heads, task % block->heads), own);
+            attend_to_frames(head_of(*block, *frames, qkv, attended, task / block->heads, task % block->heads),
+                             block->qkv->amx, own);
         frame_layer(work, *block->projection, attended, nullptr, {out, x, nullptr});
     }
     return 0;

@@ -2,14 +2,12 @@
 
 #pragma once
 
-#include "vectors.h"
+#include "products.h"
 
 namespace {
 
 constexpr long CHUNK = 512;                 // rows whose products follow each other: they stay in the core's cache
 constexpr long FEWEST_WEIGHTS = 1 << 16;    // that several threads multiply with: a wait for another costs microseconds
-
-enum Kind : long { INT8 = 0, BF16 = 1, FP16 = 2, FP32 = 3 };
 
 // The arguments of a linear layer; kernels.py declares the same fields.
 struct Layer {
@@ -114,132 +112,39 @@ inline void finish(const Layer& layer, const Rows& rows, long row, long column, 
     _mm512_mask_storeu_ps(out, mask, y);
 }
 
-constexpr long WHOLE_TILE = TILE_ROWS * TILE_BYTES, TILES_AHEAD = 4;
-
-inline void fetch_tile(const char* tile) {
-    for (long byte = 0; byte < WHOLE_TILE; byte += 64) _mm_prefetch(tile + byte, _MM_HINT_T0);
-}
-
-// 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, BF16
-// for the last. The first tap multiplies `row`, the next one the row after it. `prefetch`: weights come from memory; they are
-// fetched TILES_AHEAD tiles before they are multiplied, the first of the next pair while this one's sums are emitted.
+// 32 outputs of up to 32 rows from `row` on: emit(row - `row`, column, tap, sums of 16 columns), INT8 for every tap, others
+// once. The first tap multiplies `row`, the next one the row after it. `prefetch`: weights come from memory; the
+// first of the next pair are fetched while this one's sums are emitted.
 template <Kind KIND, class Emit>
-void pair_by_amx(const Layer& layer, const Rows& rows, long row, long count, long pair, bool prefetch, Emit emit) {
-    alignas(64) int32_t sums[4][TILE_ROWS * COLUMNS];
-    const long steps = layer.padded_inputs * (KIND == INT8 ? 1 : 2) / TILE_BYTES, bytes = steps * WHOLE_TILE;
-    const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * layer.taps * bytes;
-    for (long tap = 0; tap < layer.taps; tap++) {
-        const char *left = weights + tap * bytes, *right = left + layer.taps * bytes;
-        const char *upper = rows.values + (row + tap) * rows.stride, *lower = upper + TILE_ROWS * rows.stride;
-        if (KIND == INT8 || tap == 0) {
-            _tile_zero(0);
-            _tile_zero(1);
-            _tile_zero(2);
-            _tile_zero(3);
-        }
-        for (long step = 0; step < steps; step++) {
-            const char *a = left + step * WHOLE_TILE, *b = right + step * WHOLE_TILE;
-            if (prefetch) {
-                fetch_tile(a + TILES_AHEAD * WHOLE_TILE);
-                fetch_tile(b + TILES_AHEAD * WHOLE_TILE);
-            }
-            _tile_loadd(6, a, TILE_BYTES);
-            _tile_loadd(7, b, TILE_BYTES);
-            _tile_loadd(4, upper + step * TILE_BYTES, rows.stride);
-            if (KIND == INT8) {
-                _tile_dpbusd(0, 4, 6);
-                _tile_dpbusd(1, 4, 7);
-            } else {
-                _tile_dpbf16ps(0, 4, 6);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (count <= TILE_ROWS) continue;
-            _tile_loadd(5, lower + step * TILE_BYTES, rows.stride);
-            if (KIND == INT8) {
-                _tile_dpbusd(2, 5, 6);
-                _tile_dpbusd(3, 5, 7);
-            } else {
-                _tile_dpbf16ps(2, 5, 6);
-                _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        if (KIND != INT8 && tap + 1 < layer.taps) continue;
-        _tile_stored(0, sums[0], TILE_BYTES);
-        _tile_stored(1, sums[1], TILE_BYTES);
-        if (count > TILE_ROWS) {
-            _tile_stored(2, sums[2], TILE_BYTES);
-            _tile_stored(3, sums[3], TILE_BYTES);
-        }
-        const char *next_left = weights + 2 * layer.taps * bytes, *next_right = next_left + layer.taps * bytes;
+void multiply_pair(const Layer& layer, const Rows& rows, long row, long count, long pair, bool prefetch, Emit emit) {
+    alignas(64) int32_t sums[2 * TILE_ROWS][PAIR];
+    const bool amx = layer.amx && (KIND != INT8 || count > 2);      // integers sum up exactly in any order
+    const long tiles = layer.padded_inputs * ACTIVATION_BYTES<KIND> / TILE_BYTES, taps = KIND == INT8 ? 1 : layer.taps;
+    const long bytes = layer.taps * tiles * WHOLE_TILE<KIND>;
+    const char* weights = static_cast<const char*>(layer.weights) + 2 * pair * bytes;
+    for (long tap = 0; tap < layer.taps; tap += taps) {
+        const char* left = weights + tap * tiles * WHOLE_TILE<KIND>;
+        const Factors factors{rows.values + (row + tap) * rows.stride, rows.stride, count, left, left + bytes, taps, tiles};
+        multiply<KIND>(amx, factors, prefetch, sums[0], PAIR);
         for (long i = 0; i < count; i++) {
             if (prefetch && i < TILES_AHEAD) {
-                fetch_tile(next_left + i * WHOLE_TILE);
-                fetch_tile(next_right + i * WHOLE_TILE);
+                fetch_tile(weights + 2 * bytes + i * WHOLE_TILE<KIND>);
+                fetch_tile(weights + 3 * bytes + i * WHOLE_TILE<KIND>);
             }
             for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++) {
-                const __m512i sum = _mm512_load_si512(sums[2 * (i / TILE_ROWS) + half] + i % TILE_ROWS * COLUMNS);
-                emit(i, pair * PAIR + half * COLUMNS, tap,
-                     KIND == INT8 ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum));
+                const __m512i sum = _mm512_load_si512(sums[i] + half * COLUMNS);
+                emit(i, pair * PAIR + half * COLUMNS, tap, KIND == INT8 ? _mm512_cvtepi32_ps(sum) : _mm512_castsi512_ps(sum));
             }
         }
     }
-}
-
-template <Kind KIND>
-inline __m512i product(__m512i sum, __m512i weights, const char* x) {
-    int32_t four;
-    std::memcpy(&four, x, sizeof four);
-    const __m512i spread = _mm512_set1_epi32(four);
-    if (KIND == INT8) return _mm512_dpbusd_epi32(sum, spread, weights);
-    if (KIND == BF16)
-        return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum), reinterpret_cast<__m512bh>(spread),
-                                                    reinterpret_cast<__m512bh>(weights)));
-    return _mm512_castps_si512(_mm512_fmadd_ps(_mm512_castsi512_ps(spread), _mm512_castsi512_ps(weights),
-                                               _mm512_castsi512_ps(sum)));
-}
-
-// The same without AMX, COUNT rows at a time: each sum is a chain of its own over the inputs.
-template <Kind KIND, int COUNT>
-void pair_by_vectors(const Layer& layer, const Rows& rows, long row, long pair, Output out) {
-    const long bytes = KIND == FP16 ? 32 : 64;
-    const long steps = layer.padded_inputs / (KIND == INT8 ? 4 : KIND == BF16 ? 2 : 1);
-    const char* left = static_cast<const char*>(layer.weights) + 2 * pair * steps * bytes;
-    const char* right = left + steps * bytes;
-    __m512i sums[COUNT][2];
-    for (int i = 0; i < COUNT; i++) sums[i][0] = sums[i][1] = _mm512_setzero_si512();
-    const auto loaded = [](const char* at) {
-        if (KIND == FP16)
-            return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at))));
-        return _mm512_loadu_si512(at);
-    };
-    for (long step = 0; step < steps; step++) {
-        const __m512i a = loaded(left + step * bytes), b = loaded(right + step * bytes);
-        for (int i = 0; i < COUNT; i++) {
-            const char* x = rows.values + (row + i) * rows.stride + 4 * step;
-            sums[i][0] = product<KIND>(sums[i][0], a, x), sums[i][1] = product<KIND>(sums[i][1], b, x);
-        }
-    }
-    for (int i = 0; i < COUNT; i++)
-        for (long half = 0; half < 2 && pair * PAIR + half * COLUMNS < layer.outputs; half++)
-            finish(layer, rows, row + i, pair * PAIR + half * COLUMNS, KIND == INT8
-                   ? _mm512_cvtepi32_ps(sums[i][half]) : _mm512_castsi512_ps(sums[i][half]), out);
 }
 
 // 32 outputs of the rows from `row` to `end`.
 template <Kind KIND>
 void pair_of(const Layer& layer, const Rows& rows, long row, long end, long pair, Output out) {
-    constexpr bool TILES = KIND == INT8 || KIND == BF16;
-    if (TILES && layer.amx && (KIND == BF16 || end - row > 2)) {     // integers sum up exactly in any order
-        for (const long begin = row; row < end; row += 2 * TILE_ROWS)       // later rows find the weights in the cache
-            pair_by_amx<TILES ? KIND : BF16>(
-                layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair, row == begin,
-                [&](long i, long column, long, __m512 sum) { finish(layer, rows, row + i, column, sum, out); });
-        return;
-    }
-    for (; end - row >= 8; row += 8) pair_by_vectors<KIND, 8>(layer, rows, row, pair, out);
-    for (; end - row >= 4; row += 4) pair_by_vectors<KIND, 4>(layer, rows, row, pair, out);
-    for (; end - row >= 2; row += 2) pair_by_vectors<KIND, 2>(layer, rows, row, pair, out);
-    if (row < end) pair_by_vectors<KIND, 1>(layer, rows, row, pair, out);
+    for (const long begin = row; row < end; row += 2 * TILE_ROWS)       // later rows find the weights in the cache
+        multiply_pair<KIND>(layer, rows, row, std::min(end - row, 2 * TILE_ROWS), pair, row == begin,
+                            [&](long i, long column, long, __m512 sum) { finish(layer, rows, row + i, column, sum, out); });
 }
 
 // x (count, inputs) → out (count, outputs).
