@@ -15,7 +15,7 @@ from ane.server.connections import Connections
 from ane.server.encoders import FORMATS, FileEncoder, make_encoder
 from ane.server.errors import RESPONSES, RefusedError, install_error_handlers
 from ane.server.guard import Guard
-from ane.server.page import docs_page, page_routes
+from ane.server.page import page_routes
 from ane.server.schemas import (
     AudioModel,
     AudioModelList,
@@ -105,10 +105,6 @@ def status_routes(service: Service) -> APIRouter:
         """Counts and times, as Prometheus reads them."""
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/docs", include_in_schema=False)
-    async def docs(request: Request) -> Response:
-        return Response(docs_page(request.app.openapi()), media_type="text/html; charset=utf-8")
-
     return router
 
 
@@ -119,7 +115,8 @@ def speech_routes(service: Service) -> APIRouter:
     def model_card(name: str) -> ModelCard:
         if name not in catalogue.models:
             return ModelCard(id=name)           # it transcribes
-        return ModelCard(id=name, presets=catalogue.presets(name), random=catalogue.models[name].is_random,
+        known = catalogue.models[name]
+        return ModelCard(id=name, presets=catalogue.presets(name), random=known.is_random, voice=known.default_voice,
                          characters=service.settings.limits.characters)
 
     @router.get("/models")

@@ -20,7 +20,7 @@ from ane.server.settings import NEW_VOICES, TRANSCRIPTIONS, ServerSettings
 from ane.system.errors import UserError
 
 # without a token: for what watches over the server, and the page, which asks for the token
-OPEN_PATHS = ("/health", "/ready", "/")
+OPEN_PATHS = ("/health", "/ready", "/", "/docs")
 # what requests ask for, by their paths
 KINDS = {"/v1/audio/speech": "speech", "/v1/audio/stream": "stream", "/v1/audio/voices": "voice",
          "/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}

@@ -1,73 +1,114 @@
-"""The server's pages: / is one HTML file, in which nothing runs but its own script; /docs is the OpenAPI schema for
-people, without scripts and without anything from another host."""
+"""The server's pages: / speaks, /docs is the OpenAPI schema for people, with forms to try it. Nothing runs in them but
+their own script, and nothing comes from another host."""
 
 import base64
 import hashlib
+import json
 import re
+from collections.abc import Callable
 from html import escape
 from importlib.resources import files
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 INLINE = re.compile(r"<(script|style)[^>]*>(.*?)</\1>", re.DOTALL)
-DOCS = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>body{{font:1rem/1.5 system-ui,sans-serif;max-width:50rem;margin:2rem auto;padding:0 1rem;
-color-scheme:light dark}}code{{font-size:.95em}}td,th{{text-align:left;vertical-align:top;padding:.1rem .8rem .1rem 0}}
-</style><h1>{title}</h1><p>{description} The schema for programs is <a href="openapi.json">openapi.json</a>.</p>
-{operations}</html>"""
+ICON = re.compile(r'<link rel="icon"[^>]*>')
+CODE = re.compile(r"`+([^`]+)`+")
 
 
 def page_routes() -> APIRouter:
     router = APIRouter()
-    page = files("ane.server").joinpath("page.html").read_text(encoding="utf-8")
-    headers = {"Content-Security-Policy": content_policy(page), "Cache-Control": "no-cache",
-               "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+    made: dict[str, HTMLResponse] = {}
+
+    def answer(name: str, make: Callable[[], str]) -> HTMLResponse:
+        if name not in made:
+            made[name] = HTMLResponse(page := make(), headers={
+                "Content-Security-Policy": content_policy(page), "Cache-Control": "no-cache",
+                "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"})
+        return made[name]
 
     @router.get("/", include_in_schema=False)
     async def show_page() -> HTMLResponse:
-        return HTMLResponse(page, headers=headers)
+        return answer("/", lambda: read_page("page.html"))
+
+    @router.get("/docs", include_in_schema=False)
+    async def show_docs(request: Request) -> HTMLResponse:
+        return answer("/docs", lambda: docs_page(request.app.openapi()))
 
     return router
 
 
+def read_page(name: str) -> str:
+    return files("ane.server").joinpath(name).read_text(encoding="utf-8")
+
+
 def content_policy(page: str) -> str:
-    """A Content-Security-Policy that allows a page its own inline script and style, and requests to its own server."""
+    """Return a Content-Security-Policy that allows a page its own inline script and style, requests to its own server,
+    and sound that it received."""
     allowed = {kind: f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
                for kind, text in INLINE.findall(page)}
     return (f"default-src 'none'; script-src {allowed['script']}; style-src {allowed['style']}; connect-src 'self'; "
-            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+            "img-src data:; media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
             "require-trusted-types-for 'script'; trusted-types 'none'")
 
 
 def docs_page(schema: dict[str, Any]) -> str:
-    """A section for each operation of an OpenAPI schema, with its parameters."""
+    """Return a page in the style of the first one, with a section for each operation of an OpenAPI schema."""
+    page, [icon] = read_page("page.html"), ICON.findall(read_page("page.html"))
     operations = [operation(method, path, content, schema) for path, methods in schema["paths"].items()
                   for method, content in methods.items()]
-    return DOCS.format(title=escape(schema["info"]["title"]), description=escape(schema["info"]["description"]),
-                       operations="\n".join(operations))
+    filled = read_page("docs.html")
+    for mark, text in (("<!-- icon -->", icon), ("/* page */", dict(INLINE.findall(page))["style"]),
+                       ("<!-- description -->", escape(schema["info"]["description"])),
+                       ("<!-- operations -->", "\n".join(operations))):
+        filled = filled.replace(mark, text)
+    return filled
 
 
 def operation(method: str, path: str, content: dict[str, Any], schema: dict[str, Any]) -> str:
-    bodies = content.get("requestBody", {}).get("content", {})
-    rows = [row for kind, body in bodies.items() for row in parameters(kind, body["schema"], schema)]
-    table = f"<table><tr><th>parameter<th>type<th>what it is</tr>{''.join(rows)}</table>" if rows else ""
-    return (f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-            f"<p>{escape(content.get('description') or content.get('summary', ''))}</p>{table}")
+    """Return the section of an operation: its description, its parameters, and a form to try it."""
+    kind, body = next(iter(content.get("requestBody", {}).get("content", {}).items()), ("", {"schema": {}}))
+    named = resolved(body["schema"], schema)
+    fields, required = named.get("properties", {}), named.get("required", [])
+    rows = [f"<tr><td><code>{escape(name)}</code><td>{escape(type_text(field))}"
+            f"{'' if name in required else ', optional'}<td>{prose(field.get('description', ''))}</tr>"
+            for name, field in fields.items()]
+    table = f"<table><tr><th>parameter<th>type<th>meaning</tr>{''.join(rows)}</table>" if rows else ""
+    id_ = re.sub(r"\W+", "-", f"{method}{path}").strip("-")
+    inputs = [input_field(f"{id_}-{one['name']}", one["name"], "path") for one in content.get("parameters", ())]
+    if kind == "application/json":
+        example = json.dumps({name: field["examples"][0] for name, field in fields.items() if "examples" in field})
+        inputs.append(f'<div><label for="{id_}-body">Body</label><textarea id="{id_}-body" rows="4">{escape(example)}'
+                      "</textarea></div>")
+    elif kind:
+        inputs += [input_field(f"{id_}-{name}", name, "form", "file" if "contentMediaType" in field or field.get(
+            "format") == "binary" else "text") for name, field in fields.items() if name in required]
+    return (f'<section class="card"><h2 id="{id_}"><code>{method.upper()} {escape(path)}</code></h2>'
+            f"<p>{prose(content.get('description') or content.get('summary', ''))}</p>{table}"
+            f'<details><summary>Try it</summary><form class="try" data-method="{method.upper()}" '
+            f'data-path="{escape(path)}" data-kind="{kind}">{"".join(inputs)}<button class="main">Send</button>'
+            '<div class="answer" role="status"></div></form></details></section>')
 
 
-def parameters(kind: str, body: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    """Rows for the fields of a body, whose schema is in ``components``."""
-    named = schema["components"]["schemas"][body["$ref"].rpartition("/")[2]] if "$ref" in body else body
-    required = named.get("required", [])
-    return [f"<tr><td><code>{escape(name)}</code><td>{escape(type_text(field))}"
-            f"{'' if name in required else ', optional'}<td>{escape(field.get('description', ''))}</tr>"
-            for name, field in named.get("properties", {}).items()]
+def input_field(id_: str, name: str, place: str, kind: str = "text") -> str:
+    return (f'<div><label for="{id_}">{escape(name)}</label><input id="{id_}" name="{escape(name)}" data-in="{place}" '
+            f'type="{kind}" required></div>')
+
+
+def resolved(body: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema, of ``components`` if it is a reference to one."""
+    return schema["components"]["schemas"][body["$ref"].rpartition("/")[2]] if "$ref" in body else body
+
+
+def prose(text: str) -> str:
+    """Return a description as HTML, with code for what stands in backticks."""
+    return CODE.sub(r"<code>\1</code>", escape(text))
 
 
 def type_text(field: dict[str, Any]) -> str:
-    """A field's type in words."""
+    """Return a field's type in words."""
     if "enum" in field:
         return " | ".join(map(str, field["enum"]))
     if "anyOf" in field:

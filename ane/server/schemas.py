@@ -45,7 +45,8 @@ class SpeechFields(StrictModel):
     """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
     ``unreadable``, ``word_times`` and ``cast``."""
 
-    model: str = Field(max_length=200, description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
+    model: str = Field(max_length=200, examples=["tts-1"],
+                       description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
         None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
     response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
@@ -73,7 +74,8 @@ class SpeechFields(StrictModel):
 class SpeechBody(SpeechFields):
     """The body of a request for speech."""
 
-    input: str = Field(min_length=1, description="the text; it may have pauses, [pause:1.5s], or be SSML")
+    input: str = Field(min_length=1, examples=["Hello there."],
+                       description="the text; it may have pauses, [pause:1.5s], or be SSML")
     instructions: Annotated[str, Field(max_length=4096)] | None = Field(None, description="refused, or ignored where "
                                                                         "the server is set so: no model follows any")
     stream_format: Literal["audio", "sse"] = Field(
@@ -83,7 +85,7 @@ class SpeechBody(SpeechFields):
 
 class ModelCard(BaseModel):
     """A model. ``presets``: none where presets have no effect; the first is its default. ``random``: whether a seed has
-    an effect. ``characters``: of a text, at most."""
+    an effect. ``characters``: of a text, at most. ``voice``: the name of the voice that speaks when none is named."""
 
     id: str
     object: Literal["model"] = "model"
@@ -92,6 +94,7 @@ class ModelCard(BaseModel):
     presets: list[str] = []
     random: bool = False
     characters: int = 0
+    voice: str = ""
 
 
 class ModelList(BaseModel):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from benchmarks.listening import edits, words
 from tests.recogniser import Recogniser
@@ -72,6 +73,15 @@ def heard(page: Any) -> np.ndarray:
     return np.concatenate([part["samples"] for part in page.execute_script("return recorded.heard")]).astype(np.float32)
 
 
+def faults(page: Any) -> list[tuple[str, str]]:
+    """What axe-core finds, and the first element of each."""
+    axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install '.[test]'")
+    page.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.execute_async_script("axe.run({runOnly: arguments[0]}).then(arguments[1])", AXE_TAGS)
+    assert len(found["passes"]) > 20
+    return [(fault["id"], fault["nodes"][0]["html"]) for fault in found["violations"]]
+
+
 def ended(page: Any) -> bool:
     """Whether all has been made and heard."""
     return text_of(page, "status").startswith("Done") and not page.find_element("id", "stop").is_enabled()
@@ -130,6 +140,11 @@ def test_the_sound_can_be_downloaded(page, downloads):
     data = file.read_bytes()
     assert (data[:4], data[8:16], int.from_bytes(data[4:8], "little")) == (b"RIFF", b"WAVEfmt ", len(data) - 8)
     np.testing.assert_allclose(np.frombuffer(data[44:], "<i2") / 32768, heard(page), atol=1e-6)
+    page.execute_script("$('text').value = 'Another text.'")     # the MP3 is of the sound that is shown
+    page.find_element("id", "download-mp3").click()
+    wait_until((downloads / "speech.mp3").exists)
+    assert abs(soundfile.info(downloads / "speech.mp3").duration - len(heard(page)) / RATE) < 0.1
+    assert text_of(page, "status") == "The MP3 is ready."
 
 
 def test_escape_stops_the_sound_and_the_request(page, server):
@@ -149,7 +164,7 @@ def test_the_history_outlives_the_page(page):
     length = len(heard(page))
     page.refresh()
     entry = wait_until(lambda: page.find_elements("css selector", "#history .load"))[0]
-    assert entry.text.startswith("Snow fell.\nheart · default")
+    assert entry.text.startswith(f"Snow fell.\nheart · {length / RATE:.1f} s · seed 9")
     wait_until(lambda: page.execute_script("return document.getElementById('voice').options.length"))
     entry.click()
     assert page.find_element("id", "seed").get_property("value") == "9"
@@ -183,9 +198,102 @@ def test_only_what_has_an_effect_is_asked_for(page):
     assert "seed" not in page.find_element("id", "code").get_property("textContent")
 
 
-def test_characters_are_counted(page):
+def test_characters_are_counted_and_too_many_are_not_sent(page):
     speak(page, "Rain 🐢")
     assert text_of(page, "count") == "6 of at most 4096 characters"
+    wait_until(lambda: ended(page))
+    page.execute_script("$('text').value = 'a'.repeat(4098); showCode(); $('form').requestSubmit()")
+    assert not page.find_element("id", "speak").is_enabled()
+    assert page.execute_script("return $('text').validationMessage") == "The text has 2 characters too many."
+    assert page.execute_script("return request") is None
+
+
+def test_warnings_are_shown_with_the_sound_and_its_entry_in_the_history(page):
+    speak(page, "Это дом.")
+    wait_until(lambda: ended(page))
+    note = text_of(page, "notes")
+    assert "Cyrillic letters are read" in note
+    speak(page, "Rain.")
+    wait_until(lambda: ended(page))
+    assert not page.find_element("id", "notes").is_displayed()
+    page.find_elements("css selector", "#history .load")[1].click()
+    assert text_of(page, "notes") == note
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 700), (1280, 720)])
+def test_the_player_stays_in_view_and_the_history_is_before_the_code(page, width, height):
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
+    try:
+        speak(page, f"{TEXT} " * 30)
+        wait_until(lambda: page.find_elements("css selector", "#words .lit"))
+        for share in (0, 0.5, 1):
+            page.execute_script("scrollTo(0, arguments[0] * document.documentElement.scrollHeight)", share)
+            top, bottom = page.execute_script(
+                "const {top, bottom} = $('play').getBoundingClientRect(); return [top, bottom]")
+            assert 0 <= top < bottom <= height, share
+        assert page.execute_script(
+            "return $('history').getBoundingClientRect().top < $('code').getBoundingClientRect().top")
+        page.find_element("id", "play").click()
+        assert text_of(page, "play") == "Play"
+    finally:
+        press(page, "\ue00c")       # Escape
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_page_names_the_voice_of_a_model(page):
+    names = {model: page.execute_script(
+        "$('model').value = arguments[0]; showChoices(); return [...$('voice').options].map(({value}) => value)", model)
+        for model in ("heart", "demo")}
+    assert names["heart"] == ["heart"]
+    assert names["demo"][:2] == ["heart", "michael"]
+
+
+@pytest.fixture
+def docs(browser, server) -> Iterator[Any]:
+    """The page of the API, with the token."""
+    browser.get(f"{server.address}/docs")
+    browser.execute_script("document.getElementById('token').value = arguments[0]", TOKEN)
+    yield browser
+    browser.get(server.address)
+
+
+def answer_to(docs: Any, operation: str, body: str = "") -> Any:
+    """The element with the answer of an operation that was tried."""
+    section = docs.find_element("xpath", f"//section[h2[@id='{operation}']]")
+    section.find_element("css selector", "summary").click()
+    if body:
+        docs.execute_script("arguments[0].value = arguments[1]", section.find_element("css selector", "textarea"), body)
+    section.find_element("css selector", "button").click()
+    answer = section.find_element("css selector", ".answer")
+    wait_until(lambda: "Waiting" not in answer.text and answer.text)
+    return answer
+
+
+def test_the_api_can_be_tried_on_its_page(docs):
+    assert '"id": "heart"' in answer_to(docs, "get-v1-models").text
+    spoken = answer_to(docs, "post-v1-audio-speech")
+    assert "200" in spoken.text
+    audio = spoken.find_element("css selector", "audio")
+    wait_until(lambda: docs.execute_script("return arguments[0].duration > 0.5", audio))
+    docs.find_element("css selector", "#post-v1-audio-speech ~ details summary").click()
+    assert "no model is named" in answer_to(docs, "post-v1-audio-speech", '{"model": "other", "input": "Hm."}').text
+    assert [entry for entry in docs.get_log("browser") if "Content Security" in entry["message"]] == []
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_the_api_has_no_fault_and_fits(docs, width, scheme):
+    docs.execute_cdp_cmd("Emulation.setEmulatedMedia", {
+        "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    docs.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+        "width": width, "height": 780, "deviceScaleFactor": 1, "mobile": width < 500})
+    try:
+        answer_to(docs, "get-v1-audio-voices")
+        assert docs.execute_script("return document.documentElement.scrollWidth") <= width
+        assert faults(docs) == []
+    finally:
+        docs.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_code_does_what_the_page_does(page, tmp_path):
@@ -210,24 +318,20 @@ def test_the_code_does_what_the_page_does(page, tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault(page, scheme):
-    axe = pytest.importorskip("axe_core_python", reason="needs axe-core: pip install '.[test]'")
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {
         "features": [{"name": "prefers-color-scheme", "value": scheme}]})
     speak(page, TEXT)
     wait_until(lambda: page.find_elements("css selector", ".lit"))
     page.execute_script("fail('An error.'); document.getElementById('connect').hidden = false")
-    page.execute_script((Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-    found = page.execute_async_script("axe.run({runOnly: arguments[0]}).then(arguments[1])", AXE_TAGS)
-    assert len(found["passes"]) > 20
-    assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found["violations"]] == []
+    assert faults(page) == []
 
 
 def test_it_fits_a_phone(page):
     speak(page, "Rain fell." + "long" * 30)
     page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-        "width": 360, "height": 780, "deviceScaleFactor": 2, "mobile": True})
+        "width": 320, "height": 780, "deviceScaleFactor": 2, "mobile": True})
     try:
-        assert page.execute_script("return document.documentElement.scrollWidth") == 360
+        assert page.execute_script("return document.documentElement.scrollWidth") == 320
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
