@@ -1,6 +1,7 @@
 """Writing sound with PyAV (the extra ``books``): formats that have chapters, a cover and tags."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,11 @@ from ane.system.interruption import uninterrupted
 
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
+# ISO 639-1 → 639-2: containers want three letters
+LANGUAGES = {"ar": "ara", "ca": "cat", "cs": "ces", "cy": "cym", "da": "dan", "de": "deu", "el": "ell", "en": "eng",
+             "es": "spa", "fi": "fin", "fr": "fra", "ga": "gle", "he": "heb", "hi": "hin", "hu": "hun", "is": "isl",
+             "it": "ita", "ja": "jpn", "ko": "kor", "la": "lat", "nl": "nld", "no": "nor", "pl": "pol", "pt": "por",
+             "ro": "ron", "ru": "rus", "sv": "swe", "tr": "tur", "uk": "ukr", "zh": "zho"}
 INSTALL = "pip install '.[books]'"
 
 
@@ -45,6 +51,12 @@ FORMATS = {
     ".aif": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
     ".wav": MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}),
 }
+
+
+def iso_639_2(language: str) -> str:
+    """Return the three letters of a language tag, such as "eng" for "en-GB", or "und" for an unknown language."""
+    first = re.split("[-_]", language.lower())[0]
+    return LANGUAGES.get(first, first if re.fullmatch("[a-z]{3}", first) else "und")
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,8 @@ class MediaEncoder:
         self._container.metadata.update({name: value for name, value in tags.items() if value})
         self._gain = np.float32(media.gain)
         self._stream: Any = self._container.add_stream(media.encoder, rate=media.rate or rate, layout="mono")
+        if language := tags.get("language"):
+            self._stream.metadata["language"] = language
         if media.bit_rate:
             self._stream.bit_rate = media.bit_rate
         if chapters:

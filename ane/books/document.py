@@ -11,6 +11,7 @@ from ane.text.blocks import HEADING, LeftOutPart, TextBlock
 MAX_FILE = 512 << 20        # bytes of a PDF, and of an archive that is piped in, with its pictures
 MAX_TEXT = 16 << 20         # bytes of a text or of a part of an archive, characters of a PDF; the Bible has 4.5 MB
 MAX_TITLE = 200             # characters
+ABOUT = ("date", "publisher", "description", "series")      # facts for tags that a document may state of itself
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Document:
 
     ``omitted``: how many parts of each kind (``ane.text.omissions.COUNTED``) are not in it. ``left_out`` names the
     parts that may hold an author's text. ``tables``: how many are in it, where its format marks them. They are read
-    cell by cell.
+    cell by cell. ``about``: texts by the names of ``ABOUT``.
     """
 
     chapters: list[BookChapter]
@@ -42,6 +43,7 @@ class Document:
     omitted: dict[str, int] = field(default_factory=dict)
     tables: int = 0
     left_out: list[LeftOutPart] = field(default_factory=list)
+    about: dict[str, str] = field(default_factory=dict)
 
     @property
     def has_text(self) -> bool:

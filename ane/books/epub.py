@@ -10,13 +10,14 @@ from functools import cached_property
 
 from ane.audio.media import CoverImage
 from ane.books.archive import BookArchive, UnreadablePartError, resolve
-from ane.books.document import MAX_TITLE, BookChapter, Document, split_at_headings
+from ane.books.document import ABOUT, MAX_TITLE, BookChapter, Document, split_at_headings
+from ane.books.epub_metadata import read_metadata
 from ane.books.front_matter import LONGEST_NOTICE, front_length, prose_length
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, LeftOutPart, TextBlock, first_words, left_out_part
 from ane.text.html_blocks import AnchorMark, BlockReader
 from ane.text.omissions import OMISSIONS, TABLES, Omission, counted_omissions, is_front_title
-from ane.text.tags import element_texts, tokenize
+from ane.text.tags import tokenize
 
 CONTAINER = "META-INF/container.xml"
 ENCRYPTION = "META-INF/encryption.xml"
@@ -51,8 +52,7 @@ class ContentsEntry:
 class PackageDocument:
     """What the package document (.opf) states."""
 
-    title: str = ""
-    authors: list[str] = field(default_factory=list)
+    metadata: Mapping[str, list[str]] = field(default_factory=dict)
     language: str = ""
     cover_id: str = ""
     contents_id: str = ""           # of the NCX
@@ -93,9 +93,11 @@ def read_epub(archive: BookArchive, rules: Mapping[str, Omission]) -> Document:
     if refused and not reader.chapters:
         raise refused[0]
     reader.omitted["unreadable"] += len(refused)
-    return Document(reader.chapters, package.title, " & ".join(package.authors), package.language,
+    title, authors = package.metadata["title"], package.metadata["creator"]
+    about = {name: package.metadata[name][0] for name in ABOUT if package.metadata.get(name)}
+    return Document(reader.chapters, "".join(title[:1]), " & ".join(authors), package.language,
                     cover_of(archive, package), counted_omissions(reader.omitted), reader.omitted[TABLES],
-                    reader.left_out)
+                    reader.left_out, about)
 
 
 @dataclass
@@ -221,8 +223,8 @@ def package_path(archive: BookArchive) -> str:
 
 def read_package(archive: BookArchive, path: str) -> PackageDocument:
     markup = archive.text(path, "its package document")
-    titles, authors, languages = element_texts(markup, "title", "creator", "language")
-    package = PackageDocument("".join(titles[:1]), authors, "".join(languages[:1])[:35])
+    metadata = read_metadata(markup)
+    package = PackageDocument(metadata, "".join(metadata["language"][:1])[:35])
     for token in tokenize(markup):
         attributes = token.attributes
         if token.kind != "start":

@@ -57,6 +57,8 @@ class EpubFacts:
     plan: str           # a digest, which gives the identifier
     blocks: Sequence[PlannedBlock] = ()
     by_word: bool = False       # mark words, not sentences; a chunk whose words are not timed is marked as a whole
+    narrator: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)      # by the names of ``ane.books.document.ABOUT``
 
 
 @dataclass
@@ -189,6 +191,7 @@ def package(chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverI
              f"<dc:title>{xml_text(facts.title or 'untitled')}</dc:title>",
              f"<dc:language>{known_language(facts.language, 'en')}</dc:language>",
              *([f"<dc:creator>{xml_text(facts.author)}</dc:creator>"] if facts.author else []),
+             *stated_facts(facts),
              *(f'<meta property="{name}">{value}</meta>' for name, value in properties),
              *(f'<meta property="media:duration" refines="#{one.name}-smil">{one.seconds:.3f}s</meta>'
                for one in spoken)]
@@ -208,6 +211,23 @@ def package(chapters: Sequence[OverlaidChapter], facts: EpubFacts, cover: CoverI
              "<manifest>", *files, "</manifest>", "<spine>",
              *(f'<itemref idref="{one.name}"/>' for one in chapters), "</spine>", "</package>"]
     return "\n".join(lines) + "\n"
+
+
+def stated_facts(facts: EpubFacts) -> Iterator[str]:
+    """Yield the elements of facts that not every book has."""
+    for name in ("date", "publisher", "description"):
+        if name in facts.about:
+            yield f"<dc:{name}>{xml_text(facts.about[name])}</dc:{name}>"
+    if facts.narrator:
+        yield f'<dc:contributor id="narrator">{xml_text(facts.narrator)}</dc:contributor>'
+        yield '<meta property="role" refines="#narrator" scheme="marc:relators">nrt</meta>'
+        yield f'<meta property="media:narrator">{xml_text(facts.narrator)}</meta>'
+    series, _, position = facts.about.get("series", "").partition(" #")
+    if series:
+        yield f'<meta property="belongs-to-collection" id="series">{xml_text(series)}</meta>'
+        yield '<meta property="collection-type" refines="#series">series</meta>'
+        if position:
+            yield f'<meta property="group-position" refines="#series">{xml_text(position)}</meta>'
 
 
 def xml_text(text: str) -> str:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from ane.audio import check_output, writing
 from ane.audio.loudness import LoudnessMeter
-from ane.audio.media import ChapterMark, CoverImage
+from ane.audio.media import ChapterMark, CoverImage, iso_639_2
 from ane.books.assembly import BookTimeline, late_cues, planned_blocks, sound_of_book, time_book, with_words
 from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
@@ -30,6 +30,7 @@ from ane.system.files import check_output_file, write_json
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
 FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]+')       # in names of files, on some system
 IMAGE_SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png"}
+ABOUT_TAGS = {"date": "date", "publisher": "publisher", "description": "description", "series": "grouping"}
 MAX_NAME = 120              # characters of a title in a file name
 MAX_BYTES = 210             # of it: a name has 255 at most on most systems, and the rest of the name needs some
 
@@ -53,6 +54,9 @@ class OutputOptions:
     author: str = ""
     cover: CoverImage | None = None
     playlist: bool = False              # of ``per_chapter``: a playlist, and the cover as a file
+    narrator: str = ""
+    language: str = ""                  # BCP 47 tag; "": English
+    about: Mapping[str, str] = field(default_factory=dict)      # by the names of ``ane.books.document.ABOUT``
 
     def __post_init__(self) -> None:
         if self.playlist and not (self.per_chapter or self.is_epub):
@@ -245,12 +249,14 @@ def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:
 def epub_facts(store: JobStore, options: OutputOptions) -> EpubFacts:
     text = store.fact("text") or {"language": ""}
     return EpubFacts(options.title, options.author, text["language"], options.cover, store.fact("plan"),
-                     planned_blocks(store), options.word_times)
+                     planned_blocks(store), options.word_times, options.narrator, options.about)
 
 
 def _tags(options: OutputOptions, part: BookTimeline, count: int) -> dict[str, str]:
+    """The tags of a file by FFmpeg's names. Players of audiobooks take the composer for the narrator."""
     tags = {"title": options.title, "artist": options.author, "album": options.title, "album_artist": options.author,
-            "genre": "Audiobook"}
+            "genre": "Audiobook", "composer": options.narrator, "language": iso_639_2(options.language or "en"),
+            **{tag: options.about[name] for name, tag in ABOUT_TAGS.items() if name in options.about}}
     if options.per_chapter:
         tags |= {"title": part.chapters[0].title, "track": f"{part.chapters[0].number}/{count}"}
     # a name of a file that is not UTF-8 reaches Python as lone surrogates, which no tag can hold

@@ -106,6 +106,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     add = arguments.rare_group(parser, "files").add_argument
     add("--title", metavar="TITLE", help="title in the file (default: the document's)")
     add("--author", metavar="AUTHOR", help="author in the file (default: the document's)")
+    add("--narrator", metavar="NAME", help="narrator in the file (default: none)")
     add("--cover", metavar="FILE", type=arguments.path, help="a JPEG or PNG as cover (default: the document's)")
     add = arguments.rare_group(parser, "cluster", "Many processes or machines speak, with Ray.").add_argument
     add("--ray", nargs="?", const=LOCAL, metavar="ADDRESS",
@@ -131,10 +132,11 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     options = OutputOptions(
         args.output, args.per_chapter, args.srt, args.vtt, args.times, args.word_times, args.loudness,
         document.title if args.title is None else args.title, document.author if args.author is None else args.author,
-        document.cover if args.cover is None else read_cover(args.cover), args.playlist)
+        document.cover if args.cover is None else read_cover(args.cover), args.playlist, args.narrator or "",
+        document.language, document.about)
     suffix, untagged = args.output.suffix.lower(), not args.times and args.output.suffix.lower() in WITHOUT_TAGS
     uncovered = suffix in SUFFIXES and not ((suffix in FORMATS and FORMATS[suffix].cover) or args.playlist)
-    for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged)):
+    for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
         if getattr(args, name) is not None and is_lost:
             raise UserError(f"{name} has no effect on {suffix}, which holds none: .m4b, .mp3, .flac and .epub do", name)
     return options

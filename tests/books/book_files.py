@@ -9,14 +9,15 @@ XHTML = ('<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1
          'xmlns:epub="http://www.idpf.org/2007/ops"><head><title>never spoken</title></head><body>{}</body></html>')
 
 
-def package(documents: list[str], more: str = "", spine: str | None = None, guide: str = "") -> str:
+def package(documents: list[str], more: str = "", spine: str | None = None, guide: str = "",
+            metadata: str = "") -> str:
     items = "".join(f'<item id="d{n}" href="{name}" media-type="application/xhtml+xml"/>'
                     for n, name in enumerate(documents))
     order = "".join(f'<itemref idref="d{n}"/>' for n in range(len(documents))) if spine is None else spine
     return ('<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">'
             '<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>The Turtle</dc:title>'
             '<dc:creator>A. Writer</dc:creator><dc:language>en</dc:language>'
-            '<meta name="cover" content="cover"/></metadata>'
+            f'<meta name="cover" content="cover"/>{metadata}</metadata>'
             f'<manifest>{items}{more}</manifest><spine toc="ncx">{order}</spine>{guide}</package>')
 
 

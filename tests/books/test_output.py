@@ -39,6 +39,12 @@ SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5
 WITH_CHAPTERS, WITH_COVER = (".m4b", ".m4a", ".mp3", ".opus", ".aiff", ".aif"), (".m4b", ".m4a", ".mp3", ".flac")
 
 
+TAGS = {"title": "The Book", "artist": "A. Writer", "composer": "N. Voice", "date": "1899", "publisher": "Press",
+        "description": "Of a turtle.", "grouping": "Ponds #2", "language": "eng", "genre": "Audiobook"}
+WITHOUT = {".ogg": TAGS, ".aac": TAGS, ".m4b": ("publisher",), ".m4a": ("publisher",),
+           ".wav": ("description", "composer", "grouping", "publisher")}
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("job") / "job"
@@ -56,7 +62,9 @@ def image(kind: str) -> CoverImage:
 def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tmp_path, suffix):
     av = pytest.importorskip("av", reason=INSTALL)
     path = tmp_path / f"book{suffix}"
-    written = write(job, path, title="The Book", author="A. Writer", cover=image("JPEG"))
+    about = {"date": "1899", "publisher": "Press", "description": "Of a turtle.", "series": "Ponds #2"}
+    written = write(job, path, title="The Book", author="A. Writer", cover=image("JPEG"), narrator="N. Voice",
+                    language="en-GB", about=about)
     with av.open(str(path)) as file:
         stream = file.streams.audio[0]
         seconds = sum(frame.samples for frame in file.decode(audio=0)) / stream.rate
@@ -69,7 +77,10 @@ def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tm
         assert suffix != ".mp3" or stream.bit_rate == FORMATS[suffix].bit_rate
         assert bool(file.streams.video) == (suffix in WITH_COVER)
         tags = {**stream.metadata, **file.metadata}
-        assert suffix in (".aac", ".ogg") or tags.get("title", tags.get("TITLE")) == "The Book"
+        tags = {name.lower().removeprefix("id3v2_priv."): value for name, value in tags.items()}
+        tags.setdefault("description", tags.get("comment", ""))         # as FFmpeg calls it in FLAC and Opus
+        wanted = {**TAGS, **dict.fromkeys(WITHOUT.get(suffix, ()), "")}
+        assert {name: tags.get(name, "") for name in wanted} == wanted
 
 
 def test_the_page_states_the_bit_rate_of_each_format():

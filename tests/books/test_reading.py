@@ -104,6 +104,25 @@ def test_what_is_left_out_of_an_epub_is_counted_and_each_rule_can_be_turned_off(
         assert text in texts(read_document(book, (rule,)))
 
 
+@pytest.mark.parametrize(("metadata", "about"), [
+    ('<dc:date>1899-05-20T00:00:00</dc:date><dc:publisher>Press &amp; Sons</dc:publisher><dc:description>&lt;p&gt;A '
+     'turtle&lt;/p&gt; swims.</dc:description><meta name="calibre:series" content="Ponds"/><meta '
+     'name="calibre:series_index" content="2.0"/><dc:contributor opf:role="nrt">A Human</dc:contributor>',
+     {"date": "1899", "publisher": "Press & Sons", "description": "A turtle swims.", "series": "Ponds #2"}),
+    ('<meta property="belongs-to-collection" id="c">Ponds</meta><meta refines="#c" property="collection-type">series'
+     '</meta><meta refines="#c" property="group-position">2</meta><dc:description><p>A</p><p>turtle</p>'
+     '</dc:description>',
+     {"description": "A turtle", "series": "Ponds #2"}),
+    ('<meta property="belongs-to-collection" id="c">Shelf</meta><meta refines="#c" property="collection-type">set'
+     '</meta><dc:date opf:event="modification">2020</dc:date><dc:date>0101-01-01</dc:date>', {}),
+    ('<dc:creator id="t">The Translator</dc:creator><meta refines="#t" property="role">trl</meta>'
+     '<dc:creator opf:role="ill">The Painter</dc:creator>', {}),
+])
+def test_the_metadata_of_an_epub_are_facts_about_the_book(tmp_path, metadata, about):
+    document = read_document(write_book(tmp_path / "a.epub", {"a.xhtml": "<p>Words.</p>"}, metadata=metadata))
+    assert (document.title, document.author, document.about) == ("The Turtle", "A. Writer", about)
+
+
 def test_what_the_guide_of_an_epub_calls_front_matter_is_left_out_and_counted(tmp_path):
     documents = {"a.xhtml": "<p>All rights reserved.</p>", "b.xhtml": "<p>It rained.</p>"}
     guide = '<guide><reference type="copyright-page" href="a.xhtml"/></guide>'
