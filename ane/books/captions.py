@@ -7,7 +7,7 @@ from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
 from ane.speech.words import WORDS, SpokenWord
-from ane.text.passages import voice_of, without_commands, without_voices
+from ane.text.passages import without_commands
 
 LINE = 80       # characters of a line of a subtitle
 
@@ -35,7 +35,7 @@ def cues(timeline: BookTimeline, timed: TimedChunk,
 
     With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
     """
-    begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), voice_of(timed.chunk.text)
+    begin, end, voice = timeline.seconds(timed.start), timeline.seconds(timed.end), timed.chunk.voice
     said = "" if not voice else f"<v {escape(voice)}>" if escape is escaped else f"{escape(voice)}: "
     lines, words = _lines(timed.chunk.text), timed.words
     if not words or [word.word for word in words] != [word for line in lines for word in line]:
@@ -65,9 +65,9 @@ def times(timeline: BookTimeline) -> list[dict[str, Any]]:
     timeline."""
     return [{"title": chapter.title, "start": timeline.seconds(chapter.start), "end": timeline.seconds(chapter.end),
              "chunks": [{"number": timed.chunk.number, "kind": timed.chunk.kind,
-                         "text": without_voices(timed.chunk.text),
+                         "text": timed.chunk.text,
                          "start": timeline.seconds(timed.start), "end": timeline.seconds(timed.end),
-                         **({"voice": voice} if (voice := voice_of(timed.chunk.text)) else {}),
+                         **({"voice": timed.chunk.voice} if timed.chunk.voice else {}),
                          **({"language": timed.chunk.language} if timed.chunk.language else {}),
                          **word_list(timed.words, timeline.seconds(timed.start))}
                         for timed in chapter.chunks]} for chapter in timeline.chapters]

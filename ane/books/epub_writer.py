@@ -20,7 +20,7 @@ from ane.books.plan import PlannedBlock, PlannedChunk
 from ane.speech.words import WORDS
 from ane.text import splitter
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, QUOTATION, SCENE_BREAK
-from ane.text.passages import voice_of, without_commands
+from ane.text.passages import without_commands
 
 EPUB = ".epub"
 CONTAINER = """<?xml version="1.0" encoding="utf-8"?>
@@ -118,7 +118,7 @@ def overlaid_chapter(name: str, part: BookTimeline, facts: EpubFacts) -> Overlai
     marked: dict[int, str] = {}         # number of a chunk → its text as XHTML
     starts: list[tuple[str, float]] = []
     for timed in timed_chapter.chunks:
-        spans, voice = [], voice_of(timed.chunk.text)
+        spans, voice = [], timed.chunk.voice
         title = f' title="{xml_text(voice)}"' if voice else ""
         for text, start in marked_parts(part, timed, facts.by_word):
             identifier = f"t{len(starts) + 1}"
@@ -141,8 +141,7 @@ def marked_parts(part: BookTimeline, timed: TimedChunk, by_word: bool) -> Iterat
         yield " ".join(written), begin
         return
     sentences = [[word] for word in written] if by_word else [
-        WORDS.findall(" ".join(piece.text for piece in run))
-        for run in splitter.cut_after(splitter.words(text), splitter.SENTENCE)]
+        WORDS.findall(splitter.join(run)) for run in splitter.cut_after(splitter.words(text), splitter.SENTENCE)]
     for first, last in pairwise([0, *accumulate(map(len, sentences))]):
         yield " ".join(written[first:last]), begin + words[first].start
 

@@ -16,18 +16,21 @@ from ane.system.files import flush_folder
 from ane.system.interruption import uninterrupted
 
 FILE = "job.sqlite"
-VERSION = 2
+VERSION, FORMER = 3, 2
 BUSY = 60.0             # seconds to wait for another process's transaction
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE chunks (number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, text TEXT NOT NULL, chapter INTEGER NOT NULL,
-                     kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL);
+                     kind TEXT NOT NULL, language TEXT NOT NULL, silence REAL NOT NULL,
+                     voice TEXT NOT NULL DEFAULT '');
 CREATE TABLE sounds (key TEXT PRIMARY KEY, take INTEGER NOT NULL DEFAULT 0, samples INTEGER, rate INTEGER,
                      elapsed REAL, notes TEXT, flac BLOB, words TEXT, signals TEXT, checker TEXT,
                      problems TEXT, replaced INTEGER);
 CREATE TABLE leases (key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL,
                      expires REAL NOT NULL);
 """
+# a job of the former version has marks of voices in its texts instead
+UPGRADE = "ALTER TABLE chunks ADD COLUMN voice TEXT NOT NULL DEFAULT ''"
 # content that the job wrote as output; a job of an earlier version gets the table when it is opened
 OUTPUTS = "CREATE TABLE IF NOT EXISTS outputs (sha256 TEXT PRIMARY KEY, size INTEGER, name TEXT NOT NULL)"
 
@@ -52,11 +55,12 @@ class JobDatabase:
             self._connection = self._connect()
             with self._transaction() as run:
                 [version] = run("PRAGMA user_version").fetchone()
-                for statement in () if version else (*SCHEMA.split(";"), f"PRAGMA user_version = {VERSION}"):
-                    run(statement)
-                if version in (0, VERSION):
+                if former := {0: SCHEMA, FORMER: UPGRADE}.get(version):
+                    for statement in (*former.split(";"), f"PRAGMA user_version = {VERSION}"):
+                        run(statement)
+                if known := former is not None or version == VERSION:
                     run(OUTPUTS)
-        if version not in (0, VERSION):
+        if not known:
             self.close()
             raise UserError(f"the job in {path} is of another version ({version}): update tortoise-ane, or delete the "
                             "folder to start over")

@@ -55,7 +55,7 @@ FACTS: dict[str, Any] = {
     "lexicon": str | None, "hashes": dict[str, str], "identity": dict[str, Any], "written": OutputFact}
 # the columns that ``JobStore.chunks`` reads: of the chunk; take, samples, rate, elapsed, notes, lease, problems
 CHUNK: TypeAdapter[Any] = TypeAdapter(tuple[
-    Annotated[int, Field(ge=1)], str, str, Count, str, str, Seconds, Count, Count | None,
+    Annotated[int, Field(ge=1)], str, str, Count, str, str, Seconds, str, Count, Count | None,
     Annotated[int, Field(ge=MIN_RATE, le=MAX_RATE)] | None, float | None, Json[list[str]] | None, float | None,
     Json[list[str]] | None])
 Word = tuple[str, Seconds, Seconds] | tuple[str, Seconds, Seconds, bool] | tuple[str, Seconds, Seconds, bool, str]

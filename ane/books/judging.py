@@ -10,6 +10,7 @@ import numpy as np
 
 from ane.books.speakers import SpokenChunk
 from ane.speech.words import SpokenWord
+from ane.system.checked import read_record
 from ane.text import NORMALISERS
 from ane.text.passages import without_commands
 
@@ -131,6 +132,9 @@ class ChunkSignals:
 
     @classmethod
     def of(cls, text: str, spoken: SpokenChunk, rate: int) -> "ChunkSignals":
+        """Return the stored signals of a chunk with this text, or measure them if the job has none."""
+        if spoken.signals is not None:
+            return read_record(cls, spoken.signals, "the job")
         letters = sum(map(str.isalpha, NORMALISERS["english"](without_commands(text))))
         sound, parts = signals_of(spoken.audio, rate), spoken.decoded
         if not parts:

@@ -12,7 +12,7 @@ from ane.audio import trimming
 from ane.books.judging import ChunkSignals
 from ane.books.plan import BookPlan
 from ane.books.speakers import BookSpeaker, SpokenChunk
-from ane.books.store import LEASE, ClaimedChunk, JobStore
+from ane.books.store import LEASE, JobStore, StoredChunk
 from ane.speech.words import delivered_words
 from ane.system.errors import UserError
 from ane.text import NothingToSayError, shorten
@@ -32,7 +32,7 @@ class Narration:
         self.spoken = self._characters = 0
         self._began = clock()
 
-    def chunks(self) -> Iterator[ClaimedChunk | None]:
+    def chunks(self) -> Iterator[StoredChunk | None]:
         """The chunks without a sound, leased to this process; None while others speak the last of them."""
         while True:
             claimed = self.store.claim(self.plan.digest)
@@ -44,7 +44,7 @@ class Narration:
                 time.sleep(POLL)
             yield claimed
 
-    def keep(self, claimed: ClaimedChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
+    def keep(self, claimed: StoredChunk, chunk: SpokenChunk, rate: int, seconds: float) -> None:
         """Store a chunk's sound, at ``rate`` Hz, which took ``seconds``."""
         self.store.save(claimed, chunk.audio, rate, seconds, chunk.notes, chunk.words,
                         asdict(ChunkSignals.of(claimed.chunk.text, chunk, rate)))
@@ -77,14 +77,14 @@ def narrate(store: JobStore, plan: BookPlan, speaker: BookSpeaker, progress: Nar
     return narration.spoken
 
 
-def sound_of(speaker: BookSpeaker, claimed: ClaimedChunk, count: int, seed: int | None = None) -> SpokenChunk:
+def sound_of(speaker: BookSpeaker, claimed: StoredChunk, count: int, seed: int | None = None) -> SpokenChunk:
     """A chunk spoken with its own seed or another, its silence trimmed to ``BREATH``.
 
     A text without a letter that the voice can speak has no samples, and a note says so.
     """
     chunk = claimed.chunk
     try:
-        speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed)
+        speech = speaker.speak(chunk.text, claimed.seed if seed is None else seed, chunk.voice)
         if not np.isfinite(speech.audio).all():
             raise UserError("its sound holds NaN or infinite samples; check the voice, the weights and the precision")
     except NothingToSayError:

@@ -57,7 +57,7 @@ class SpeechIdentity:
         return digest_of([self.model, self.voice, dict(self.settings), self.seed])
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlannedChunk:
     """A piece of text spoken in one request."""
 
@@ -68,6 +68,12 @@ class PlannedChunk:
     kind: str           # of its block
     language: str
     silence: float      # seconds after it
+    voice: str = ""     # the name that the text or its cast gives it; "": the voice of the book
+
+    @property
+    def marked(self) -> str:
+        """The text with its voice, as keys and digests have it."""
+        return with_voice_mark(self.text, self.voice)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,8 @@ class BookPlan:
 
     @property
     def digest(self) -> str:
-        return digest_of([[*vars(chunk).values()] for chunk in self.chunks] + [list(self.chapters)])
+        return digest_of([[chunk.number, chunk.key, chunk.marked, chunk.chapter, chunk.kind, chunk.language,
+                           chunk.silence] for chunk in self.chunks] + [list(self.chapters)])
 
     def chosen(self, chapters: Collection[int] = (), seconds: float | None = None) -> "BookPlan":
         """The chunks of some chapters, numbered from 1, or of all; of these the first, of about so many seconds. Their
@@ -124,12 +131,17 @@ def seed_of(key: str, take: int) -> int:
 
 
 def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
-              lengths: tuple[int, int] | None, respell: Callable[[str], str] = str) -> BookPlan:
+              lengths: tuple[int, int] | None, spoken_as: Callable[[str, str], str] = lambda marked, voice: marked,
+              cast: Cast | None = None) -> BookPlan:
     """Divide a document into chunks of about ``lengths[0]`` and at most ``lengths[1]`` characters; None: paragraphs.
 
     A chunk never spans two blocks. Equal texts differ in their occurrence (the first, the second, …), not by
-    their position: an inserted paragraph changes no other chunk. ``respell``: a lexicon, which changes those chunks
-    alone that it respells.
+    their position: an inserted paragraph changes no other chunk.
+
+    Args:
+        spoken_as: Takes a chunk's marked text and the name of its voice. Returns the text with everything else that
+            the chunk's key depends on: respellings and the digest of its voice.
+        cast: Who speaks the quotations. Headings are narration.
 
     Raises:
         UserError: there is nothing to say, or more silence after a chunk than a request may ask for.
@@ -138,19 +150,26 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
     chunks: list[PlannedChunk] = []
     blocks: list[PlannedBlock] = []
     for number, chapter in enumerate(document.chapters):
-        for block, following in zip(chapter.blocks, [*chapter.blocks[1:], None], strict=True):
-            before, parts = parts_with_pauses(block.text, lengths)
-            blocks += [PlannedBlock(len(chunks) + 1, block.kind, block.level, block.cue)] * (
-                bool(parts) or block.kind == SCENE_BREAK)
-            if before and chunks:
-                chunks[-1] = replace(chunks[-1], silence=chunks[-1].silence + before)
-            for index, (part, pause) in enumerate(parts, 1):
-                seen[part] += 1
-                respelled = respell(part)
-                key = digest_of([base, part, seen[part], *([respelled] if respelled != part else [])])
-                silence = (silence_after(block, following, silences) + pause if index == len(parts) else
-                           pause or silence_within(part, silences))
-                chunks.append(PlannedChunk(len(chunks) + 1, key, part, number, block.kind, block.language, silence))
+        quotations = (cast or Cast()).quotations_of(texts_but_headings(chapter))
+        for block, quoted, following in zip(chapter.blocks, quotations, [*chapter.blocks[1:], None], strict=True):
+            first = len(chunks)
+            for passage in read_pauses(block.text, strict=False, quotations=quoted):
+                for text in parts_of(passage.text, lengths):
+                    chunk = PlannedChunk(len(chunks) + 1, "", text, number, block.kind, block.language, 0.0,
+                                         passage.voice)
+                    seen[chunk.marked] += 1
+                    spoken = spoken_as(chunk.marked, chunk.voice)
+                    chunk.key = digest_of([base, chunk.marked, seen[chunk.marked],
+                                           *([spoken] if spoken != chunk.marked else [])])
+                    chunks.append(chunk)
+                if chunks:
+                    chunks[-1].silence += passage.silence
+            for chunk in chunks[first:-1]:
+                chunk.silence = chunk.silence or silence_within(chunk.text, silences)
+            if len(chunks) > first:
+                chunks[-1].silence += silence_after(block, following, silences)
+            if len(chunks) > first or block.kind == SCENE_BREAK:
+                blocks.append(PlannedBlock(first + 1, block.kind, block.level, block.cue))
     for chunk in chunks:
         if chunk.silence > Budget().silence + MAX_SILENCE:
             raise UserError(f"after {shorten(chunk.text)!r} the text asks for {chunk.silence:g} s of silence, at most "
@@ -159,18 +178,6 @@ def plan_book(document: Document, identity: SpeechIdentity, silences: Silences,
         raise UserError("there is nothing to say: the document has no letter or digit")
     return BookPlan(tuple(chunks), tuple(title_of(chapter, document, number)
                                          for number, chapter in enumerate(document.chapters, 1)), tuple(blocks))
-
-
-def parts_with_pauses(text: str, lengths: tuple[int, int] | None) -> tuple[float, list[tuple[str, float]]]:
-    """The chunks of a paragraph, and the seconds of pause that it asks for before the first and after each."""
-    before, parts = 0.0, list[tuple[str, float]]()
-    for passage in read_pauses(text, strict=False):
-        parts += [(with_voice_mark(part, passage.voice), 0.0) for part in parts_of(passage.text, lengths)]
-        if parts:
-            parts[-1] = parts[-1][0], parts[-1][1] + passage.silence
-        else:
-            before += passage.silence
-    return before, parts
 
 
 def parts_of(text: str, lengths: tuple[int, int] | None) -> list[str]:
@@ -208,16 +215,6 @@ def silence_within(part: str, silences: Silences) -> float:
     """After a part of a paragraph: less where it ends within a sentence."""
     whole = MARKS.search(without_commands(part).rstrip(CLOSING))
     return silences.sentence if whole else min(WITHIN_SENTENCE, silences.sentence)
-
-
-def cast_document(document: Document, cast: Cast | None) -> Document:
-    """The document with marks of voices in its text, chapter by chapter; headings have none."""
-    if cast is None:
-        return document
-    return replace(document, chapters=[
-        replace(chapter, blocks=[block if block.kind == HEADING else replace(block, text=text) for block, text in
-                                 zip(chapter.blocks, cast.marked(texts_but_headings(chapter)), strict=True)])
-        for chapter in document.chapters])
 
 
 def texts_but_headings(chapter: BookChapter) -> list[str]:

@@ -5,9 +5,8 @@ not depend on the order of the work, on interruptions or on how many processes s
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from ane.books.narration import POLL, leases_renewed, sound_of
 from ane.books.plan import BookPlan, seed_of
 from ane.books.recognisers import TextAligner, TranscribingRecogniser
 from ane.books.speakers import BookSpeaker, SpokenChunk
-from ane.books.store import SOUND_ONLY, CheckedChunk, ClaimedChunk, JobStore
+from ane.books.store import SOUND_ONLY, JobStore, StoredChunk
 from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
 from ane.system.errors import UserError
@@ -61,9 +60,9 @@ def check_book(store: JobStore, plan: BookPlan, speaker: BookSpeaker, checker: B
     with leases_renewed(store):
         for claimed in chunks_to_check(store, plan, checker, progress):
             if claimed is not None:
-                checked = judged(claimed, sound_to_check(store, claimed), speaker, checker, norms, len(plan.chunks))
-                replaced += store.save_check(claimed, checker.name, checked, speaker.sample_rate) and (
-                    checked.spoken is not None)
+                sound = store.spoken(claimed.chunk.key)
+                best = judged(claimed, sound, speaker, checker, norms, len(plan.chunks))
+                replaced += store.save_check(claimed, checker.name, best, speaker.sample_rate) and not best.stored
     return replaced
 
 
@@ -73,7 +72,7 @@ def norms_of(store: JobStore) -> BookNorms:
 
 
 def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
-                    progress: CheckProgress) -> Iterator[ClaimedChunk | None]:
+                    progress: CheckProgress) -> Iterator[StoredChunk | None]:
     """The chunks that were not judged, leased to this process; None while others judge the last of them.
 
     Raises:
@@ -94,40 +93,28 @@ def chunks_to_check(store: JobStore, plan: BookPlan, checker: BookChecker,
         yield claimed
 
 
-@dataclass(frozen=True)
-class SoundToCheck:
-    """A chunk's sound (S,) float32, its signals, and the words that were timed, if the job has them."""
-
-    audio: np.ndarray
-    signals: Mapping[str, Any] | None
-    words: Sequence[SpokenWord]
-
-
-def sound_to_check(store: JobStore, claimed: ClaimedChunk) -> SoundToCheck:
-    key = claimed.chunk.key
-    return SoundToCheck(store.sound(key), store.signals_of(key), store.words(key))
-
-
-def judged(claimed: ClaimedChunk, sound: SoundToCheck, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
-           count: int) -> CheckedChunk:
-    """The best of the chunk's sound and, if it is suspect, of others with other seeds. ``count``: of all chunks."""
+def judged(claimed: StoredChunk, sound: SpokenChunk, speaker: BookSpeaker, checker: BookChecker, norms: BookNorms,
+           count: int) -> SpokenChunk:
+    """Return the chunk's sound or, if it is suspect, the best of this one and others with other seeds, with its
+    problems. ``count`` is the number of chunks."""
     chunk, rate, text = claimed.chunk, speaker.sample_rate, spoken_text(claimed.chunk.text, speaker)
-    signals = (read_record(ChunkSignals, sound.signals, "the job") if sound.signals
-               else ChunkSignals.of(text, SpokenChunk(sound.audio), rate))
-    best = checker.problems(text, sound.audio, rate, signals, norms, sound.words if speaker.aligned else ())
-    spoken: SpokenChunk | None = None
+
+    def problems(of: SpokenChunk) -> list[ChunkProblem]:
+        return checker.problems(text, of.audio, rate, ChunkSignals.of(text, of, rate), norms,
+                                of.words if speaker.aligned else ())
+
+    best, found = sound, problems(sound)
     for attempt in range(1, checker.retries + 1 if speaker.seeded else 1):
-        if not best:
+        if not found:
             break
         other = sound_of(speaker, claimed, count, seed_of(f"{chunk.key} again {attempt}", claimed.take))
-        found = checker.problems(text, other.audio, rate, ChunkSignals.of(text, other, rate), norms,
-                                 other.words if speaker.aligned else ())
-        if badness(found) < badness(best):
-            best, spoken = found, other
-    return CheckedChunk([problem.what for problem in best], spoken)
+        if badness(others := problems(other)) < badness(found):
+            best, found = other, others
+    best.problems = [problem.what for problem in found]
+    return best
 
 
 def spoken_text(text: str, speaker: BookSpeaker) -> str:
-    """What is heard of a chunk's text: respelled, unless in phonemes, and without commands."""
+    """Return the words of a chunk's text: respelled, unless in phonemes, and without commands."""
     respelled = speaker.respell(text)
     return without_commands(text if "{" in respelled else respelled)

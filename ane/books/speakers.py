@@ -13,7 +13,7 @@ from ane.speech.words import SpokenWord, matched_words
 from ane.system.errors import UserError
 from ane.text import Lexicon
 from ane.text.cast import Cast
-from ane.text.passages import COMMAND, is_voice, pause_seconds, voice_of, without_commands
+from ane.text.passages import COMMAND, is_voice, pause_seconds, without_commands
 
 if TYPE_CHECKING:
     from ane.models.tortoise.pipeline import DecodingSignals
@@ -25,14 +25,28 @@ LENGTHS = 200, 300      # characters of a chunk, of models that state none
 MAX_CHECKED_SPEED = 1.5     # above it, spoken words can be as short as skipped ones
 
 
-@dataclass(frozen=True)
+@dataclass
 class SpokenChunk:
-    """The sound (S,) float32 of a chunk, warnings, its words in the sound's time if timed, and signals of its codes."""
+    """The sound of a chunk and the facts that are known of it.
+
+    Attributes:
+        audio: The sound (S,) float32.
+        notes: Warnings.
+        words: The words in the sound's time, if they were timed.
+        decoded: Signals of the codes that made it, if this process did.
+        signals: The signals that a job keeps of it (``ane.books.judging.ChunkSignals``). Without them, they are
+            computed from the sound.
+        stored: Whether it was read from a job.
+        problems: The problems that a check found in it.
+    """
 
     audio: np.ndarray
     notes: list[str] = field(default_factory=list)
     words: Sequence[SpokenWord] = ()
     decoded: Sequence["DecodingSignals"] = ()
+    signals: Mapping[str, Any] | None = None
+    stored: bool = False
+    problems: Sequence[str] = ()
 
 
 class BookSpeaker:
@@ -79,19 +93,28 @@ class BookSpeaker:
         self._named: dict[str, str] = {}
 
     def respell(self, text: str) -> str:
-        """As the lexicon spells it, with the digest of its voice. Raises UserError for a voice that is not there."""
-        name = voice_of(text)
-        if name and name not in self._named:
-            self._named[name] = voice_digest(self.synthesizer.named_voice(name, replace(self._request, text=text),
-                                                                          SpeechContext()))
-        respelled = self.lexicon(text) if self.lexicon else text
-        return f"{respelled} {self._named[name]}" if name else respelled
+        """Return the text as the lexicon spells it."""
+        return self.lexicon(text) if self.lexicon else text
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
-        """Speak a chunk. What looks like a faulty pause is the author's text, and is left out with a note."""
+    def spoken_as(self, marked: str, voice: str) -> str:
+        """Return a marked text as the lexicon spells it, with the digest of its voice if it has one.
+
+        Raises:
+            UserError: There is no such voice.
+        """
+        if voice and voice not in self._named:
+            self._named[voice] = voice_digest(self.synthesizer.named_voice(voice, replace(self._request, text=marked),
+                                                                           SpeechContext()))
+        return f"{self.respell(marked)} {self._named[voice]}" if voice else self.respell(marked)
+
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
+        """Speak a chunk in a named voice, or in the book's voice.
+
+        A faulty pause is the author's text, so the speaker leaves it out, with a note.
+        """
         plain, removed = without_faulty_commands(text)
         request = replace(self._request, text=plain, seed=seed if self.seeded else None)
-        speech = self.synthesizer.speech_of(request, SpeechContext(batched=True))
+        speech = self.synthesizer.speech_of(request, SpeechContext(batched=True, voice=voice))
         notes = [f"{command} is no pause that can be made, and was left out" for command in removed]
         words = speech.words
         if words and (removed or self.lexicon):

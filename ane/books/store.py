@@ -25,32 +25,23 @@ from ane.books.plan import BookPlan, PlannedChunk, seed_of
 from ane.books.speakers import SpokenChunk
 from ane.speech.words import SpokenWord
 from ane.system.errors import UserError
+from ane.text.passages import without_voice_mark
 
 LEASE = 60.0            # seconds after which a process that gave no sign of life loses its chunk
 OUTPUT = "output"       # the key of the lease on writing the output
 SOUND_ONLY = "sound"    # the checker without a recogniser; what another one judged need not be judged by it
 JUDGED = "(s.checker IS NOT NULL AND (? = ? OR s.checker = ?))"
-COLUMNS = "c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence"
-
-
-@dataclass(frozen=True)
-class ClaimedChunk:
-    """A chunk that this process alone may speak, and for which time it is spoken (0: the first)."""
-
-    chunk: PlannedChunk
-    take: int
-
-    @property
-    def seed(self) -> int:
-        return seed_of(self.chunk.key, self.take)
+CHUNKS = ("SELECT c.number, c.key, c.text, c.chapter, c.kind, c.language, c.silence, c.voice, s.take, s.samples, "
+          "s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c JOIN sounds s USING (key) "
+          "LEFT JOIN leases l USING (key)")
 
 
 @dataclass(frozen=True)
 class StoredChunk:
-    """A chunk with what is known of its sound."""
+    """A chunk and the facts that the job has of its sound. The process that claimed it alone may speak it."""
 
     chunk: PlannedChunk
-    take: int
+    take: int                   # for which time it is spoken; 0: the first
     samples: int | None         # None: it was not spoken yet
     rate: int | None
     elapsed: float | None
@@ -58,13 +49,9 @@ class StoredChunk:
     leased: bool
     problems: list[str]         # what a check found in the sound that was kept
 
-
-@dataclass(frozen=True)
-class CheckedChunk:
-    """What is wrong with a chunk's sound, in words, and the sound that replaces it; None: the former stays."""
-
-    problems: list[str]
-    spoken: SpokenChunk | None = None
+    @property
+    def seed(self) -> int:
+        return seed_of(self.chunk.key, self.take)
 
 
 class JobStore(JobDatabase):
@@ -120,15 +107,16 @@ class JobStore(JobDatabase):
                 return
             run("DELETE FROM chunks")
             for chunk in plan.chunks:
-                run("INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?)", tuple(vars(chunk).values()))
+                run("INSERT INTO chunks VALUES (:number, :key, :text, :chapter, :kind, :language, :silence, :voice)",
+                    vars(chunk))
             run("INSERT OR IGNORE INTO sounds (key) SELECT key FROM chunks")
             set_fact(run, "plan", plan.digest)
             set_fact(run, "chapters", plan.chapters)
 
     def missing_texts(self, plan: BookPlan) -> tuple[int, int]:
         """How many chunks that were spoken have a text that ``plan`` lacks, and how many were spoken."""
-        wanted = {chunk.text for chunk in plan.chunks}
-        spoken = [chunk.chunk.text for chunk in self.chunks() if chunk.samples is not None]
+        wanted = {chunk.marked for chunk in plan.chunks}
+        spoken = [chunk.chunk.marked for chunk in self.chunks() if chunk.samples is not None]
         return sum(text not in wanted for text in spoken), len(spoken)
 
     def prune(self) -> None:
@@ -152,13 +140,17 @@ class JobStore(JobDatabase):
     def chunks(self) -> list[StoredChunk]:
         """All chunks in order."""
         with self._errors():
-            rows = self._connection.execute(
-                f"SELECT {COLUMNS}, s.take, s.samples, s.rate, s.elapsed, s.notes, l.expires, s.problems FROM chunks c "
-                "JOIN sounds s USING (key) LEFT JOIN leases l USING (key) ORDER BY c.number").fetchall()
-        return [StoredChunk(PlannedChunk(*row[:7]), take=row[7], samples=row[8], rate=row[9], elapsed=row[10],
-                            notes=row[11] or [], leased=row[12] is not None and row[12] > self.clock(),
-                            problems=row[13] or [])
-                for row in (read_chunk(row, self.path) for row in rows)]
+            rows = self._connection.execute(f"{CHUNKS} ORDER BY c.number").fetchall()
+        return [self._stored(row) for row in rows]
+
+    def _stored(self, row: tuple[Any, ...]) -> StoredChunk:
+        """Make a chunk from a row of ``CHUNKS``. Raises UserError when the row is damaged."""
+        *planned, take, samples, rate, elapsed, notes, expires, problems = read_chunk(row, self.path)
+        chunk = PlannedChunk(*planned)
+        if not chunk.voice:             # a job of an earlier version has it in the text
+            chunk.text, chunk.voice = without_voice_mark(chunk.text)
+        return StoredChunk(chunk, take, samples, rate, elapsed, notes or [],
+                           expires is not None and expires > self.clock(), problems or [])
 
     def progress(self) -> tuple[int, int, int]:
         """Chunks with a sound, chunks in all, and characters of those without."""
@@ -190,6 +182,10 @@ class JobStore(JobDatabase):
         raise UserError(f"the sound of chunk {number} in {self.path} was damaged, and is removed: run the command "
                         "again, which speaks this chunk alone")
 
+    def spoken(self, key: str) -> SpokenChunk:
+        """Return the sound of a chunk with the words and signals that are known. Raises UserError as ``sound`` does."""
+        return SpokenChunk(self.sound(key), words=self.words(key), signals=self.signals_of(key), stored=True)
+
     def words(self, key: str) -> list[SpokenWord]:
         """The words of a chunk in seconds from the beginning of its sound; none if they were not timed."""
         row = self._row("SELECT words FROM sounds WHERE key = ?", key)
@@ -197,7 +193,7 @@ class JobStore(JobDatabase):
 
     # Work
 
-    def claim(self, plan: str) -> ClaimedChunk | None:
+    def claim(self, plan: str) -> StoredChunk | None:
         """Lease the first chunk that nobody has spoken or is speaking; None when there is none."""
         return self._claim(plan, "s.samples IS NULL")
 
@@ -245,7 +241,7 @@ class JobStore(JobDatabase):
         self._unlock()
         super().close()
 
-    def save(self, claimed: ClaimedChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
+    def save(self, claimed: StoredChunk, audio: np.ndarray, rate: int, elapsed: float, notes: list[str],
              words: Sequence[SpokenWord] = (), signals: Mapping[str, Any] | None = None) -> bool:
         """Store a sound, (S,) float32 within ±1, with notes, the times of its words from its beginning, and signals.
 
@@ -280,27 +276,27 @@ class JobStore(JobDatabase):
                         checker)
         return int(row[0]) if row else 0
 
-    def claim_check(self, plan: str, checker: str) -> ClaimedChunk | None:
+    def claim_check(self, plan: str, checker: str) -> StoredChunk | None:
         """Lease the first chunk with a sound that this checker has not judged and nobody judges; None: there is none.
         """
         return self._claim(plan, f"s.samples IS NOT NULL AND NOT {JUDGED}", checker, SOUND_ONLY, checker)
 
-    def save_check(self, claimed: ClaimedChunk, checker: str, checked: CheckedChunk, rate: int) -> bool:
-        """Store what was found and, if there is a better sound, that in place of the former.
+    def save_check(self, claimed: StoredChunk, checker: str, best: SpokenChunk, rate: int) -> bool:
+        """Store the problems of a chunk's best sound, and this sound unless it is the stored one.
 
         False, and nothing is stored, when the lease was lost.
         """
-        key, spoken = claimed.chunk.key, checked.spoken
+        key = claimed.chunk.key
         with self._transaction() as run:
             if not run("DELETE FROM leases WHERE key = ? AND owner = ?", (key, self.owner)).rowcount:
                 return False
-            if spoken is not None:
+            if not best.stored:
                 run("UPDATE sounds SET samples = ?, rate = ?, notes = ?, flac = ?, words = ?, replaced = 1 "
                     "WHERE key = ?",
-                    (len(spoken.audio), rate, json.dumps(spoken.notes), as_flac(spoken.audio, rate),
-                     as_json(spoken.words), key))
+                    (len(best.audio), rate, json.dumps(best.notes), as_flac(best.audio, rate), as_json(best.words),
+                     key))
             return bool(run("UPDATE sounds SET checker = ?, problems = ? WHERE key = ? AND take = ?",
-                            (checker, json.dumps(checked.problems), key, claimed.take)).rowcount)
+                            (checker, json.dumps(best.problems), key, claimed.take)).rowcount)
 
     def renew(self) -> None:
         """Extend the leases of this process."""
@@ -319,7 +315,7 @@ class JobStore(JobDatabase):
         other.owner = self.owner
         return other
 
-    def _claim(self, plan: str, condition: str, *values: str) -> ClaimedChunk | None:
+    def _claim(self, plan: str, condition: str, *values: str) -> StoredChunk | None:
         """Lease the first chunk that meets a condition and that nobody has leased; None: there is none.
 
         Raises:
@@ -331,13 +327,12 @@ class JobStore(JobDatabase):
                 raise UserError(f"another process gave the job in {self.path} another text, voice or setting "
                                 "meanwhile: this one stops")
             self._drop_dead_leases(run)
-            row = run(f"SELECT {COLUMNS}, s.take FROM chunks c JOIN sounds s USING (key) "
-                      f"LEFT JOIN leases l USING (key) WHERE l.key IS NULL AND {condition} "
-                      "ORDER BY c.number LIMIT 1", values).fetchone()
+            row = run(f"{CHUNKS} WHERE l.key IS NULL AND {condition} ORDER BY c.number LIMIT 1", values).fetchone()
             if row is None:
                 return None
-            self._lease(run, row[1])
-        return ClaimedChunk(PlannedChunk(*row[:7]), row[7])
+            claimed = self._stored(row)
+            self._lease(run, claimed.chunk.key)
+        return claimed
 
     def _lease(self, run: Callable[..., sqlite3.Cursor], key: str) -> None:
         run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)",

@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ane.books.judging import BookNorms
 from ane.books.narration import Narration, NarrationProgress, leases_renewed, sound_of
 from ane.books.plan import BookPlan
-from ane.books.retries import (
-    BookChecker,
-    CheckProgress,
-    SoundToCheck,
-    chunks_to_check,
-    judged,
-    norms_of,
-    sound_to_check,
-)
+from ane.books.retries import BookChecker, CheckProgress, chunks_to_check, judged, norms_of
 from ane.books.speakers import BookSpeaker, SpokenChunk
-from ane.books.store import CheckedChunk, ClaimedChunk, JobStore
+from ane.books.store import JobStore, StoredChunk
 from ane.cluster.workers import connected, map_on_workers, ray_module, worker_count
 from ane.system.errors import UserError
 
@@ -40,13 +32,13 @@ class BookWorker:
     def __call__(self, method: str, *arguments: Any) -> Any:
         return getattr(self, method)(*arguments)
 
-    def speak(self, claimed: ClaimedChunk, count: int) -> tuple[SpokenChunk, float]:
+    def speak(self, claimed: StoredChunk, count: int) -> tuple[SpokenChunk, float]:
         """A chunk's sound, of ``count`` chunks, and the seconds that it took."""
         started = time.perf_counter()
         spoken = sound_of(self.speaker, claimed, count)
         return spoken, time.perf_counter() - started
 
-    def check(self, claimed: ClaimedChunk, sound: SoundToCheck, norms: BookNorms, count: int) -> CheckedChunk:
+    def check(self, claimed: StoredChunk, sound: SpokenChunk, norms: BookNorms, count: int) -> SpokenChunk:
         return judged(claimed, sound, self.speaker, self.checker, norms, count)
 
 
@@ -83,7 +75,7 @@ def calls_for(store: JobStore, plan: BookPlan, narration: Narration, checker: Bo
         yield claimed and (SPEAK, claimed, count)
     norms = norms_of(store)
     for claimed in chunks_to_check(store, plan, checker, progress):
-        yield claimed and (CHECK, claimed, sound_to_check(store, claimed), norms, count)
+        yield claimed and (CHECK, claimed, store.spoken(claimed.chunk.key), norms, count)
 
 
 AHEAD = 64              # results that wait for an earlier one

@@ -63,14 +63,14 @@ def explanation(model: Bundle, settings: Any, text: str, lexicon: Lexicon | None
     ssml, speed = args.ssml or None, 1.0 if args.speed is None else args.speed
     steps: list[ReadingStep] = []
     if lexicon:
-        steps = [step for passage in read_passages(text, None, ssml, 1.0, markdown)
+        steps = [step for passage in read_passages(text, None, ssml, markdown)
                  for step in respelled(passage.text, lexicon)]
-    chunks, passages = [], read_passages(text, lexicon, ssml, speed, markdown)
+    chunks, passages = [], read_passages(text, lexicon, ssml, markdown)
     for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
                   else split_into_chunks(passages, model, settings)):
         normalised, own = explain_english(chunk.text, cased)
         tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
         chunks.append({"text": chunk.text, "normalised": normalised, "tokens": tokens,
-                       "speed": chunk.speed, "gain": chunk.gain, "silence_before": chunk.before,
+                       "speed": chunk.speed * speed, "gain": chunk.gain, "silence_before": chunk.before,
                        "silence_after": chunk.after, "steps": [asdict(step) for step in own]})
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

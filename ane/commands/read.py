@@ -42,7 +42,6 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def read(args: argparse.Namespace) -> int:
-    from ane.books.plan import cast_document
     from ane.books.reading import read_document
     from ane.books.store import JobStore
 
@@ -65,7 +64,7 @@ def read(args: argparse.Namespace) -> int:
     if str(args.output) == "-":
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
     silences = silences_of(args)
-    document = cast_document(read_document(args.book, args.keep, args.keep_timing, args.markdown), cast)
+    document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
     options = output_options(args, document)
     check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
                       *options.of_folder])
@@ -94,7 +93,8 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         raise UserError(f"redo has no effect on {model.name}, which speaks a text the same way each time: respell the "
                         "words with --lexicon", "redo")
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, seed)
-    whole = plan_book(document, identity, silences, speaker.lengths, speaker.respell)
+    cast = cast_of(args.cast, args.quote_voice)
+    whole = plan_book(document, identity, silences, speaker.lengths, speaker.spoken_as, cast)
     plan = whole.chosen(args.chapters, args.preview) if args.chapters or args.preview else whole
     check_text(store, whole, args.force, pruned=plan is whole)
     numbers = dict.fromkeys(chunk.chapter + 1 for chunk in plan.chunks)

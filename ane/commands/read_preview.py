@@ -10,7 +10,7 @@ from ane.commands.read_report import print_cast, print_contents
 from ane.commands.speech_options import read_settings
 from ane.text.cast import Cast
 from ane.text.explanation import ReadingStep, explain_english, respelled
-from ane.text.passages import without_commands, without_voices
+from ane.text.passages import without_commands
 from ane.text.user_lexicon import chosen_lexicon
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | None) -> None:
     """Print what --list, --cast-report, --text and --explain ask for. Nothing is spoken, and no job begins."""
-    from ane.books.plan import cast_document, cast_report
+    from ane.books.plan import cast_report
 
     console = output_console()
     if args.list or args.explain:
@@ -29,18 +29,19 @@ def print_preview(args: argparse.Namespace, document: "Document", cast: Cast | N
         print_cast(console, cast_report(document, cast))
     if args.text or args.explain:
         settings = read_settings(args, open_model(args.bundle))
-        plan = plan_to_print(args, cast_document(document, cast), getattr(settings, "split", None))
+        plan = plan_to_print(args, document, cast, getattr(settings, "split", None))
         if args.text:
             print_text(plan)
         if args.explain:
             print_readings(args, plan, settings)
 
 
-def plan_to_print(args: argparse.Namespace, document: "Document", lengths: tuple[int, int] | None) -> "BookPlan":
+def plan_to_print(args: argparse.Namespace, document: "Document", cast: Cast | None,
+                  lengths: tuple[int, int] | None) -> "BookPlan":
     """Return the chunks of the document, or of the chosen part, without a voice or a seed."""
     from ane.books.plan import Silences, SpeechIdentity, plan_book
 
-    plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths)
+    plan = plan_book(document, SpeechIdentity("", "", {}, 0), Silences(), lengths, cast=cast)
     return plan.chosen(args.chapters, args.preview) if args.chapters or args.preview else plan
 
 
@@ -50,9 +51,9 @@ def print_text(plan: "BookPlan") -> None:
     paragraphs: list[str] = []
     for chunk in plan.chunks:
         if chunk.number in firsts or not paragraphs:
-            paragraphs.append(chunk.text)
+            paragraphs.append(chunk.marked)
         else:
-            paragraphs[-1] += f" {chunk.text}"
+            paragraphs[-1] += f" {chunk.marked}"
     output_console().print("\n\n".join(paragraphs))
 
 
@@ -68,7 +69,7 @@ def print_readings(args: argparse.Namespace, plan: "BookPlan", settings: object)
                        getattr(settings, "normaliser", None))
     times, guessed, chapters = Counter[ReadingStep](), Counter[str](), dict[object, int]()
     for chunk in plan.chunks:
-        text = without_voices(without_commands(chunk.text))
+        text = without_commands(chunk.text)
         found: list[ReadingStep] = respelled(text, lexicon) if lexicon else []
         read = lexicon(text) if lexicon else text
         found += explain_english(read, isinstance(settings, HibariSettings))[1]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -17,7 +17,7 @@ from ane.system.errors import UserError
 from ane.system.timeline import Timeline
 from ane.text import Lexicon, is_ssml, read_passages, without_markdown
 from ane.text.cast import Cast
-from ane.text.passages import Passage
+from ane.text.passages import Passage, Quotation
 
 FREE = 4096             # characters that a lexicon may add to any text
 
@@ -152,16 +152,17 @@ class SpeechContext:
         yield from sound
         self.progress(phase, done, total, "")
 
-    def passages(self, request: SpeechRequest, speed: float = 1.0, arpabet: bool = False) -> list[Passage]:
+    def passages(self, request: SpeechRequest, arpabet: bool = False) -> list[Passage]:
         """``read_passages`` of the request's text. Raises UserError: as well when it costs more than it may, or has
         phonemes in braces without ``arpabet``."""
         ssml = is_ssml(request.text) if request.ssml is None else request.ssml
         text = request.text if ssml else without_markdown(request.text, request.markdown)
+        quotations: Sequence[Quotation] = ()
         if (cast := request.roles) and cast.attributed and cast.voices:
             if ssml:
                 raise UserError("cast has no effect on quotations in SSML: use <voice>, or leave it out", "cast")
-            text = cast.marked_text(text)
-        passages = read_passages(text, request.lexicon, ssml, speed, markdown=False, voice=self.voice)
+            quotations = cast.quotations_in(text)
+        passages = read_passages(text, request.lexicon, ssml, False, self.voice, quotations)
         found = None if arpabet else next((match for each in passages if (match := ARPABET.search(each.text))), None)
         if found:
             raise UserError(f"{found[0]}: this model takes no phonemes in braces, only FastSpeech does: write the word "

@@ -1,11 +1,12 @@
 """The text front end: reads markup, normalises text, splits it into chunks, converts it to token ids."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ane.text.english import normalise_english
 from ane.text.markdown import has_marks, plain_text
-from ane.text.passages import Passage, read_pauses
+from ane.text.passages import Passage, Quotation, read_pauses
 from ane.text.splitter import split
 from ane.text.tokenizer import ANY_SCRIPT, NORMALISERS, NothingToSayError, Tokenizer, nothing_to_say_error, shorten
 from ane.text.upstream import normalise_basic, normalise_upstream
@@ -30,31 +31,30 @@ def without_markdown(text: str, markdown: bool | None = None) -> str:
     return text
 
 
-def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None,
-                  speed: float = 1.0, markdown: bool | None = None, voice: str = "") -> list[Passage]:
-    """The passages of a text, at least one, with the words of the lexicon respelled.
+def read_passages(text: str, lexicon: Lexicon | None = None, ssml: bool | None = None, markdown: bool | None = None,
+                  voice: str = "", quotations: Sequence[Quotation] = ()) -> list[Passage]:
+    """Return the passages of a text, at least one, with the words of the lexicon respelled.
 
     Args:
-        speed: of all of the text; that of a passage is multiplied by it.
-        ssml: whether the text is SSML; None: if it begins with "<speak". Other text may have [pause:1.5s] and
-            [[slnc 500]].
+        ssml: Whether the text is SSML. With None, it is if it begins with "<speak". Other text may have [pause:1.5s]
+            and [[slnc 500]].
         markdown: Whether other text is Markdown or has tags of HTML. With None, it is if it has their marks.
-        voice: Who speaks until the text names a voice.
+        voice: The voice that speaks until the text names a voice.
+        quotations: The quotations in a text without markup that have a voice.
 
     Raises:
-        UserError: markup that is faulty, or asks for something that cannot be done; with its line.
+        UserError: Markup is faulty, or asks for something that cannot be done. The message has its line.
     """
     if ssml or (ssml is None and is_ssml(text)):
         from ane.text.ssml import read_ssml
 
         passages = read_ssml(text)
     else:
-        passages = read_pauses(without_markdown(text, markdown), voice=voice)
+        passages = read_pauses(without_markdown(text, markdown), voice=voice, quotations=quotations)
     for index, passage in enumerate(passages):      # one without a word has the voice of the one beside it
         if not any(map(str.isalnum, passage.text)):
             passages[index] = replace(passage, voice=passages[max(index - 1, min(1 - index, len(passages) - 1))].voice)
-    return [replace(passage, text=lexicon(passage.text) if lexicon else passage.text, speed=passage.speed * speed)
-            for passage in passages]
+    return [replace(passage, text=lexicon(passage.text)) for passage in passages] if lexicon else passages
 
 
 def is_ssml(text: str) -> bool:

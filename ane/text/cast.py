@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ane.system.checked import checked
 from ane.system.errors import NotFoundError, UserError
 from ane.system.file_gate import read_regular
 from ane.text.attribution import NO_SPEECH, QuotedLine, attribute
-from ane.text.passages import COMMAND, is_voice, with_voice_mark
+from ane.text.passages import COMMAND, Quotation, is_voice
 
 MAX_CAST = 4 << 20          # bytes
 QUOTATION = "quotation"     # who speaks what nobody in the cast does
@@ -83,26 +83,22 @@ class Cast:
         """The quotations of paragraphs and their speakers; none without a voice for any."""
         return attribute(paragraphs, self.speaker_named, self.lines) if self.attributed and self.voices else []
 
-    def marked(self, paragraphs: Sequence[str]) -> list[str]:
-        """Paragraphs in which the quotations have marks of their voices. One with marks of its own stays as it is."""
-        result = list(paragraphs)
-        for number, lines in groupby(self.quoted(paragraphs), key=lambda line: line.paragraph):
-            text, parts, end = paragraphs[number], list[str](), 0
-            if any(map(is_voice, COMMAND.finditer(text))):
-                continue
-            for line in lines:
-                speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
-                if line.rule != NO_SPEECH:
-                    parts += text[end:line.start], with_voice_mark(line.text, speaker)
-                    end = line.end
-            result[number] = "".join([*parts, text[end:]])
-        return result
+    def quotations_of(self, paragraphs: Sequence[str]) -> list[list[Quotation]]:
+        """Return the quotations with a voice for each paragraph. A paragraph that names voices itself has none."""
+        found: list[list[Quotation]] = [[] for _ in paragraphs]
+        for line in self.quoted(paragraphs):
+            speaker = line.speaker if line.speaker in self.speakers else QUOTATION if self.quotations else ""
+            if speaker and line.rule != NO_SPEECH:
+                found[line.paragraph].append((line.start, line.end, speaker))
+        return [[] if quotations and any(map(is_voice, COMMAND.finditer(text))) else quotations
+                for text, quotations in zip(paragraphs, found, strict=True)]
 
-    def marked_text(self, text: str) -> str:
-        """``marked`` of the paragraphs of a text, which empty lines divide."""
+    def quotations_in(self, text: str) -> list[Quotation]:
+        """Return the quotations with a voice in a text whose paragraphs are divided by empty lines."""
         parts = re.split(r"(\n[^\S\n]*\n\s*)", text)
-        parts[::2] = self.marked(parts[::2])
-        return "".join(parts)
+        return [(start + begin, start + end, speaker) for start, quotations in zip(
+            [*accumulate(map(len, parts), initial=0)][:-1:2], self.quotations_of(parts[::2]), strict=True)
+            for begin, end, speaker in quotations]
 
 
 def plain_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ane.system.errors import UserError
@@ -16,11 +17,13 @@ COMMAND = re.compile(
     r"\[voice(?::(?P<voice>[^\[\]\n]{0,80}))?\]|\[pause\b(?P<pause>[^\]\n]{0,40})\]?"
     r"|\[\[\s*(?P<name>char|cmnt|ctxt|dlim|emph|inpt|nmbr|pbas|pmod|rate|rset|slnc"
     r"|sync|vers|volm|xtnd)\b(?P<value>[^\]\n]{0,40})(?:\]\])?")
+MARKED = re.compile(r"\[voice:([^\[\]\n]{1,80})\](.*)\[voice\]", re.DOTALL)
 # a command of macOS's say that is not known → what does the same here
 INSTEAD = {"rate": "write SSML, where <prosody> has a rate, or change the speed of the whole text",
            "volm": "write SSML, where <prosody> has a volume", "emph": "remove it, because no voice has an emphasis",
            "char": "write SSML, where <say-as> spells out characters",
            "nmbr": "write SSML, where <say-as> spells out digits", "inpt": "respell words with a lexicon"}
+Quotation = tuple[int, int, str]        # where it begins and ends in a text, and the name of the voice that speaks it
 DURATION = re.compile(r"\+?(\d{1,12}(?:\.\d{1,6})?|\.\d{1,6})\s*(ms|s)")
 
 
@@ -43,30 +46,37 @@ class Passage:
     voice: str = ""
 
 
-def read_pauses(text: str, first_line: int = 1, strict: bool = True, voice: str = "") -> list[Passage]:
-    """The passages between the pauses of a text, and between its changes of voice.
+def read_pauses(text: str, first_line: int = 1, strict: bool = True, voice: str = "",
+                quotations: Sequence[Quotation] = ()) -> list[Passage]:
+    """Return the passages between the pauses of a text, and between its changes of voice.
 
     Args:
-        first_line: the number of its first line, for messages. strict: whether what only looks like a pause is refused;
-            otherwise it stays in the text. voice: who speaks until the text names a voice.
+        first_line: The number of its first line, for messages.
+        strict: Whether text that only looks like a pause is an error. Otherwise it stays in the text.
+        voice: The voice that speaks until the text names a voice.
+        quotations: The quotations in the text that have a voice, in order.
     """
     passages, end = list[Passage](), 0
     line, counted = first_line, 0
-    for match in COMMAND.finditer(text):
-        if is_voice(match):
-            if text[end:match.start()].strip():
-                passages.append(Passage(text[end:match.start()], voice=voice))
-            end, voice = match.end(), (match["voice"] or "").strip()
+    changes: list[tuple[int, int, re.Match[str] | str]] = []
+    for begin, stop, speaker in quotations:
+        changes += (begin, begin, speaker), (stop, stop, "")
+    changes += [(match.start(), match.end(), match) for match in COMMAND.finditer(text)]
+    for begin, stop, match in sorted(changes, key=lambda change: change[0]):
+        if isinstance(match, str) or is_voice(match):
+            if text[end:begin].strip():
+                passages.append(Passage(text[end:begin], voice=voice))
+            end, voice = max(end, stop), match if isinstance(match, str) else (match["voice"] or "").strip()
             continue
-        line, counted = line + text.count("\n", counted, match.start()), match.start()
+        line, counted = line + text.count("\n", counted, begin), begin
         try:
             silence = pause_seconds(match, f"line {line}")
         except UserError:
             if strict:
                 raise
             continue
-        passages.append(Passage(text[end:match.start()], silence, voice=voice))
-        end = match.end()
+        passages.append(Passage(text[end:begin], silence, voice=voice))
+        end = stop
     return [*passages, Passage(text[end:], voice=voice)] if text[end:].strip() or not passages else passages
 
 
@@ -81,19 +91,15 @@ def last_voice(text: str, before: str = "") -> str:
     return found[-1] if found else before
 
 
-def voice_of(text: str) -> str:
-    """Who speaks a text of one voice, with its mark (``with_voice_mark``); "": it has none."""
-    return last_voice(text.removesuffix("[voice]"))
-
-
-def without_voices(text: str) -> str:
-    """A text without its marks of voices."""
-    return COMMAND.sub(lambda match: "" if is_voice(match) else match[0], text)
-
-
 def with_voice_mark(text: str, voice: str) -> str:
-    """A text that ``voice`` speaks, if it is not ""."""
+    """Mark a text as spoken by ``voice``, if that is not ""."""
     return f"[voice:{voice}]{text}[voice]" if voice else text
+
+
+def without_voice_mark(text: str) -> tuple[str, str]:
+    """Return a text without the mark of ``with_voice_mark``, and the voice, or "" if it has no mark."""
+    found = MARKED.fullmatch(text)
+    return (found[2], found[1]) if found else (text, "")
 
 
 def without_words(text: str) -> str:

@@ -5,7 +5,6 @@ kept even in length, since the model tends to babble on very short ones.
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -72,15 +71,19 @@ QUANTITIES = frozenset(name + plural for name in (*UNITS.values(), *PER_WORDS.va
 INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")
 
 
-@dataclass(frozen=True)
-class TextPiece:
-    """Text that is not split further. ``cost``: of a break after it."""
+class TextPiece(str):
+    """A word, a clause or a chunk of a text, and the cost of a break after it."""
 
-    text: str
+    __slots__ = ("cost",)
     cost: float
 
+    def __new__(cls, text: str, cost: float = 0.0) -> "TextPiece":
+        piece = super().__new__(cls, text)
+        piece.cost = cost
+        return piece
 
-def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[str]:
+
+def split_sentences(text: str, desired: int = DESIRED, maximum: int = MAXIMUM) -> list[TextPiece]:
     """Chunks of ``text``. Joined by spaces they are ``text``, with each run of whitespace as one space."""
     return pack(pieces(words(text), maximum), desired, maximum)
 
@@ -152,10 +155,10 @@ def pieces(found: list[TextPiece], maximum: int) -> list[TextPiece]:
     """``found`` joined to clauses, which ``pack`` compares faster; a sentence above ``maximum`` is left as words."""
     result: list[TextPiece] = []
     for sentence in cut_after(found, QUOTED):
-        if len(join(sentence).text) > maximum:
+        if len(join(sentence)) > maximum:
             for run in cut_after(sentence, WORD):
                 joined = join(run)
-                result += [joined] if len(joined.text) <= maximum else run
+                result += [joined] if len(joined) <= maximum else run
         else:
             result += map(join, cut_after(sentence, COMMA))
     return result
@@ -172,8 +175,8 @@ def cut_after(found: list[TextPiece], cost: float) -> list[list[TextPiece]]:
 
 
 def join(run: list[TextPiece]) -> TextPiece:
-    """One piece from several, with the break after the last."""
-    return TextPiece(" ".join(piece.text for piece in run), run[-1].cost)
+    """Join pieces to one, with the break after the last."""
+    return TextPiece(" ".join(run), run[-1].cost)
 
 
 @lru_cache(maxsize=16)
@@ -185,8 +188,8 @@ def costs_of_lengths(desired: int, maximum: int, weight: float) -> "tuple[np.nda
     return distances, np.where(np.arange(maximum + 1) * 5 < desired, SHORT_CHUNK * weight, 0.0)
 
 
-def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
-    """Joins neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
+def pack(found: list[TextPiece], desired: int, maximum: int) -> list[TextPiece]:
+    """Join neighbours into chunks of at most ``maximum`` characters at the lowest total cost (dynamic programming).
 
     A chunk costs ``CHUNK``, the squared relative distance of its length from ``desired``, and the break after it. Where
     ``maximum`` is above twice ``desired``, that distance can exceed 1; then the costs of short chunks and of breaks
@@ -195,12 +198,12 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
     import numpy as np  # every command's --help imports this module, so numpy is imported here
 
     if len(found) < 2:
-        return [piece.text for piece in found]
+        return found
     weight = max(1.0, (maximum / desired - 1) ** 2)
     costs = [piece.cost * (weight if piece.cost >= UNCERTAIN else 1) for piece in found]
     ends = [0]                                  # ends[j]: length of the first j pieces, each with a space after it
     for piece in found:
-        ends.append(ends[-1] + len(piece.text) + 1)
+        ends.append(ends[-1] + len(piece) + 1)
     length_costs = costs_of_lengths(desired, maximum, weight)
     positions, best = np.array(ends), np.zeros(len(ends))       # best[j]: lowest cost of the first j pieces
     start, first = [0], 0                                       # start[j]: of the last chunk of the first j pieces
@@ -217,6 +220,6 @@ def pack(found: list[TextPiece], desired: int, maximum: int) -> list[str]:
         start.append(first + i)
     chunks, j = [], len(found)
     while j:
-        chunks.append(" ".join(piece.text for piece in found[start[j]:j]))
+        chunks.append(join(found[start[j]:j]))
         j = start[j]
     return chunks[::-1]

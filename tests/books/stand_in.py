@@ -19,20 +19,22 @@ RATE = 24000
 
 
 class StandInSpeaker:
-    """Keeps the texts that it spoke in ``spoken``. ``before``: called with each text before it is spoken."""
+    """Keeps the texts that it spoke in ``spoken``, and their ``voices``. ``before`` is called with each text first."""
 
     sample_rate, lengths, seeded, aligned = RATE, (60, 90), True, False
 
     def __init__(self, voice: str = "voice", before: Callable[[str], None] = lambda text: None, **settings: float):
         self.model, self.voice, self.settings, self.before = "model", voice, settings, before
         self.spoken: list[str] = []
+        self.voices: list[str] = []
 
     def respell(self, text: str) -> str:
         return text
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         self.before(text)
         self.spoken.append(text)
+        self.voices.append(voice)
         digest = hashlib.sha256(f"{text}{seed}".encode()).digest()
         time = np.arange(1200 + 8 * digest[0]) / RATE
         return SpokenChunk((0.3 * np.sin(2 * np.pi * (200 + digest[1]) * time)).astype(np.float32))

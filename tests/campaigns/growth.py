@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ane.books.document import BookChapter, Document, dividing_level
 from ane.books.pdf import PdfLine, document_of_lines
-from ane.books.plan import Silences, SpeechIdentity, cast_document, cast_report, plan_book
+from ane.books.plan import Silences, SpeechIdentity, cast_report, plan_book
 from ane.books.reading import read_document
 from ane.system.errors import UserError
 from ane.system.files import write_json
@@ -49,8 +49,8 @@ class Growth(NamedTuple):
     read: Callable[[Any], object]
 
 
-def planned(document: Document) -> None:
-    plan_book(document, SpeechIdentity("model", "voice", {}, 1), Silences(), LENGTHS)
+def planned(document: Document, cast: Cast | None = None) -> None:
+    plan_book(document, SpeechIdentity("model", "voice", {}, 1), Silences(), LENGTHS, cast=cast)
 
 
 def whole(path: Path) -> None:
@@ -132,7 +132,7 @@ def cast_lines(document: Document) -> None:
     """Find who speaks, and mark it."""
     cast = Cast(speakers={"Anna": "a", "Ben": "b"}, quotations="c")
     cast_report(document, cast)
-    planned(cast_document(document, cast))
+    planned(document, cast)
 
 
 def quoted(one_paragraph: bool) -> Callable[[Path, int], Document]:

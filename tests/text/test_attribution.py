@@ -97,5 +97,6 @@ def test_a_cast_overrides_the_rules_and_knows_other_names() -> None:
          "“Well,” said Mr. Bennet."])] == [
         ("Anna", False), ("Mrs. Bennet", False), ("Hatter", False), ("Sherlock Holmes", False), ("Mr. Bennet", False)]
     assert [line.rule for line in cast.quoted(["“Not so fast!” said Tom."])] == [OF_CAST]
-    assert cast.marked(["“Oh!” said Anna.", "[voice:b]“Oh!”[voice] said Anna."]) == [
-        "[voice:Anna]“Oh!”[voice] said Anna.", "[voice:b]“Oh!”[voice] said Anna."]
+    paragraphs = ["“Oh!” said Anna.", "[voice:b]“Oh!”[voice] said Anna."]
+    assert cast.quotations_of(paragraphs) == [[(0, 5, "Anna")], []]
+    assert cast.quotations_in("\n \n".join(["One.", *paragraphs])) == [(7, 12, "Anna")]

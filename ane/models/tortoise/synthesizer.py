@@ -59,10 +59,11 @@ class Synthesizer(Speaker):
         return NORMALISERS[settings.normaliser]
 
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[TokenChunk]:
-        passages = context.passages(request, request.speed)
-        for passage in passages:
-            check_speed(passage.speed)
-        return split_into_chunks(passages, self.model, request.settings)
+        chunks = split_into_chunks(context.passages(request), self.model, request.settings)
+        for chunk in chunks:
+            chunk.speed *= request.speed
+            check_speed(chunk.speed)
+        return chunks
 
     def voice_of(self, request: SpeechRequest, context: SpeechContext) -> Voice:
         with context.timeline.record("voice"):

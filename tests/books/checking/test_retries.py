@@ -26,7 +26,7 @@ class SpoilingSpeaker(StandInSpeaker):
         super().__init__()
         self.left = spoilt
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         audio = super().speak(text, seed).audio
         audio[:240] *= np.linspace(0, 1, 240, dtype=np.float32)
         audio[-240:] *= np.linspace(1, 0, 240, dtype=np.float32)
@@ -92,7 +92,7 @@ def test_the_seeds_of_further_tries_are_those_of_the_chunk(tmp_path):
     seeds = []
 
     class RecordingSpeaker(SpoilingSpeaker):
-        def speak(self, text: str, seed: int) -> SpokenChunk:
+        def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
             if SPOILT in text:
                 seeds.append(seed)
             return super().speak(text, seed)
@@ -120,7 +120,7 @@ class SeedSpoilingSpeaker(SpoilingSpeaker):
     def __init__(self) -> None:
         super().__init__(spoilt=0)
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         self.left = seed % 3 > 0
         return super().speak(text, seed)
 
@@ -128,7 +128,7 @@ class SeedSpoilingSpeaker(SpoilingSpeaker):
 class FailingSeedSpeaker(SeedSpoilingSpeaker):
     """Fails while it speaks a chunk for another time."""
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
         if text in self.spoken and SPOILT in text:
             raise UserError("the power failed")
         return super().speak(text, seed)
