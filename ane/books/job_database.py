@@ -50,6 +50,7 @@ class JobDatabase:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir(mode=0o700, exist_ok=True)       # another process may have been faster
                 flush_folder(path.parent)
+            self._is_new = not os.path.exists(path / FILE)
             with suppress(FileExistsError):     # SQLite gives its other files the mode of this one
                 os.close(os.open(path / FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             self._connection = self._connect()
@@ -84,6 +85,17 @@ class JobDatabase:
     def close(self) -> None:
         with suppress(sqlite3.Error):
             self._connection.close()
+
+    def discard_new(self) -> None:
+        """Remove the job if this process began it, nothing was spoken, and no other process uses it."""
+        with suppress(sqlite3.Error, OSError):
+            if not self._is_new or self._connection.execute(
+                    "SELECT 1 FROM sounds WHERE samples IS NOT NULL").fetchone():
+                return
+            # "the journal mode can only be changed from WAL if the connection is the only one" (sqlite.org/wal.html)
+            if self._connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",):
+                (self.path / FILE).unlink()
+                self.path.rmdir()
 
     def _row(self, query: str, *values: Any) -> tuple[Any, ...] | None:
         """The first row of a query; None: there is none."""

@@ -74,6 +74,9 @@ def read(args: argparse.Namespace) -> int:
     try:
         seed = store.seed(args.seed)
         return run(args, store, document, speaker_for(seed), seed, silences, options)
+    except BaseException:
+        store.discard_new()
+        raise
     finally:
         store.close()
 

@@ -159,17 +159,21 @@ def link_or_copy(source: Path | str, destination: Path | str) -> None:
 
 def check_output_file(path: Path | str, makes_folders: bool = False) -> None:
     """Raise UserError, before any work is done, for a file that ``replacing`` could not write, or, unless
-    ``makes_folders``, whose folder is not there. "-" always passes."""
+    ``makes_folders``, whose folder is not there. For a link, that is the folder of its target. "-" always passes."""
     if str(path) == "-":
         return
     path = Path(os.path.expanduser(path))
     _check_name(path)
     if os.path.isdir(path):
         raise UserError(f"cannot write {path}: it is a directory; name a file")
-    folder = next(parent for parent in path.absolute().parents if os.path.exists(parent))
+    target = Path(os.path.realpath(path)) if os.path.islink(path) else path.absolute()
+    folder = next(parent for parent in target.parents if os.path.exists(parent))
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
         reason = "read-only" if os.path.isdir(folder) else "not a folder"
         raise UserError(f"cannot write {path}: {folder} is {reason}; choose another folder")
+    if target.parent != folder and os.path.islink(path):
+        raise UserError(f"cannot write {path}: it is a link, and there is no folder {target.parent}; make it first, or "
+                        "choose another")
     if not makes_folders:
         check_folder_of(path)
 

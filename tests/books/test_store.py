@@ -279,6 +279,21 @@ def test_a_job_of_a_later_version_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
+def test_a_new_job_is_discarded_unless_another_process_uses_or_began_it(tmp_path):
+    job = tmp_path / "job"
+    with closing(JobStore(job)) as ours:
+        with closing(JobStore(job)) as other:
+            ours.discard_new()
+            other.discard_new()
+            other.seed(None)
+        ours.discard_new()
+    assert not job.exists()
+    run_job(job, book(1))
+    with closing(JobStore(job)) as ours:
+        ours.discard_new()
+    assert job.exists()
+
+
 def test_a_sample_of_the_campaign_finds_nothing_wrong(tmp_path):
     command = [sys.executable, "-m", "tests.campaigns", "kill", "--every", "300", "--kills", "0", "--stops", "0", "-o"]
     done = subprocess.run([*command, tmp_path / "c.json"], cwd=Path(__file__).parents[2], capture_output=True,

@@ -159,6 +159,8 @@ def test_a_file_of_the_user_in_place_of_the_output_is_not_replaced(workplace, ca
     assert ("own.wav exists, and this job did not write it: move it, choose another output, or add --force"
             in " ".join(capsys.readouterr().err.split()))
     assert (workplace / "own.wav").read_text(encoding="utf-8") == "my own podcast"
+    assert main([*command, "--redo", "9", "--force"]) == 1
+    assert not (workplace / "own.wav.job").exists(), "a refused run leaves no job behind"
     assert main([*command, "--force"]) == 0
     assert main([*command, "--redo", "1"]) == 0
 

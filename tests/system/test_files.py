@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import platformdirs
@@ -193,6 +194,19 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, mes
     check_output_file(tmp_path / "new" / "x", makes_folders=True)
     assert not (tmp_path / "new").exists()
     check_output_file("-")
+
+
+@pytest.mark.parametrize(("target", "message"), [
+    ("gone/x", "it is a link, and there is no folder .*gone"), ("file/x", "file is not a folder"),
+    ("folder", "is a directory"), ("folder/x", "")])
+def test_the_target_of_a_link_is_what_must_be_writable(tmp_path, target, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / target)
+    with pytest.raises(UserError, match=f"^cannot write {link}: .*{message}") if message else nullcontext():
+        check_output_file(link)
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_file_that_is_missing_is_looked_for_under_similar_names(tmp_path):
