@@ -122,8 +122,8 @@ def graph_sources(root: Path = ROOT) -> list[Path]:
     names = (SHARED_NETWORKS, *(model.networks for model in models().values()))
     modules = [root / name.replace(".", "/") for name in names]
     networks = {path for module in modules for path in (*module.glob("*.py"), *module.parent.glob(f"{module.name}.py"))}
-    builders = {path for path in (root / "converters").rglob("*.py")
-                if not NO_GRAPHS.intersection(path.relative_to(root).parts)}
+    builders = {path for path in (root / "converters").rglob("*") if path.suffix in (".py", ".tsv")
+                and not NO_GRAPHS.intersection(path.relative_to(root).parts)}
     return sorted(networks | builders)
 
 

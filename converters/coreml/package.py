@@ -28,6 +28,7 @@ from ane.system.version import version
 from converters.coreml.graph import Style, ct, quiet
 from converters.coreml.merge import merge
 from converters.decoder_graphs import RECENT
+from converters.descriptions import describe, notes
 from converters.functions import (
     GraphRequest,
     Sizes,
@@ -182,11 +183,16 @@ def finish_package(bundle: Path, package: PackageRecord, functions: dict[str, Fu
     spec.ParseFromString(model.read_bytes())
     metadata = spec.description.metadata
     metadata.shortDescription = f"{package.source['family']}, {package.network}, {package.precision}"
-    metadata.license = licence
+    metadata.license, metadata.versionString = licence, version()
     metadata.author = package.source["created_by"]
-    for key, value in (("layout", LAYOUT), ("source", package.source), ("scale", package.scale),
-                       ("functions", {name: asdict(function) for name, function in functions.items()})):
+    kinds = dict.fromkeys(function.kind for function in functions.values())
+    for key, value in {"layout": LAYOUT, "source": package.source, "scale": package.scale,
+                       "functions": {name: asdict(function) for name, function in functions.items()},
+                       **notes("coreml", package.network, kinds)}.items():
         metadata.userDefined[key] = value if isinstance(value, str) else json.dumps(value)
+    for function in spec.description.functions:
+        for value in (*function.input, *function.output, *function.state):
+            value.shortDescription = describe("coreml", functions[function.name].kind, value.name)
     with replacing(model) as temporary:
         temporary.write_bytes(spec.SerializeToString())
     files = sorted(file.relative_to(bundle).as_posix() for file in path.rglob("*") if file.is_file())

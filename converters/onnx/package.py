@@ -24,6 +24,7 @@ from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
 from converters.coreml.graph import quiet
+from converters.descriptions import describe, notes
 from converters.functions import check_precision, network_spec, onnx_graphs, weights_sha256
 from converters.onnx.graph import OPSET
 from converters.proof.parity import measure_parity
@@ -73,7 +74,8 @@ class OnnxTarget:
 
     def package(self, model: Bundle, network: str, options: OnnxOptions, work: Path,
                 progress: Callable[[str], None], licence: str) -> PackageRecord:
-        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"))
+        package = write_package(model, network, options, work, lambda function: progress(f"building {function}"),
+                                licence)
         functions = measure_parity(model, package, work, lambda function: progress(f"measuring {function}"))
         return replace(package, functions=functions)
 
@@ -90,10 +92,10 @@ def require_libraries() -> None:
 
 
 def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Path,
-                  progress: Callable[[str], None] = lambda function: None) -> PackageRecord:
+                  progress: Callable[[str], None] = lambda function: None, licence: str = "") -> PackageRecord:
     """Write ``bundle``/packages/<network>-<precision>.onnx, atomically; each graph passes ONNX's checker.
 
-    ``progress`` is called with each function's name. The record has no parity yet.
+    ``progress`` is called with each function's name. The record has no parity yet. Each graph states the ``licence``.
 
     Raises:
         UserError: the folder cannot be written, or the checker refuses a graph.
@@ -114,7 +116,7 @@ def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Pat
             if precision in QUANTISED:
                 exported = quantise(exported, network, precision)
             weights.move(exported)
-            exported.producer_name, exported.producer_version = "tortoise-ane", version()
+            explain(exported, name, f"{model.family.title}, {network}, {precision}", network, licence)
             file = package / f"{name}.onnx"
             ir.save(exported, file)
             _check(file, f"{network}, function {name}, in {precision}", infer_shapes=precision not in QUANTISED)
@@ -122,6 +124,14 @@ def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Pat
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
                          source=_origin(model, network, options), format="onnx")
+
+
+def explain(graph: "onnx_ir.Model", kind: str, title: str, network: str, licence: str) -> None:
+    """State in a graph its title, its producer and its licence, and describe its inputs and outputs."""
+    graph.producer_name, graph.producer_version, graph.doc_string = "tortoise-ane", version(), f"{title}: {kind}"
+    graph.metadata_props.update(notes("onnx", network, (kind,)), licence=licence, layout="batch first")
+    for value in (*graph.graph.inputs, *graph.graph.outputs):
+        value.doc_string = describe("onnx", kind, str(value.name))
 
 
 def _check(file: Path, what: str, infer_shapes: bool) -> None:

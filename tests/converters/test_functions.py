@@ -81,7 +81,7 @@ def copy(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("source")
     for package in ("ane", "converters"):
         shutil.copytree(ROOT / package, root / package, ignore=lambda folder, names: [
-            name for name in names if not (name.endswith(".py") or (Path(folder) / name).is_dir())])
+            name for name in names if not (name.endswith((".py", ".tsv")) or (Path(folder) / name).is_dir())])
     return root
 
 
@@ -92,6 +92,7 @@ def copy(tmp_path_factory) -> Path:
     ("converters/tortoise/conditioning.py", True), ("converters/coreml/package.py", True),
     ("converters/coreml/merge.py", True), ("converters/onnx/graph.py", True),
     ("converters/whisper/onnx_graphs.py", True), ("converters/decoder_graphs.py", True),
+    ("converters/values.tsv", True),
     ("converters/proof/lint.py", False), ("converters/proof/parity.py", False),
     ("converters/tortoise/probes.py", False), ("converters/conversion.py", False),
     ("ane/cli.py", False)])
