@@ -34,6 +34,7 @@ from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
+from ane.system.streams import waiting_stated
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error, read_passages
 from ane.text.cast import Cast, cast_of, read_cast
@@ -367,7 +368,8 @@ def read_text(args: argparse.Namespace) -> str:
     piped = args.file in (None, "-")
     where = "standard input" if piped else args.file
     try:
-        with nullcontext(sys.stdin.buffer) if piped else Path(args.file).expanduser().open("rb") as file:
+        with (waiting_stated(where), nullcontext(sys.stdin.buffer) if piped else
+              Path(args.file).expanduser().open("rb") as file):
             content = file.read(MAX_SPOKEN + 1)
     except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
         raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error

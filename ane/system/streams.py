@@ -1,13 +1,17 @@
 """Standard streams that are closed, full or gone: a command that does not need them still works."""
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 _REDIRECTING = threading.Lock()
+LOGGER = logging.getLogger("ane")
+PATIENCE = 1.0          # seconds after which a command says that it waits for a pipe
 
 
 def open_closed_streams() -> None:
@@ -105,3 +109,16 @@ def silent_c_libraries() -> Iterator[None]:
             os.dup2(saved, 2)
             os.close(saved)
         _REDIRECTING.release()
+
+
+@contextmanager
+def waiting_stated(file: str) -> Iterator[None]:
+    """Within the block, say so if a named pipe keeps the command waiting."""
+    word = threading.Timer(PATIENCE, LOGGER.info, ("waiting for text from the pipe %s", file))
+    word.daemon = True
+    if Path(file).expanduser().is_fifo():
+        word.start()
+    try:
+        yield
+    finally:
+        word.cancel()

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,23 @@ from ane.models.tortoise.synthesizer import Synthesizer
 from tests.audio.recording_device import RecordingDevice
 
 SHORT = ("--bundle=demo", "--preset=fastest", "--seed", "1", "--max-codes", "20")
+
+
+def test_a_named_pipe_is_read_with_a_word_while_nobody_writes_to_it(capsys, workplace):
+    """``<(…)`` of a shell is a pipe as well, whose writer is there."""
+    os.mkfifo("pipe")
+    writing = threading.Timer(2.0, lambda: Path("pipe").write_text("It rained."))
+    writing.start()
+    assert main(["say", "-f", "pipe", "-o", "pipe.wav", *SHORT]) == 0
+    assert "waiting for text from the pipe pipe" in " ".join(capsys.readouterr().err.split())
+    writing.join()
+    reading, writer = os.pipe()
+    os.write(writer, b"It rained.")
+    os.close(writer)
+    assert main(["say", "-f", f"/dev/fd/{reading}", "-o", "substituted.wav", *SHORT]) == 0
+    os.close(reading)
+    assert "waiting" not in capsys.readouterr().err
+    assert Path("pipe.wav").read_bytes() == Path("substituted.wav").read_bytes()
 
 
 def explained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict:
