@@ -83,17 +83,19 @@ class PatchedFile(io.FileIO):
 def unwritten_lengths(path: Path) -> dict[int, bytes]:
     """Return the bytes that a header lacks because its lengths were never written, by position.
 
-    A recorder that was killed leaves a WAV that states no samples. A FLAC that was streamed states none either.
+    A recorder that was killed leaves a WAV or AIFF that states no samples. A FLAC that was streamed states none either.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(26)
-        if head[:4] in (b"RIFF", b"RIFX"):
-            order = _byte_order(head[:4])
+        if head[:4] in (b"RIFF", b"RIFX", b"FORM"):
+            order, fields = _byte_order(head[:4]), 8 * (head[:4] == b"FORM")    # of an SSND chunk, before its samples
             position, length = _sound_chunk(file, size, order)
             [stated] = struct.unpack(f"{order}I", head[4:8].ljust(4, b"\0"))
             file.seek(max(0, position - 4))
-            if not length and stated + 8 <= position < size and not any(file.read(4)):
+            nothing = struct.pack(f"{order}I", fields)
+            unstated = stated + 8 <= position + fields or (fields and stated >= _UNKNOWN)
+            if length in (0, fields) and unstated and position + fields < size and file.read(4) == nothing:
                 return {4: struct.pack(f"{order}I", min(size - 8, 0xFFFFFFFF)),
                         position - 4: struct.pack(f"{order}I", min(size - position, 0xFFFFFFFF))}
         # RFC 9639, 8.2: a STREAMINFO block comes first, and has the samples in 36 bits from byte 13 on

@@ -75,8 +75,8 @@ def read_audio(path: Path | str, max_seconds: float = MAX_CLIP_SECONDS,
     """Read a sound file at its own rate, in any format that libsndfile detects by content (wav, flac, mp3, ogg, …).
 
     Integer samples are divided by their full scale. Channels are averaged, unless they cancel each other: then the
-    first one is used. Upstream always takes the first one (utils/audio.py, load_audio). A WAV or FLAC whose header
-    never got its lengths, because it was streamed or its recorder was killed, is read up to its end.
+    first one is used. Upstream always takes the first one (utils/audio.py, load_audio). If the header of a WAV, AIFF or
+    FLAC never got its lengths, because it was streamed or its recorder was killed, the file is read up to its end.
 
     Returns:
         audio (S,) float32 mono, sample rate in Hz. Floating-point files may exceed [-1, 1].

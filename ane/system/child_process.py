@@ -104,10 +104,12 @@ def limit_process(memory: int | None, cpu_seconds: int | None, file_bytes: int |
     """
     wanted = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu_seconds, resource.RLIMIT_FSIZE: file_bytes}
     limits = {kind: most for kind, most in wanted.items() if most is not None}
-    if limits.get(resource.RLIMIT_AS) is not None and sys.platform == "darwin":
+    if limits:
+        limits[resource.RLIMIT_CORE] = 0
+    if memory is not None and sys.platform == "darwin":
         del limits[resource.RLIMIT_AS]
         end_above(memory)
-    for kind, most in (limits | {resource.RLIMIT_CORE: 0} if limits else {}).items():
+    for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with suppress(OSError, ValueError):

@@ -124,6 +124,30 @@ def test_a_wav_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, sub
         np.testing.assert_array_equal(audio, read_clip(tmp_path / "whole.wav")[0][:len(audio)])
 
 
+KILLED = """
+import os, sys, numpy, soundfile
+file = soundfile.SoundFile(sys.argv[1], "w", int(sys.argv[2]), 1, sys.argv[3], format="AIFF")
+file.write(numpy.load(sys.argv[4]))
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT"])
+def test_an_aiff_of_a_recorder_that_was_killed_is_read_up_to_its_end(tmp_path, subtype):
+    np.save(tmp_path / "tone.npy", tone())
+    soundfile.write(tmp_path / "whole.aiff", tone(), RATE, subtype)
+    subprocess.run([sys.executable, "-c", KILLED, tmp_path / "killed.aiff", str(RATE), subtype, tmp_path / "tone.npy"],
+                   check=False)
+    np.testing.assert_array_equal(read_clip(tmp_path / "killed.aiff")[0], read_clip(tmp_path / "whole.aiff")[0])
+    empty = bytearray((tmp_path / "whole.aiff").read_bytes())       # no samples, and chunks behind them
+    at = empty.index(b"SSND") + 16
+    empty[at - 12:at - 8] = struct.pack(">I", 8)
+    empty[at:] = struct.pack(">4sI", b"ANNO", 4000) + bytes(4000)
+    empty[4:8] = struct.pack(">I", len(empty) - 8)
+    (tmp_path / "empty.aiff").write_bytes(empty)
+    assert "holds no samples" in refusal(tmp_path / "empty.aiff")
+
+
 def streamed_flac(samples: int) -> bytes:
     """As the server sends it while it is made: the header states no length."""
     encoders = pytest.importorskip("ane.server.encoders", reason="needs PyAV: pip install '.[server]'")

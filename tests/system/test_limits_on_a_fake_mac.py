@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,18 @@ def test_memory_is_bounded(mac_children: None, tmp_path: Path, monkeypatch: pyte
             "    held.append(bytearray(b'x') * (25 << 20))\n    time.sleep(0.05)\n")
     assert run_module(tmp_path, code, memory=2 << 30) == (0, "")
     assert run_module(tmp_path, code, memory=300 << 20) == (1, "it needs more memory than it may use\n")
+
+
+def test_a_child_whose_memory_alone_is_limited_leaves_no_core_file(mac_children: None, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    try:
+        assert run_module(tmp_path, "import resource, sys\nsys.exit(7 if any(resource.getrlimit(resource.RLIMIT_CORE)) "
+                                    "else 8)", memory=2 << 30) == (8, "")
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
 
 
 def test_a_limit_that_the_system_refuses_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
