@@ -1,5 +1,6 @@
 """How words are pronounced: phonemes, and the lexicon of a user."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from ane.system.errors import UserError
 from ane.text import Lexicon, LexiconEntry, normalise_english, read_lexicon
 from ane.text.english import normalise_cased
 from ane.text.phonemes import part_of_speech, phonemise
-from ane.text.phonemes.dictionary import stressed
+from ane.text.phonemes.dictionary import DATA, stressed, table
 from tests.tables import differences, rows
 from tests.work import lines_run
 
@@ -43,6 +44,15 @@ def test_how_the_and_to_sound_depends_on_the_next_word():
 def test_words_without_a_dictionary_are_read_by_their_letters():
     assert phonemes("frobnicated") == "fɹˈɑbnᵻkˌATᵻd"
     assert phonemes("frobnicated", british=True) == "fɹˈɑbnɪkˌATɪd"
+
+
+@pytest.mark.parametrize("name", ["tags", "vocabulary", "gold"])
+def test_a_table_has_every_line_and_no_other(name):
+    lines = dict(line.split("\t", 1) for line in gzip.decompress((DATA / f"{name}.tsv.gz").read_bytes()).decode()
+                 .splitlines())
+    assert {key: table(name).get(key) for key in lines} == lines
+    others = {near for key in lines for near in (f"{key}~", key[:-1], key[1:])} - set(lines)
+    assert not [key for key in others if table(name).get(key) is not None]
 
 
 def test_stress_moves_between_none_secondary_and_primary():

@@ -9,6 +9,9 @@ and of the network hibari-tts'; see data/NOTICE.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
 
 from ane.text.english import normalise_cased
 from ane.text.phonemes.dictionary import (
@@ -172,6 +175,7 @@ def weight(phonemes: str) -> int:
     return sum(2 if sound in LONG_SOUNDS else 1 for sound in phonemes)
 
 
+KEPT_FEATURES = 8192        # parsed weights of the tagger
 BEFORE, AFTER = ("-START2-", "-START-"), ("-END-", "-END2-")
 
 
@@ -186,12 +190,20 @@ def part_of_speech(words: Sequence[str]) -> list[str]:
 
 
 def best_tag(found: Sequence[str]) -> str:
-    sums: dict[str, float] = {}             # the first feature, "b", has a weight for each tag
-    for feature in found:
-        for weight in (table("weights").get(feature) or "").split():
-            tag, _, value = weight.partition("=")
-            sums[tag] = sums.get(tag, 0.0) + float(value)
-    return max(sums, key=lambda tag: (sums[tag], tag))
+    return tags_by_name()[int(sum(map(weights, found)).argmax())]      # of equal sums, the last in the alphabet
+
+
+@cache
+def tags_by_name() -> list[str]:
+    """Return all tags, the last in the alphabet first: the first feature, "b", has a weight for each."""
+    return sorted((each.partition("=")[0] for each in (table("weights").get("b") or "").split()), reverse=True)
+
+
+@lru_cache(KEPT_FEATURES)
+def weights(feature: str) -> np.ndarray:
+    """Return how much a feature speaks for each of ``tags_by_name``, (tags,) float64."""
+    stated = dict(each.split("=") for each in (table("weights").get(feature) or "").split())
+    return np.array([float(stated.get(tag, 0)) for tag in tags_by_name()])
 
 
 def frequent_form(word: str) -> str:

@@ -8,6 +8,7 @@ not parsed.
 
 import gzip
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,25 +16,27 @@ from pathlib import Path
 from ane.text.lexicon import SPELLED
 
 DATA = Path(__file__).parent / "data"
+BLOCK = 1024        # bytes that a search of a table reads, and one line more
 
 
 class SortedTable:
     """A gzip file of lines "KEY, tab, VALUE", sorted by the bytes of the keys. Values may have tabs."""
 
     def __init__(self, path: Path):
-        self.lines = gzip.decompress(path.read_bytes())
+        self.lines = b"\n" + gzip.decompress(path.read_bytes())
+        last = len(self.lines) - 1
+        # the line breaks before some lines, and the keys of these lines
+        self.breaks = sorted({self.lines.index(b"\n", near) for near in range(0, last, BLOCK)} - {last})
+        self.keys = [self.lines[line + 1:self.lines.index(b"\t", line)] for line in self.breaks]
+        self.breaks.append(last)
 
     def get(self, key: str) -> str | None:
         wanted = key.encode()
-        low, high = 0, len(self.lines)              # both at the beginning of a line
-        while low < high:
-            start = self.lines.rfind(b"\n", low, (low + high) // 2) + 1 or low
-            tab, end = self.lines.index(b"\t", start), self.lines.index(b"\n", start)
-            found = self.lines[start:tab]
-            if found == wanted:
-                return self.lines[tab + 1:end].decode()
-            low, high = (end + 1, high) if found < wanted else (low, start)
-        return None
+        block = bisect_right(self.keys, wanted)
+        if not block:
+            return None
+        begin = self.lines.find(b"\n%b\t" % wanted, *self.breaks[block - 1:block + 1])
+        return None if begin < 0 else self.lines[begin + len(wanted) + 2:self.lines.index(b"\n", begin + 1)].decode()
 
 
 @cache
