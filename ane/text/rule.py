@@ -35,7 +35,7 @@ def rule(name: str, pattern: str, replacement: str | Callable[[re.Match], str]) 
 
 def apply_rules(rules: Iterable[TextRule], text: str) -> str:
     for text_rule in rules:
-        text = text_rule(text)
+        text = text_rule.pattern.sub(text_rule.replacement, text)
     return text
 
 

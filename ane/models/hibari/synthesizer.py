@@ -21,7 +21,8 @@ SLOW_FRAME = 2                  # frames of a slow one, in which durations count
 MOST_SILENCE = 4                # slow frames before a chunk: the model would wait for a third of a second
 LOG_PITCH_SCALE = 5.0
 GAIN = 1.7                      # the network's voice is quiet, with peaks of at most 0.57 in forty sentences
-FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a chunk, and of any other, without margins
+WHOLE_FRAMES = 256              # a chunk of at most so many is one call: its first sound waits 6 ms longer
+FIRST_FRAMES, MOST_FRAMES = 24, 960     # of the first call of a longer chunk, and of any other, without margins
 STEP = 32       # calls have multiples of it: libraries keep compiled code for every length that they met
 
 
@@ -61,7 +62,7 @@ class HibariSynthesizer(Speaker):
 
         A duration is at least 25 ms, so faster speech is made at the trained speed, and then leaves out spectra.
         The first piece of every chunk is short, so that a stream begins soon. Whole speech and later chunks have the
-        same pieces, because an engine that quantises activations for each call gives the same sound only then.
+        same calls, because an engine that quantises activations for each call gives the same sound only then.
         """
         chunk: Any = rendered.chunk
         speed = request.speed * chunk.speed
@@ -76,27 +77,30 @@ class HibariSynthesizer(Speaker):
         rendered.state(timed_words(chunk.text, chunk.spans, times), {"frames": len(spoken)}, durations=counts,
                        pitch=f0[spoken])
         vocoder = HarmonicNoise(f0[spoken], request.seed or 0)
-        sounds = (vocoder.feed(spectra) for spectra in self.spectra(frames, spoken))
+        sounds = (vocoder.feed(piece) for spectra in self.spectra(frames, spoken)
+                  for piece in ([spectra] if context.batched or vocoder.done else np.split(spectra, [FIRST_FRAMES]))
+                  if len(piece))
         for samples in context.timeline.record_each("vocode", sounds):
-            yield np.clip(GAIN * samples, -1, 1).astype(np.float32)
+            samples *= np.float32(GAIN)
+            yield np.clip(samples, -1, 1, out=samples)
 
     def prosody(self, states: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """States (T, P + C), each for so many slow frames → f0 in Hz (L,), and what spectra are made of, (L, C + 2)."""
-        width = self.config.prosody_width
-        slow = np.repeat(states, counts, axis=0)                                            # (S, P + C)
-        prosody = np.concatenate(list(self.in_windows("prosody", "states", slow[:, :width], SLOW_FRAME)))
+        for_prosody, for_sound = np.split(states, [self.config.prosody_width], axis=1)
+        slow = for_prosody.repeat(counts, axis=0)                                           # (S, P)
+        prosody = np.concatenate(list(self.in_windows("prosody", "states", slow, SLOW_FRAME)))
         f0 = np.ascontiguousarray(prosody[:, 0])
         pitch = np.log(1 + np.maximum(f0, 0)) / np.float32(LOG_PITCH_SCALE)
-        return f0, np.column_stack((slow.repeat(SLOW_FRAME, axis=0)[:, width:], pitch, prosody[:, 1]))
+        return f0, np.column_stack((for_sound.repeat(SLOW_FRAME * counts, axis=0), pitch, prosody[:, 1]))
 
     def spectra(self, frames: np.ndarray, spoken: np.ndarray) -> Iterator[np.ndarray]:
         """The spectra of those of frames (L, C + 2) that are spoken, window after window."""
-        done = 0
-        for window in self.in_windows("spectra", "frames", frames, first=FIRST_FRAMES):
+        done, first = 0, MOST_FRAMES if len(frames) <= WHOLE_FRAMES else FIRST_FRAMES
+        for window in self.in_windows("spectra", "frames", frames, first=first):
             inside = spoken[(spoken >= done) & (spoken < done + len(window))] - done
             done += len(window)
             if len(inside):
-                yield window[inside]
+                yield window if len(inside) == len(window) else window[inside]
 
     def text(self, chunk: PhonemeChunk, speed: float) -> tuple[np.ndarray, np.ndarray]:
         """The states of phonemes (T, P + C), and how many slow frames each takes, (T,) int64, at least one."""

@@ -68,9 +68,13 @@ def test_each_stage_is_near_the_torch_network_on_what_a_sentence_needs(voice, re
     assert stage in dict(calls)
 
 
-def test_a_stream_is_the_whole_speech_bit_for_bit(voice):
-    text = " ".join(SENTENCES[:3])
-    np.testing.assert_array_equal(np.concatenate(list(voice.stream(text, seed=5))), voice.speak(text, seed=5).audio)
+@pytest.mark.parametrize("text", ["Yes.", SENTENCES[0], " ".join(SENTENCES[:2]), " ".join(SENTENCES * 2)],
+                         ids=["one call of the decoder", "one or two calls", "two calls", "several chunks"])
+@pytest.mark.parametrize("speed", [1.0, 1.7])
+def test_a_stream_is_the_whole_speech_bit_for_bit_and_begins_with_a_short_piece(voice, text, speed):
+    first, *others = voice.stream(text, seed=5, speed=speed)
+    assert 0 < len(first) < 0.4 * voice.sample_rate
+    np.testing.assert_array_equal(np.concatenate([first, *others]), voice.speak(text, seed=5, speed=speed).audio)
 
 
 def test_speech_has_the_same_bits_among_others_and_on_two_threads(voice):
