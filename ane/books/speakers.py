@@ -11,8 +11,7 @@ from ane.books.plan import digest_of
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.words import SpokenWord, matched_words
 from ane.system.errors import UserError
-from ane.text import Lexicon
-from ane.text.cast import Cast
+from ane.text.cast import cast_of
 from ane.text.passages import COMMAND, is_voice, pause_seconds, without_commands
 
 if TYPE_CHECKING:
@@ -54,12 +53,10 @@ class BookSpeaker:
     spoken before; of Tortoise alone and in company up to rounding, since chunks do not share the decoder's lanes.
 
     Args:
-        voice, settings, speed: as of ``Speaker.request``; voice None: the cast's narrator, or the model's own.
-        seed: of a random voice.
-        lexicon: respells words. It is no part of ``settings``: a chunk depends on its respelled text (``plan_book``).
-        cast: what the marks of voices in a text mean. A chunk depends on its own voice alone.
-        word_times: time words, for the output.
-        checked: time words, if the model states its heads, so that the check finds those that were skipped.
+        request: How to speak every chunk, with settings and without a text. Its seed is that of a random voice. Its
+            cast says which voices the names of chunks mean. A chunk depends on its own voice and its respelled text
+            alone, so neither cast nor lexicon are part of the speaker's ``settings``.
+        checked: Whether to time words, if the model states its heads, so that the check finds those that were skipped.
 
     Attributes:
         model, voice: digests; settings: JSON. See ``SpeechIdentity``.
@@ -71,20 +68,18 @@ class BookSpeaker:
         UserError: an unknown voice, or a cast for a model of one voice.
     """
 
-    def __init__(self, synthesizer: "Speaker", voice: str | None, settings: Any, seed: int, *, speed: float = 1.0,
-                 lexicon: Lexicon | None = None, word_times: bool = False, checked: bool = False,
-                 cast: Cast | None = None):
-        self.synthesizer, self.lexicon = synthesizer, lexicon
-        self.cast = cast and replace(cast, attributed=False, narrator="")       # documents are marked as a whole
+    def __init__(self, synthesizer: "Speaker", request: SpeechRequest, checked: bool = False):
+        settings, speed, cast = request.settings, request.speed, cast_of(request.cast, request.quote_voice)
+        self.synthesizer, self.lexicon = synthesizer, request.lexicon
         model, self.sample_rate, self.seeded = synthesizer.model, synthesizer.sample_rate, synthesizer.model.is_random
         self.lengths: tuple[int, int] | None = getattr(settings, "split", LENGTHS)
         changes = {"split": (self.lengths[1], self.lengths[1])} if self.lengths and hasattr(settings, "split") else {}
         self.aligned = "autoregressive" in model.networks and speed <= MAX_CHECKED_SPEED and bool(
             model.config("autoregressive").alignment_heads)
-        request = synthesizer.completed(SpeechRequest(
-            "", cast.narrator if cast and cast.narrator and voice is None else voice, cast=self.cast,
-            seed=seed if self.seeded else None, settings=replace(settings, **changes), speed=speed, lexicon=lexicon,
-            ssml=False, markdown=False, word_times=word_times or (checked and self.aligned)))
+        request = synthesizer.completed(request.changed(
+            cast=cast and replace(cast, attributed=False), quote_voice=None,        # whole documents are attributed
+            seed=request.seed if self.seeded else None, settings=replace(settings, **changes), ssml=False,
+            markdown=False, word_times=request.word_times or (checked and self.aligned)))
         self._request = request.changed(voice=synthesizer.voice_of(request, SpeechContext()))
         self.model, self.voice = model.identity, voice_digest(self._request.voice)
         # of models whose sound is stretched, a speed of 1 is left out, so that the keys of existing jobs stay valid

@@ -13,7 +13,6 @@ from ane.commands.arguments import comma_separated, counts, positive
 from ane.commands.file_flags import check_files
 from ane.commands.messages import TerminalConsole, output_console, print_rows
 from ane.commands.packages import with_packages
-from ane.speech.settings import check_option
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,6 +110,7 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     from ane.backends import PACKAGED, core_ml_is_chosen
     from ane.bundles.opening import is_embedded
     from ane.models.tortoise.settings import default_preset
+    from ane.speech.request import check_option
 
     model = open_model(args.bundle)
     if args.preset:

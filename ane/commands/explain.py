@@ -60,7 +60,7 @@ def explanation(model: Bundle, settings: Any, text: str, lexicon: Lexicon | None
         raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
                         f"--bundle {DEMO} has it")
     markdown = args.markdown
-    ssml, speed = args.ssml or None, 1.0 if args.speed is None else args.speed
+    ssml, speed = args.ssml, 1.0 if args.speed is None else args.speed
     steps: list[ReadingStep] = []
     if lexicon:
         steps = [step for passage in read_passages(text, None, ssml, markdown)

@@ -18,7 +18,7 @@ from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, outp
 from ane.commands.read_preview import print_preview
 from ane.commands.read_report import check_text, print_book_report, print_status, time_left
 from ane.commands.say import list_presets
-from ane.commands.speech_options import load_synthesizer, read_settings
+from ane.commands.speech_options import load_synthesizer, read_settings, requested
 from ane.commands.voices import list_command
 from ane.system.errors import UserError
 from ane.text import shorten
@@ -225,12 +225,11 @@ def open_speaker(args: argparse.Namespace) -> Callable[[int], "BookSpeaker"]:
     lexicon = chosen_lexicon(args.lexicon, args.unreadable)
     model = open_model(args.bundle)
     settings = read_settings(args, model)
-    speed = 1.0 if args.speed is None else args.speed
-    cast = cast_of(args.cast, args.quote_voice)
+    request = requested(args, "", settings, lexicon=lexicon, cast=cast_of(args.cast, args.quote_voice),
+                        quote_voice=None)
     synthesizer = load_synthesizer(args, model, settings, message_console(args), keep=True)
-    synthesizer.request("", settings=settings, speed=speed, cast=cast)       # raises, before there is a job
-    return lambda seed: BookSpeaker(synthesizer, args.voice, settings, seed, speed=speed, lexicon=lexicon,
-                                    word_times=args.word_times, checked=args.check, cast=cast)
+    synthesizer.completed(request)      # raises, before there is a job
+    return lambda seed: BookSpeaker(synthesizer, request.changed(seed=seed), args.check)
 
 
 def job_folder(output: Path) -> Path:

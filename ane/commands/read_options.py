@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ane.bundles import add_model_arguments
 from ane.commands import arguments
-from ane.commands.speech_options import add_backend_arguments, add_settings_arguments
+from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
 from ane.system.errors import UserError
 from ane.system.file_gate import open_regular
 
@@ -50,8 +50,7 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
                              ".wav or .ogg; .epub has text and sound, and marks what is heard")
-    parser.add_argument("-v", "--voice", metavar="VOICE", help="as in `ane say`")
-    parser.add_argument("--lexicon", metavar="FILE", help="respell words, as in `ane say`")
+    add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument("--status", metavar="JOB", type=arguments.path,
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
     parser.add_argument("--list", action="store_true",

@@ -25,10 +25,11 @@ from ane.commands.messages import ProgressDisplay, message_console, output_conso
 from ane.commands.say_report import output_paths, print_report, write_word_times
 from ane.commands.speech_options import (
     add_backend_arguments,
+    add_request_arguments,
     add_settings_arguments,
     load_synthesizer,
     read_settings,
-    request_fields,
+    requested,
 )
 from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
@@ -68,9 +69,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                              "that you type")
     parser.add_argument("-f", "--file", "--input-file", metavar="FILE",
                         help="read the text from FILE, from standard input if -")
-    parser.add_argument("-v", "--voice", metavar="VOICE",
-                        help="a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix "
-                             "such as 'a&b' or 'a:0.3&b:0.7' (default: the model's own)")
+    add_request_arguments(parser, "voice")
     parser.add_argument("-o", "--output", "--output-file", metavar="OUT", type=arguments.path,
                         help="write to OUT; its suffix is the format: .wav, .flac, .aiff, .mp3, .ogg or .m4a (with the "
                              "extra books); - is standard output, as WAV")
@@ -81,12 +80,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
                         help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …")
-    parser.add_argument("--lexicon", metavar="FILE",
-                        help="respell words: lines of word, tab, respelling")
-    parser.add_argument("--ssml", action="store_true",
-                        help="the text is SSML (without the flag, if it begins with <speak)")
-    parser.add_argument("--markdown", action=argparse.BooleanOptionalAction,
-                        help="whether the text is Markdown or has tags of HTML (without the flag, if it has marks)")
+    add_request_arguments(parser, "lexicon", "ssml", "markdown")
     parser.add_argument("--explain", action="store_true",
                         help="show how each word will be read and which rule decides it, and speak nothing")
     parser.add_argument("--word-times", metavar="FILE.json", dest="times_file", type=arguments.path,
@@ -133,8 +127,7 @@ def say(args: argparse.Namespace) -> int:
         return print_explanation(args, model, settings, text or "", lexicon)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
-    request = SpeechRequest(text or "", settings=settings, lexicon=lexicon, ssml=args.ssml or None,
-                            markdown=args.markdown, **{**request_fields(args), "cast": cast})
+    request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=args.times_file is not None)
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))

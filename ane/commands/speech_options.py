@@ -16,8 +16,9 @@ from ane.commands.packages import announce_first_loads, updated_since, with_pack
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.hibari.settings import HibariSettings
 from ane.models.styletts.settings import KittenSettings, KokoroSettings
-from ane.models.tortoise.settings import DEFAULT_PRESET, Settings
-from ane.speech.settings import Option, check_option
+from ane.models.tortoise.settings import Settings
+from ane.speech.request import REQUEST_OPTIONS, SpeechRequest, check_option
+from ane.speech.settings import Option
 from ane.system.errors import UserError
 from ane.text.unicode_to_ascii import UNREADABLE
 
@@ -27,23 +28,19 @@ KINDS = tuple(settings.options() for settings in (Settings, KokoroSettings, Hiba
 OPTIONS: dict[str, Option] = {name: option for kind in reversed(KINDS) for name, option in kind.items()}
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
-# options that are no field of settings
-REQUEST = ("voice", "preset", "seed", "speed", "no_split", "stream", "cast", "quote_voice")
+# options that not every kind of model has, beside those of settings
+REQUEST = (*(name for name, option in REQUEST_OPTIONS.items() if option.needs), "speed", "no_split", "stream")
+
+
+def add_request_arguments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the flags of these fields of a request."""
+    for name in names:
+        add_option(parser, REQUEST_OPTIONS[name], *["-v"] * (name == "voice"))
 
 
 def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags for synthesis. Every default is None, so that a flag without effect can be refused."""
-    parser.add_argument("--preset", metavar="NAME", help="how much work to do; '?' lists the presets (default: the "
-                                                         f"model's, or {DEFAULT_PRESET})")
-    parser.add_argument("--seed", type=natural, metavar="N",
-                        help="random seed, to repeat a result (default: a new one, or the "
-                             "model's own; it is printed)")
-    parser.add_argument("--speed", type=float, metavar="FACTOR",
-                        help="speed of speech: 2 is twice as fast (default: 1, about 150 words a minute)")
-    parser.add_argument("--cast", metavar="FILE.toml",
-                        help="voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] "
-                             "in the text changes the voice, and [voice] changes it back")
-    parser.add_argument("--quote-voice", metavar="VOICE", help="speak quotations with VOICE")
+    add_request_arguments(parser, "preset", "seed", "speed", "cast", "quote_voice")
     for title, description in GROUPS.items():
         group = rare_group(parser, title, description)
         for option in OPTIONS.values():
@@ -54,17 +51,18 @@ def add_settings_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-split", action="store_true", help="speak the text as one chunk")
 
 
-def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+def add_option(group: argparse._ActionsContainer, option: Option, *short: str) -> None:
     flag = f"--{option.name.replace('_', '-')}"
     if option.type is bool:
-        group.add_argument(flag, action="store_true", help=option.help)
+        group.add_argument(flag, action=argparse.BooleanOptionalAction if option.optional else "store_true",
+                           help=option.help)
         return
-    kind = {int: int if option.name == "top_k" else positive, tuple: pair}.get(option.type, option.type)
+    kind = {int: {"top_k": int, "seed": natural}.get(option.name, positive), tuple: pair}.get(option.type, option.type)
     stated = option.default and option.group != "diffusion" and "(default" not in option.help
     same = len({kind[option.name].default for kind in KINDS if option.name in kind}) == 1
     default = f" (default: {option.default if same else 'that of the model'})" if stated else ""
     named = {"choices": option.choices} if option.choices else {"type": kind, "metavar": option.metavar}
-    group.add_argument(flag, help=option.help + default, **named)
+    group.add_argument(*short, flag, help=option.help + default, **named)
 
 
 def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
@@ -95,11 +93,11 @@ def with_demo(error: UserError, name: str, model: Bundle, args: argparse.Namespa
     return UserError(f"{name} has no effect on {model.name}{only}: add --bundle {DEMO}, or leave it out", name)
 
 
-def request_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags of `ane say` given that are fields of a request, apart from its settings."""
-    given = {name: value for name in ("voice", "seed", "speed", "cast", "quote_voice")
-             if (value := getattr(args, name)) is not None}
-    return given if args.times_file is None else {**given, "word_times": True}
+def requested(args: argparse.Namespace, text: str, settings: Any, **fields: Any) -> SpeechRequest:
+    """Return the request that the flags of a command ask for. ``fields``: those that the command has made of flags."""
+    given = {name: value for name in REQUEST_OPTIONS.keys() - {"preset"}        # which is in the settings
+             if (value := getattr(args, name, None)) is not None}
+    return SpeechRequest(text, settings=settings, **(given | fields))
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:

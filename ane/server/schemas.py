@@ -1,8 +1,10 @@
 """The bodies of requests and responses, as the OpenAPI schema describes them, and the messages of the WebSocket."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
+
+from ane.speech.request import SpeechRequest
 
 MAX_SEED = 2 ** 63 - 1
 
@@ -15,8 +17,6 @@ def lowered(value: Any) -> Any:
 SoundFormat = Annotated[Literal["mp3", "opus", "aac", "flac", "wav", "pcm"], BeforeValidator(lowered)]
 # English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
 EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
-Speed = Annotated[float, Field(ge=0.25, le=4.0, allow_inf_nan=False),
-                  BeforeValidator(lambda value: 1.0 if value is None else value)]
 FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"
 Word = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -41,29 +41,48 @@ class CastFields(StrictModel):
     lines: dict[Word, Word] = Field({}, max_length=1000, description="beginnings of quotations, and their speakers")
 
 
-class SpeechFields(StrictModel):
-    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
-    ``unreadable``, ``word_times`` and ``cast``."""
+def fields_of_request(**limits: dict[str, Any]) -> dict[str, Any]:
+    """Return those fields of a ``SpeechRequest`` that have the same value in JSON, with further limits for clients."""
+    made, hints = dict[str, Any](), get_type_hints(SpeechRequest)
+    for name, further in limits.items():
+        declared = SpeechRequest.__pydantic_fields__[name]      # type: ignore[attr-defined]
+        optional = declared.default is None
+        kind = Annotated[hints[name].__args__[0] if optional else hints[name], *declared.metadata, Field(**further)]
+        made[name] = kind | None if optional else kind, Field(declared.default,
+                                                              description=declared.json_schema_extra["api"])
+    return made
 
+
+class OpenAIFields(StrictModel):
     model: str = Field(max_length=200, examples=["tts-1"],
                        description="a name of /v1/models, or OpenAI's tts-1, tts-1-hd, gpt-4o-mini-tts")
     voice: Annotated[str, Field(max_length=200)] | VoiceId | None = Field(
         None, description="a name of /v1/audio/voices, or one of OpenAI's that the server maps")
     response_format: SoundFormat = Field("mp3", description=FORMAT_HELP)
-    speed: Speed = Field(1.0, description="more than 1 is faster; how much a model can do, `ane say --speed` says")
+
+
+SHARED = fields_of_request(speed={"ge": 0.25, "le": 4.0, "allow_inf_nan": False}, seed={"le": MAX_SEED},
+                           preset={"max_length": 100}, word_times={})
+
+
+class SpeechFields(create_model("RequestFields", __base__=OpenAIFields, **SHARED)):     # type: ignore[misc]
+    """What a request for speech states beside its text: OpenAI's parameters, and our ``seed``, ``preset``, ``lexicon``,
+    ``unreadable``, ``word_times`` and ``cast``."""
+
     lang_code: EnglishCode | None = Field(None, description="English, which every model here speaks")
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
-        None, description="the same seed, the same sound; refused where nothing is random")
-    preset: Annotated[str, Field(max_length=100)] | None = Field(None, description="as `ane say --preset`")
     lexicon: Annotated[dict[Word, Word], Field(max_length=1000)] | None = Field(
         None, description="words and their respellings")
     unreadable: Literal["nearest", "spell", "skip", "refuse"] = Field(
         "nearest", description="words in scripts other than Latin: read the nearest English letters, spell, skip or "
                                "refuse them")
-    word_times: bool = Field(False, description="with stream_format sse: events that state when each word is heard")
-
     cast: CastFields | None = Field(None, description="voices of quotations and speakers; [voice:NAME] in the text "
                                                       "changes the voice")
+
+    @field_validator("speed", mode="before")
+    @classmethod
+    def default_speed(cls, speed: Any) -> Any:
+        """Take null as 1, as some clients of OpenAI send it."""
+        return 1.0 if speed is None else speed
 
     @property
     def voice_name(self) -> str | None:

@@ -13,7 +13,7 @@ from ane.bundles.opening import FORMER_NAMES
 from ane.models.tortoise.settings import PRESETS, default_preset
 from ane.server.errors import RefusedError
 from ane.server.jobs import Job, Work
-from ane.server.schemas import CastFields, SpeechFields
+from ane.server.schemas import SHARED, CastFields, SpeechFields
 from ane.server.served_models import DEFAULT_VOICE, ServedModel, ServedModels
 from ane.server.settings import OPENAI_MODELS, OPENAI_TRANSCRIBERS, OPENAI_VOICES, ServerSettings
 from ane.speech.fed_stream import COUNTED, FedStream
@@ -63,9 +63,9 @@ class Catalogue:
     def request(self, fields: SpeechFields, text: str = "") -> ServedRequest:
         """What a client asks for. Raises UserError for a name of nothing here, or a faulty lexicon."""
         name = self.model(fields.model)
-        return ServedRequest(text, self.voice(name, fields.voice_name), fields.preset, fields.seed, None, fields.speed,
-                             read_client_lexicon(fields), word_times=fields.word_times,
-                             cast=self.cast(name, fields.cast), model=name)
+        return ServedRequest(text, self.voice(name, fields.voice_name), lexicon=read_client_lexicon(fields),
+                             cast=self.cast(name, fields.cast), model=name,
+                             **{shared: getattr(fields, shared) for shared in SHARED})
 
     def model(self, name: str) -> str:
         """The model that a client's name means. Raises RefusedError for a name of none."""

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Self
 import numpy as np
 from pydantic import BeforeValidator, Field
 
+from ane.bundles import Model
 from ane.speech.lanes import Lanes
+from ane.speech.options import SpeechOptions
+from ane.speech.settings import SpeechSettings, options_of, setting
 from ane.speech.turns import Urgency
 from ane.system.checked import checked
 from ane.system.errors import UserError
@@ -83,8 +86,8 @@ def report_nothing(phase: str, done: int, total: int, note: str) -> None:
 
 @checked
 class SpeechRequest:
-    """A text and how to speak it. The fields are declared here alone: ``Speaker.speak`` takes them, and the command
-    line, the server and books fill them in.
+    """A text and how to speak it. The fields are declared here alone: ``Speaker.speak`` takes them, and the flags of
+    commands and the bodies of the server's requests are made of them.
 
     Attributes:
         text: The text. It may have pauses, [pause:1.5s], or be SSML.
@@ -105,17 +108,30 @@ class SpeechRequest:
     """
 
     text: str
-    voice: Annotated[Any, BeforeValidator(checked_voice)] = None
-    preset: str | None = None
-    seed: int | None = Field(default=None, ge=0)
+    voice: Annotated[Any, BeforeValidator(checked_voice)] = setting(
+        None, "a name ('?' lists them), a folder of clips, a sound file, a voice file, random, or a mix such as 'a&b' "
+              "or 'a:0.3&b:0.7' (default: the model's own)", metavar="VOICE", needs="takes_voices")
+    preset: str | None = setting(
+        None, "how much work to do; '?' lists the presets (default: the model's own)", metavar="NAME", needs="presets",
+        api="as `ane say --preset`")
+    seed: int | None = setting(
+        None, "random seed, to repeat a result (default: a new one, or the model's own; it is printed)", metavar="N",
+        needs="is_random", api="the same seed, the same sound; refused where nothing is random", ge=0)
     settings: Any = None
-    speed: float = 1.0
-    lexicon: Annotated[Lexicon | None, BeforeValidator(made_lexicon)] = None
-    ssml: bool | None = None
-    markdown: bool | None = None
-    word_times: bool = False
-    cast: Cast | Path | str | Mapping[str, Any] | None = None
-    quote_voice: str | None = None
+    speed: float = setting(
+        1.0, "speed of speech: 2 is twice as fast (default: 1, about 150 words a minute)", metavar="FACTOR",
+        api="more than 1 is faster; how much a model can do, `ane say --speed` says")
+    lexicon: Annotated[Lexicon | None, BeforeValidator(made_lexicon)] = setting(
+        None, "respell words: lines of word, tab, respelling", metavar="FILE")
+    ssml: bool | None = setting(None, "whether the text is SSML (without the flag, if it begins with <speak)")
+    markdown: bool | None = setting(
+        None, "whether the text is Markdown or has tags of HTML (without the flag, if it has marks)")
+    word_times: bool = setting(False, "time each word, also where that takes longer",
+                               api="with stream_format sse: events that state when each word is heard")
+    cast: Cast | Path | str | Mapping[str, Any] | None = setting(
+        None, "voices of the narrator, of quotations and of speakers by name; with any, [voice:NAME] in the text "
+              "changes the voice, and [voice] changes it back", metavar="FILE.toml", needs="takes_voices")
+    quote_voice: str | None = setting(None, "speak quotations with VOICE", metavar="VOICE", needs="takes_voices")
 
     @property
     def roles(self) -> Cast | None:
@@ -127,6 +143,43 @@ class SpeechRequest:
         """Return the request with these fields, and itself if it has them already."""
         new = {name: value for name, value in fields.items() if getattr(self, name) is not value}
         return replace(self, **new) if new else self
+
+
+REQUEST_OPTIONS = {option.name: option for option in options_of(SpeechRequest)}
+
+
+def check_option(model: Model, name: str) -> None:
+    """Raise UserError for an option of a request or of settings that has no effect on this model."""
+    family = model.family
+    if family.settings is None:
+        family.synthesizer(model, None)         # raises: it does not speak
+    options = family.settings.options() if family.settings else {}
+    if name in REQUEST_OPTIONS:
+        needs = REQUEST_OPTIONS[name].needs
+        takes = not needs or bool(getattr(model, needs))
+    else:
+        takes = name in options or name == "stream" or (name == "no_split" and "split" in options)
+    if not takes:
+        raise UserError(f"{name} has no effect on {family.title} models, and {model.name} is one; leave it out", name)
+
+
+def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
+    """Return the settings that are given, or the model's, of a preset, with the options that are given. Raises
+    UserError: an option has no effect, a preset is unknown, or settings are of another class than ``kind`` or are given
+    as well as a preset."""
+    if settings is None:
+        return kind.of(preset, model.settings)
+    if isinstance(settings, SpeechOptions):
+        for name in (given := settings.given()):
+            check_option(model, name)
+        return kind.of(preset, model.settings).changed(given)
+    if preset is not None:
+        raise UserError("settings and preset exclude each other: pass one of them", "settings")
+    if not isinstance(settings, kind):
+        raise UserError(f"settings must be ane.Settings, or of {kind.__module__}.{kind.__name__} for {model.name}, "
+                        f"which is a {model.family.title} model; got {type(settings).__module__}."
+                        f"{type(settings).__name__}", "settings")
+    return settings
 
 
 @dataclass

@@ -1,4 +1,6 @@
-"""Settings of a request: their fields, with ranges and help, are also the options of `ane say` that a model takes."""
+"""Fields that are declared once, with ranges and help: those of a model's settings, and of a request. The options of
+commands are made of them.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,20 +9,22 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from pydantic import Field
 
-from ane.bundles import Model
-from ane.speech.options import SpeechOptions
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
 
-def setting(default: Any, help: str, *, metavar: str = "", option: str = "", group: str = "", **limits: Any) -> Any:
-    """A field of settings that is also an option, by its own name or by ``option``.
+def setting(default: Any, help: str, *, metavar: str = "", option: str = "", group: str = "", needs: str = "",
+            api: str = "", **limits: Any) -> Any:
+    """Declare a field that is also an option, by its own name or by ``option``.
 
     Args:
-        group: title of the options' group in the help. limits: ge, gt, le, lt.
+        group: Title of the options' group in the help.
+        needs: The attribute of a model without which the field has no effect on it.
+        api: The help in the server's schema, for a field that clients may send.
+        limits: The range: ge, gt, le, lt.
     """
     return Field(default, description=help, **limits,
-                 json_schema_extra={"metavar": metavar, "option": option, "group": group})
+                 json_schema_extra={"metavar": metavar, "option": option, "group": group, "needs": needs, "api": api})
 
 
 def split_setting(desired: int, most: int) -> Any:
@@ -30,7 +34,8 @@ def split_setting(desired: int, most: int) -> Any:
 
 @dataclass(frozen=True)
 class Option:
-    """An option: the field of settings (or of settings within them) that it sets, its help and its type."""
+    """An option: the field (or the field of settings within) that it sets, its help, its type and whether it may be
+    None, and the attribute of a model that it needs."""
 
     name: str
     field: str
@@ -41,6 +46,8 @@ class Option:
     type: type
     choices: tuple[str, ...]
     default: Any
+    optional: bool
+    needs: str
 
 
 @checked
@@ -110,20 +117,18 @@ def as_option(error: UserError, options: Mapping[str, Option], within: str) -> U
 
 
 def options_of(settings: type, within: str = "") -> Iterator[Option]:
-    """The options of a class of settings, and those of the classes of settings within it."""
+    """Yield the options of a class of settings or of a request, including settings within it."""
     hints = get_type_hints(settings)
     for name, field in settings.__pydantic_fields__.items():        # type: ignore[attr-defined]
         kinds = [kind for kind in (get_args(hints[name]) or (hints[name],)) if kind is not type(None)]
-        if dataclasses.is_dataclass(kinds[0]):
-            yield from options_of(kinds[0], name)
+        if (stated := field.json_schema_extra) is None:
+            if dataclasses.is_dataclass(kinds[0]):
+                yield from options_of(kinds[0], name)
             continue
-        stated = field.json_schema_extra
-        if stated is None:
-            continue
-        literal = get_origin(hints[name]) is Literal
-        kind = str if literal else get_origin(kinds[0]) or kinds[0]
+        literal, kind = get_origin(hints[name]) is Literal, get_origin(kinds[0]) or kinds[0]
         yield Option(stated["option"] or name, name, within, field.description, stated["metavar"], stated["group"],
-                     kind, get_args(hints[name]) if literal else (), shown_default(field.default))
+                     kind if kind in (bool, int, float, tuple) else str, get_args(hints[name]) if literal else (),
+                     shown_default(field.default), type(None) in get_args(hints[name]), stated["needs"])
 
 
 def shown_default(value: Any) -> str:
@@ -131,35 +136,3 @@ def shown_default(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return "" if value in (None, False) else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def chosen_settings(kind: type[SpeechSettings], model: Model, preset: str | None, settings: Any) -> Any:
-    """Return the settings that are given, or the model's, of a preset, with the options that are given. Raises
-    UserError: an option has no effect, a preset is unknown, or settings are of another class than ``kind`` or are given
-    as well as a preset."""
-    if settings is None:
-        return kind.of(preset, model.settings)
-    if isinstance(settings, SpeechOptions):
-        for name in (given := settings.given()):
-            check_option(model, name)
-        return kind.of(preset, model.settings).changed(given)
-    if preset is not None:
-        raise UserError("settings and preset exclude each other: pass one of them", "settings")
-    if not isinstance(settings, kind):
-        raise UserError(f"settings must be ane.Settings, or of {kind.__module__}.{kind.__name__} for {model.name}, "
-                        f"which is a {model.family.title} model; got {type(settings).__module__}."
-                        f"{type(settings).__name__}", "settings")
-    return settings
-
-
-def check_option(model: Model, name: str) -> None:
-    """Raise UserError for an option of a request that has no effect on this model."""
-    family = model.family
-    if family.settings is None:
-        family.synthesizer(model, None)         # raises: it does not speak
-    options = family.settings.options()
-    takes = {"speed": True, "stream": True, "voice": model.takes_voices, "cast": model.takes_voices,
-             "quote_voice": model.takes_voices, "preset": bool(model.presets),
-             "no_split": "split" in options, "seed": model.is_random}
-    if not takes.get(name, name in options):
-        raise UserError(f"{name} has no effect on {family.title} models, and {model.name} is one; leave it out", name)

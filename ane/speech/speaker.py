@@ -15,8 +15,15 @@ from ane.speech.calls import SpeechCall, takes_fields, takes_texts_and_fields
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.fed_stream import FedStream
 from ane.speech.lanes import Lanes
-from ane.speech.request import SpeechContext, SpeechRequest, Spending
-from ane.speech.settings import SpeechSettings, check_option, chosen_settings
+from ane.speech.request import (
+    REQUEST_OPTIONS,
+    SpeechContext,
+    SpeechRequest,
+    Spending,
+    check_option,
+    chosen_settings,
+)
+from ane.speech.settings import SpeechSettings
 from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
 from ane.system.errors import NotFoundError, UserError
@@ -90,8 +97,8 @@ class Speaker(ABC):
         if self.model.is_only_voice(request.voice):
             request = request.changed(voice=None)
         settings = chosen_settings(self.settings, self.model, request.preset, request.settings)
-        for name in ("voice", "seed", "cast", "quote_voice"):
-            if getattr(request, name) is not None:
+        for name, option in REQUEST_OPTIONS.items():
+            if option.needs and getattr(request, name) is not None:
                 check_option(self.model, name)
         slowest, fastest = self.speeds
         if not slowest <= request.speed <= fastest:

@@ -32,6 +32,7 @@ from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore
 from ane.models.tortoise.settings import Settings
 from ane.models.whisper.transcription import Transcriber
+from ane.speech.request import SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
 from ane.system.files import write_json
@@ -149,7 +150,7 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     rng = random.Random(options.seed)
     synthesizer = ane.load("demo", keep=True)
     settings = Settings.of(options.preset, synthesizer.model.settings)
-    speaker = BookSpeaker(synthesizer, options.voice, settings, 0, word_times=True)
+    speaker = BookSpeaker(synthesizer, SpeechRequest("", options.voice, settings=settings, word_times=True))
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, options.seed)
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:

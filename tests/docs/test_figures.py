@@ -2,7 +2,7 @@
 
 import json
 
-from tests.docs.measures import missing_places
+from tests.docs.measures import missing_places, request_declarations
 from tests.docs.structure import FIGURES, figures
 
 
@@ -16,3 +16,8 @@ def test_no_figure_of_the_structure_grew() -> None:
 
 def test_every_form_of_a_chunk_is_made_where_the_measures_say() -> None:
     assert not missing_places(), "a form is gone or made elsewhere: correct FORMS of tests/docs/measures.py"
+
+
+def test_the_fields_of_a_request_are_declared_once() -> None:
+    [declaration] = request_declarations()
+    assert declaration.startswith("ane/speech/request.py:"), "flags and bodies are made of the fields of SpeechRequest"
