@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from ane.backends.torch.device import share_heaps
 from ane.server.app import make_app
 from ane.server.connections import (
     BACKLOG,
@@ -124,6 +125,7 @@ def run_server(settings: ServerSettings, on_start: Callable[[str], None]) -> Non
     Raises:
         UserError: a model is missing, or a port cannot be opened.
     """
+    share_heaps()
     end = threading.Timer(settings.limits.drain + GRACE, end_process)
     end.daemon = True
     with json_log(), short_switches():

@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -146,6 +148,25 @@ def test_the_process_ends_soon_after_its_drain_although_a_call_does_not(calls: i
     assert process.returncode == 0
     assert time.monotonic() - began < 10
     assert "a call still runs" in log
+
+
+def heaps_of_threads(server: ServerProcess) -> int:
+    """How many heaps glibc made beside the first: each takes 64 MiB of addresses from a multiple of that size on."""
+    size, count, before = 64 << 20, 0, (0, 0)
+    for line in Path(f"/proc/{server.process.pid}/maps").read_text().splitlines():
+        start, end = (int(number, 16) for number in line.split()[0].split("-"))
+        begins = before[0] if before[1] == start and before[0] % size == 0 else start
+        count += begins % size == 0 and end - begins == size
+        before = begins, end
+    return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks at glibc's heaps: run it on Linux")
+def test_the_threads_of_many_requests_share_the_heap(server: ServerProcess) -> None:
+    """Heaps of their own would keep what each of them freed."""
+    with ThreadPoolExecutor(24) as clients:
+        list(clients.map(lambda _: seconds_of_a_short_request(server), range(48)))
+    assert heaps_of_threads(server) <= 1
 
 
 def asking(server: ServerProcess, body: bytes, length: int) -> socket.socket:

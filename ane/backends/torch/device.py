@@ -116,7 +116,8 @@ OUT_OF_MEMORY = ("no memory left on the device: use fewer lanes, a shorter split
                  "or backend=torch:cpu")
 # glibc: the size from which a block is mapped for itself, and the freed memory at the end of a heap that it keeps
 MAPPED_BLOCK, KEPT_MEMORY = 2**25, 2**28
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3         # options of mallopt(3)
+HEAPS = 2               # heaps of glibc that all threads of a server share
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8        # options of mallopt(3)
 # parts of the messages of MPS, CUDA, the CPU's allocator, and cuBLAS, which allocates a workspace
 MEMORY_MESSAGES = ("out of memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -156,12 +157,26 @@ def keep_freed_memory() -> None:
     used. Layers allocate and free the same tens of MB: a guided call in int8 had 48,000 page faults, a fifth of its
     time.
     """
-    chosen = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & os.environ.keys()
-    if sys.platform == "linux" and not chosen:
+    if not {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"} & os.environ.keys():
+        _set_glibc(M_MMAP_THRESHOLD, MAPPED_BLOCK)
+        _set_glibc(M_TRIM_THRESHOLD, KEPT_MEMORY)
+
+
+def share_heaps() -> None:
+    """Make glibc serve the threads that begin later from ``HEAPS`` heaps, unless the user set their number.
+
+    By default it has up to eight for each core, and each keeps pages that its threads have freed. A server with ten
+    clients for five minutes grew by 183 MB with them, and by 67 MB with two. The CPU time of a request was the same.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        _set_glibc(M_ARENA_MAX, HEAPS)
+
+
+def _set_glibc(option: int, value: int) -> None:
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)       # absent in musl
         if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, MAPPED_BLOCK)
-            mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY)
+            mallopt(option, value)
 
 
 def return_freed_memory(device: torch.device) -> None:
