@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -18,19 +17,19 @@ from filelock import FileLock, Timeout
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
-from ane.bundles.weights import layout
 from ane.bundles.writing import check_destination, write_bundle
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
 from converters.coreml.package import CoreMLTarget
 from converters.functions import chosen_networks, convertible_networks, models
+from converters.progress import ConversionProgress, count_functions, weights_of
 
 Progress = Callable[[str, str], None]       # network, activity
 PROGRESS_FILE = "progress.json"
 ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and ``converters``
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
-NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "probes.py"})
+NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "progress.py", "probes.py"})
 WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
                 **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
@@ -89,13 +88,18 @@ def convert(model: Bundle, destination: Path, options: Sequence[Any],
         work = destination.with_name(f"{destination.name}.converting")
         fingerprint = fingerprint_of(model, options, chosen, target)
         done = _resume(work, fingerprint, overwrite, target)
-        licence = model.manifest.licence
+        finished, missing = set(map(_key, done)), dict[tuple[str, str, str], Any]()
         for option in options:
             for network in chosen:
-                if (target.name, network, option.stored(network)) in map(_key, done):
-                    continue
-                done.append(target.package(model, network, option, work, partial(progress, network), licence))
-                _save_progress(work, fingerprint, done, target)
+                if (key := (target.name, network, option.stored(network))) not in finished:
+                    missing.setdefault(key, option)         # two precisions may store a network alike
+        counted = ConversionProgress(progress, [
+            (network, count_functions(target.name, model, network, option), weights_of(model, network))
+            for (_, network, _), option in missing.items()])
+        for index, ((_, network, _), option) in enumerate(missing.items()):
+            done.append(target.package(model, network, option, work, partial(counted.report, index),
+                                       model.manifest.licence))
+            _save_progress(work, fingerprint, done, target)
         progress("bundle", "writing")
         packages = done + _kept_packages(model, work, {_key(package) for package in done})
         bundle = write_bundle(model.contents(), destination, packages=packages, packages_root=work, overwrite=overwrite)
@@ -204,8 +208,7 @@ def _save_progress(work: Path, fingerprint: str, done: list[PackageRecord], targ
 def _check_disk_space(destination: Path, model: Bundle, networks: Sequence[str], options: Sequence[Any],
                       target: ConversionTarget) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
-    layouts = [layout(model.family.networks[network], model.config(network)) for network in networks]
-    values = [sum(math.prod(shape) for shape in each.shapes.values()) for each in layouts]
+    values = [weights_of(model, network) for network in networks]
     width = max(WEIGHT_BYTES[option.precision] for option in options)
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())

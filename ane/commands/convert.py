@@ -20,6 +20,7 @@ from ane.commands.voices import resolve_for_model
 from ane.system.errors import UserError
 from ane.system.file_gate import identity
 from ane.system.files import check_folder_of, check_output_file
+from ane.system.machine import memory_bytes
 
 if TYPE_CHECKING:
     from converters import conversion
@@ -93,12 +94,17 @@ def convert_command(args: argparse.Namespace) -> int:
 def write_packages(args: argparse.Namespace, model: Bundle) -> int:
     """Convert to a bundle of packages, and print a table of them."""
     from converters.conversion import convert
+    from converters.functions import chosen_networks
+    from converters.progress import memory_warning
 
     destination = new_bundle(args.output)
     if identity(model.path) != identity(destination):       # packages may be added to a bundle in its place
         check_files(args, {"output": destination}, models=("source",))
     target, options = read_target(args, model)
     check_stored_precisions(args, model, options)
+    if args.to == "coreml" and (line := memory_warning(model, chosen_networks(model, args.networks, args.to),
+                                                       memory_bytes())):
+        LOGGER.warning("%s", line)
     with status_display(message_console(args), "converting") as show:
         try:
             bundle = convert(model, destination, options, args.networks, args.overwrite,

@@ -1,0 +1,99 @@
+"""How far a conversion is, how long it may take yet, and the memory that it needs."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ane.bundles import Bundle
+from ane.bundles.weights import layout
+from converters.coreml.package import load_reference
+from converters.functions import GraphRequest, coreml_graphs, functions_of
+
+ACTIVITIES = "building", "measuring"        # the first word of a package's activities; each function has both
+# Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted
+# to the official sizes, within 0.9 GB: 7.5 GB for the decoder with 24 functions (2026-11-23-decoder-official.json in
+# benchmarks/results), 5.4 for the denoiser, 5.2 for CLVP, 2.8 for HiFi-GAN (2026-11-21-convert-amd-epyc.json).
+BASE, PER_BYTE = 2e9, 3.6
+SHARE = 0.75            # of the machine's memory that a conversion may take before it swaps
+
+
+def weights_of(model: Bundle, network: str) -> int:
+    """Return the number of values in a network's weights."""
+    return sum(map(math.prod, layout(model.family.networks[network], model.config(network)).shapes.values()))
+
+
+def memory_needed(model: Bundle, network: str) -> float:
+    """Estimate the bytes of memory at the peak of a network's conversion to Core ML, by the formula above."""
+    return BASE + PER_BYTE * 4 * weights_of(model, network)
+
+
+def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -> str:
+    """Return a line that says what to do if the conversion is likely to swap, else "".
+
+    Args:
+        memory: Bytes of this machine's memory. ``None`` means that it is unknown.
+    """
+    needed = {network: memory_needed(model, network) for network in networks}
+    worst = max(networks, key=needed.__getitem__)
+    if memory is None or needed[worst] <= SHARE * memory:
+        return ""
+    fitting = ",".join(network for network in networks if needed[network] <= SHARE * memory)
+    instead = f", convert the others alone (--networks {fitting})" if fitting else ""
+    return (f"converting {worst} takes about {needed[worst] / 1e9:.1f} GB of memory (an estimate: {BASE / 1e9:.0f} GB "
+            f"and {PER_BYTE} times its weights in float32), and this machine has {memory / 1e9:.1f} GB: close other "
+            f"programs{instead}, or convert on a larger machine and copy the bundle here")
+
+
+def count_functions(form: str, model: Bundle, network: str, options: Any) -> int:
+    """Return how many functions a package gets. ``form``: "coreml" or "onnx"."""
+    if form == "coreml":
+        return len(coreml_graphs(network, GraphRequest(load_reference(model, network), model, options)))
+    return len(functions_of(network, form))
+
+
+@dataclass
+class ConversionProgress:
+    """Words the activities of a conversion, which names every function before it is built and before it is measured.
+
+    The time left assumes that a value of a network's weights takes as long in each function as it took until now.
+
+    Args:
+        show: Called with a network, and its activity in words.
+        packages: Network, number of functions, and number of weights of each package to come.
+    """
+
+    show: Callable[[str, str], None]
+    packages: Sequence[tuple[str, int, int]]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        work = sum(functions * weights for _, functions, weights in self.packages)
+        self.left = dict.fromkeys(ACTIVITIES, work)         # weights times functions
+        self.seconds, self.done = Counter[str](), Counter[str]()
+        self.running: tuple[str, int, float] | None = None      # activity, weights, when it began
+        self.started: Counter[tuple[int, str]] = Counter()
+
+    def report(self, package: int, activity: str) -> None:
+        """Show an activity of the package with this index in ``packages``."""
+        network, functions, weights = self.packages[package]
+        word = activity.partition(" ")[0]
+        self._end()
+        self.started[package, word] += 1
+        self.running = word, weights, self.clock()
+        left = self._seconds_left()
+        time_left = f", about {math.ceil(left / 60)} min left" if left >= 60 else ""
+        self.show(network, f"{activity}, {self.started[package, word]} of {functions} functions{time_left}")
+
+    def _end(self) -> None:
+        if self.running:
+            word, weights, begun = self.running
+            self.seconds[word] += self.clock() - begun
+            self.done[word] += weights
+            self.left[word] -= weights
+
+    def _seconds_left(self) -> float:
+        rates = {word: self.seconds[word] / self.done[word] for word in ACTIVITIES if self.done[word]}
+        return sum(left * rates.get(word, max(rates.values())) for word, left in self.left.items()) if rates else 0.0
