@@ -3,14 +3,14 @@
     python -m training.fast_voice           # writes ane/demo/heart and ane/text/phonemes/data
 
 Nothing is trained. The int8 weights of hibari.onnx stay int8, each with its scale next to it, and the graph itself is
-cut into the stages that ONNX Runtime computes (``training.voice_graphs``).
+cut into the stages that ONNX Runtime computes (``ane.models.hibari.published``).
 """
 
 import argparse
 import gzip
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,12 @@ from onnx import numpy_helper
 from safetensors.numpy import save_file
 
 from ane.bundles.bundle import Bundle
-from ane.bundles.hashes import record
 from ane.bundles.manifest import Manifest, NetworkRecord, write_manifest
-from ane.bundles.packages import PUBLISHED, WEIGHTS, FunctionRecord, PackageRecord, sections_of
+from ane.bundles.packages import WEIGHTS, sections_of
 from ane.bundles.weights import SCALE
-from ane.models.hibari.config import HibariConfig
+from ane.models.hibari.published import import_published
 from ane.system.version import version
 from benchmarks.packages import PACKAGES, package_folder
-from training.voice_graphs import write_stages
 
 ROOT = Path(__file__).parents[1]
 BUNDLE, TABLES = ROOT / "ane/demo/heart", ROOT / "ane/text/phonemes/data"
@@ -54,53 +52,19 @@ def main() -> None:
 
 def write_voice(model: Path, notice: str, folder: Path) -> Bundle:
     """The bundle of hibari.onnx, with its notice. Other files in ``folder``, such as MODEL.md, stay."""
-    weights = int8_weights(model)
-    stages = folder / "packages/hibari-int8.onnx"
-    stages.mkdir(parents=True, exist_ok=True)
-    file = f"{stages.relative_to(folder)}/hibari.safetensors"       # torch and ONNX Runtime read the same file
-    save_file(weights, folder / file)
-    (folder / file).chmod(0o644)
-    graphs = write_stages(model, folder / file, stages)
-    package = PackageRecord(
-        "hibari", "int8", str(stages.relative_to(folder)),
-        [record(folder, str(path.relative_to(folder))) for path in (folder / file, *graphs)],
-        {path.stem: FunctionRecord(path.stem, {}) for path in graphs}, format="onnx",
-        source={WEIGHTS: record(folder, file).sha256, PUBLISHED: model.name})
+    contents = import_published(model)
+    [package] = contents.packages(folder)
+    [weights] = [file for file in package.files if file.file.endswith(".safetensors")]
+    package = replace(package, source={WEIGHTS: weights.sha256, **package.source})
     (folder / "NOTICE").write_text(notice, encoding="utf-8")
-    parameters = sum(value.size for key, value in weights.items() if not key.endswith(SCALE))
+    parameters = sum(value.numel() for key, value in contents.tensors("hibari").items() if not key.endswith(SCALE))
     write_manifest(folder, Manifest(
         name="heart", precision="fp32", trained=True, default_voice="heart", description=DESCRIPTION,
-        networks={"hibari": NetworkRecord(**asdict(record(folder, file)), config=HibariConfig(),
-                                          parameters=parameters)},
+        networks={"hibari": NetworkRecord(**asdict(weights), config=contents.configs["hibari"], parameters=parameters)},
         licence="Apache-2.0", voices={},
         source={"package": f"{PACKAGE.name} {PACKAGE.version}", "sha256": PACKAGE.sha256, "file": model.name},
         created_by=f"tortoise-ane {version()}", clones=False, family="hibari", sections=sections_of([package])))
     return Bundle(folder)
-
-
-def int8_weights(path: Path) -> dict[str, np.ndarray]:
-    """The state dict of hibari.onnx: an int8 tensor KEY of (O, I) has its scale at KEY.scale, (1,) float32.
-
-    The graph names biases by their keys. Each is added to MatMulInteger(x, W), whose other factors are the scales.
-    """
-    graph = onnx.load(path).graph
-    values = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
-    makers = {output: node for node in graph.node for output in node.output}
-    found = {key: value for key, value in values.items() if key.startswith(("m.", "pn."))}
-    for node in graph.node:
-        bias = next((name for name in node.input if name in found and name.endswith("bias")), None)
-        product = next((makers[name] for name in node.input if name != bias and name in makers), None)
-        if node.op_type != "Add" or bias is None or product is None or product.op_type != "Mul":
-            continue
-        cast = next(makers[name] for name in product.input if makers[name].op_type == "Cast")
-        name = makers[cast.input[0]].input[1]
-        base = name.removesuffix("_quantized")
-        if values[f"{base}_zero_point"] != 0:
-            raise ValueError(f"{name} has a zero point")
-        key = f"{bias.removesuffix('bias')}weight"
-        found[key] = np.ascontiguousarray(values[name].T)
-        found[f"{key}{SCALE}"] = values[f"{base}_scale"].reshape(1)
-    return found
 
 
 def write_tables(assets: Path, folder: Path) -> None:

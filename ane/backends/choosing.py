@@ -16,6 +16,7 @@ from ane.backends.base import DeferredBackend
 from ane.backends.coreml.tools import OLDEST_MACOS, crash_advice
 from ane.backends.onnx.engines import TensorRTOptions
 from ane.bundles.opening import is_embedded
+from ane.bundles.packages import PUBLISHED
 from ane.system.checked import checked
 from ane.system.errors import NotFoundError, UserError
 from ane.system.machine import macos_at_least, macos_version, memory_bytes
@@ -45,8 +46,9 @@ def core_ml_is_chosen() -> bool:
 
 
 def has_published_graphs(model: "Bundle") -> bool:
-    """Whether "auto" is ONNX Runtime: for an embedded voice whose bundle has the graphs that its author published."""
-    return is_embedded(model.path) and bool(model.onnx_packages)
+    """Whether "auto" is ONNX Runtime: for a voice whose bundle has the graphs that its author published, and nothing
+    that was converted for Core ML."""
+    return not model.packages and any(PUBLISHED in package.source for package in model.onnx_packages)
 
 
 def mlx_is_chosen(model: "Bundle") -> bool:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:       # torch takes a second to import
     import numpy as np
     import torch
 
+    from ane.bundles.packages import PackageRecord
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -34,6 +36,8 @@ class Contents:
         source: Where the weights came from.
         surplus: The entries of checkpoints that are left out.
         notes: Sentences for whoever imports it.
+        packages: Writes the model's own packages into the folder of a bundle, and returns them. If one has the file
+            NETWORK.safetensors, the bundle reads the weights of that network there.
     """
 
     family: str
@@ -55,3 +59,4 @@ class Contents:
     source: Mapping[str, Any] = field(default_factory=dict)
     surplus: Surplus = field(default_factory=Surplus)
     notes: Sequence[str] = ()
+    packages: "Callable[[Path], Sequence[PackageRecord]]" = lambda folder: ()

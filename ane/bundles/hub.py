@@ -31,7 +31,7 @@ class Snapshot:
 
 def is_repository(text: str) -> bool:
     """Whether ``text`` looks like a repository id, "owner/name", or like a checkpoint in one, "owner/name/file.pth"."""
-    suffixes = "|".join(map(re.escape, CHECKPOINTS))
+    suffixes = "|".join(map(re.escape, (*CHECKPOINTS, ".onnx")))
     return re.fullmatch(rf"[\w-][\w.-]*/[\w-][\w.-]*(/[\w./ -]+({suffixes}))?", text) is not None
 
 

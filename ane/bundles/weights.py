@@ -19,7 +19,7 @@ FLOATS = (*PRECISIONS.values(), torch.float64)
 FP16_MAX = 65504.0
 MAX_TENSORS = 10_000    # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
 MAX_SIZE = 10_000_000   # any number in a config
-SCALE = ".scale"        # ends the key of the factor (1,) of an int8 tensor
+SCALE = ".scale"        # ends the key of the factor (1,), or factors (rows,), of an int8 tensor
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,8 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors without scales: an int8 tensor is float32, multiplied by its scale."""
-    return {key: tensor.float() * tensors[f"{key}{SCALE}"] if tensor.dtype == torch.int8 else tensor
+    return {key: tensor.float() * tensors[f"{key}{SCALE}"].reshape(-1, *[1] * (tensor.ndim - 1))
+            if tensor.dtype == torch.int8 else tensor
             for key, tensor in tensors.items()
             if tensors.get(key.removesuffix(SCALE), tensor).dtype != torch.int8 or not key.endswith(SCALE)}
 

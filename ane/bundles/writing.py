@@ -16,7 +16,7 @@ from ane.bundles.family import find_family
 from ane.bundles.hashes import FileRecord, record
 from ane.bundles.manifest import MANIFEST_FILE, Manifest, NetworkRecord, write_manifest
 from ane.bundles.packages import WEIGHTS, PackageRecord, sections_of
-from ane.bundles.weights import convert_precision, layout
+from ane.bundles.weights import SCALE, convert_precision, layout
 from ane.system.errors import UserError
 from ane.system.files import check_output_folder, link_or_copy, replacing
 from ane.system.version import version
@@ -51,14 +51,14 @@ def write_bundle(contents: Contents, destination: Path | str, *, packages: Seque
     destination, contents = Path(destination), replace(contents, **changes)
     check_destination(destination, overwrite)
     with replacing(destination, directory=True, lasting=True) as directory:
-        networks = {}
+        networks, own = {}, contents.packages(directory)
         for network in (name for name in find_family(contents.family).networks if name in contents.configs):
             progress(network)
-            networks[network] = _write_network(contents, network, directory)
+            networks[network] = _write_network(contents, network, directory, own)
         for package in packages:
             shutil.copytree(packages_root / package.path, directory / package.path, copy_function=link_or_copy)
         bound = [replace(package, source={**package.source, WEIGHTS: networks[package.network].sha256})
-                 for package in packages]
+                 for package in (*own, *packages)]
         write_manifest(directory, Manifest(
             name=contents.name or destination.name, precision=contents.precision, trained=contents.trained,
             default_voice=contents.default_voice, networks=networks, **_write_data(contents, directory),
@@ -70,12 +70,17 @@ def write_bundle(contents: Contents, destination: Path | str, *, packages: Seque
     return Bundle(destination)
 
 
-def _write_network(contents: Contents, network: str, directory: Path) -> NetworkRecord:
-    config = contents.configs[network]
+def _write_network(contents: Contents, network: str, directory: Path,
+                   packages: Sequence[PackageRecord]) -> NetworkRecord:
+    """Write the weights of a network, unless one of the model's own packages has them."""
+    config, name = contents.configs[network], f"{network}.safetensors"
+    for stored in (file for package in packages for file in package.files if Path(file.file).name == name):
+        parameters = sum(tensor.numel() for key, tensor in contents.tensors(network).items() if not key.endswith(SCALE))
+        return NetworkRecord(**asdict(stored), config=config, parameters=parameters)
     buffers = layout(find_family(contents.family).networks[network], config).buffers
     tensors = convert_precision(contents.tensors(network), contents.precision, buffers,
                                 f"{contents.name or contents.path}: {network}")
-    file = f"weights/{network}.safetensors"
+    file = f"weights/{name}"
     (directory / "weights").mkdir(exist_ok=True)
     _save(tensors, directory / file)
     parameters = sum(tensor.numel() for key, tensor in tensors.items() if key not in buffers)

@@ -32,6 +32,7 @@ such as 8301_gpt.pth or OWNER/NAME/8301_gpt.pth.
 SOURCE for FastSpeech is a .pt file of NVIDIA's example; --vocoder adds the HiFi-GAN that makes its sound.
 SOURCE for KittenTTS is a directory with config.json, the .onnx and the .npz file, or KittenML/NAME.
 SOURCE for Kokoro is an .onnx file with voices*.bin beside it, or a directory of them or of onnx-community's repository.
+SOURCE for a voice like heart is the .onnx file of hibari-tts, or maureesewilliams/hibari/voices/FILE.
 SOURCE for Whisper is a .pt file of OpenAI's, a folder with config.json and model.safetensors or with model.bin of
 CTranslate2 (faster-whisper), or a repository such as openai/whisper-base.en.
 -o NAME stores the bundle where --bundle NAME finds it; a path has a slash in it.
@@ -95,7 +96,7 @@ def import_command(args: argparse.Namespace) -> int:
         family, **_choices(args) | {"config": origin.config}, where=args.config and str(args.config)))
     source = origin.source | ({"base": Path(args.base).name} if args.base else {}) | dict(contents.source)
     contents = replace(contents, name=args.name or destination.name, precision=args.precision or "fp32",
-                       licence=origin.licence, source=source)
+                       licence=origin.licence or contents.licence, source=source)
     bundle = _write(console, contents, destination, args.overwrite)
     report = report_console(args)
     _report(report, bundle, contents)

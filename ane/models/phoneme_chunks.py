@@ -52,10 +52,11 @@ class PhonemeChunk(Chunk):
 
 
 def split_into_phonemes(passages: Sequence[Passage], lengths: tuple[int, int] | None, most: int,
-                        pause: Callable[[str], float] = lambda text: 0.0) -> list[PhonemeChunk]:
+                        pause: Callable[[str], float] = lambda text: 0.0,
+                        british: bool = False) -> list[PhonemeChunk]:
     """The chunks of passages, of at most ``most`` ids. Others: ``split_to_fit``, ``symbol_ids``, ``phonemise``."""
     def make(piece: str, passage: Passage) -> PhonemeChunk | None:
-        ids, spans = symbol_ids(phonemise(piece))
+        ids, spans = symbol_ids(phonemise(piece, british))
         return PhonemeChunk(piece, ids, spans) if spans else None
 
     return split_to_fit(passages, make, lengths, most, "phonemes", pause)

@@ -4,6 +4,10 @@ Dimension names: B batch, T phonemes, S slow frames (40 Hz), L frames (80 Hz), P
 prosody and for the sound. Masks are 1 at a row's positions and 0 after them, where outputs may be anything.
 """
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
@@ -12,7 +16,15 @@ from ane.bundles.family import ModelFamily
 from ane.models.hibari.config import NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
+from ane.system.errors import UserError
+from ane.system.file_gate import read_regular
 
+if TYPE_CHECKING:
+    from ane.bundles.contents import Contents
+    from ane.bundles.hub import Snapshot
+
+REPOSITORY = "maureesewilliams/hibari"
+MAX_GRAPH = 64 << 20        # bytes
 TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
 
 
@@ -46,6 +58,34 @@ STAGES = {
 class HibariFamily(ModelFamily):
     name, title = "hibari", "heart"
     networks, stages, settings = NETWORKS, ModelStages(STAGES), HibariSettings
+    repositories = f"^{REPOSITORY}(/|$)"
+
+    def recognises(self, path: Path) -> bool:
+        if path.suffix != ".onnx" or not path.is_file() or path.stat().st_size > MAX_GRAPH:
+            return False
+        content = read_regular(path, MAX_GRAPH)
+        return all(key in content for key in (b"pn.dur.0.weight", b"m.dec_in.weight"))
+
+    def import_checkpoints(self, path: Path) -> "Contents":      # type: ignore[override]
+        try:
+            from ane.models.hibari.published import import_published
+        except ModuleNotFoundError as error:
+            raise UserError(f"{path} is an ONNX graph, which needs {error.name}: pip install '.[onnx]'") from error
+
+        return import_published(path)
+
+    def source_files(self, path: Path) -> dict[str, Path]:      # type: ignore[override]
+        return {path.name: path}
+
+    def download(self, repository: str, revision: str | None, progress: Callable[[str], None]) -> "Snapshot":
+        from ane.bundles.hub import Snapshot, download_files
+
+        file = repository.removeprefix(REPOSITORY).strip("/")
+        if not file:
+            raise UserError(f"{repository} has a file for each voice: name one, such as {REPOSITORY}/voices/"
+                            "am_fenrir_v2.int8.onnx")
+        found = download_files(REPOSITORY, (file,), revision=revision, kind="hibari", progress=progress)
+        return Snapshot(found.revision, found.directory / file, found.files, found.licence)
 
 
 FAMILY = HibariFamily()

@@ -1,5 +1,8 @@
 """The settings of a request, apart from its text."""
 
+from collections.abc import Mapping
+from typing import Any, Self
+
 from pydantic import Field
 
 from ane.speech.settings import SpeechSettings, split_setting
@@ -10,3 +13,8 @@ from ane.system.checked import checked
 class HibariSettings(SpeechSettings):
     split: tuple[int, int] | None = split_setting(100, 250)
     pause: float = Field(0.0, ge=0, le=10)      # seconds between two chunks, beside the half second of the model
+    british: bool = False       # whether the voice speaks as in Britain; bundle.json says so
+
+    @classmethod
+    def of(cls, preset: str | None = None, model: Mapping[str, Any] | None = None, **changes: Any) -> Self:
+        return super().of(preset, **{**(model or {}), **changes})

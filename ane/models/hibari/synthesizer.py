@@ -44,7 +44,7 @@ class HibariSynthesizer(Speaker):
     def chunks(self, request: SpeechRequest, context: SpeechContext) -> list[PhonemeChunk]:
         most = min(MOST_IDS, self.backend.longest("text", "symbols") or MOST_IDS)
         return split_into_phonemes(context.passages(request), request.settings.split, most,
-                                   lambda text: request.settings.pause)
+                                   lambda text: request.settings.pause, request.settings.british)
 
     def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest,
                context: SpeechContext) -> Iterator[RenderedChunk]:

@@ -1,4 +1,4 @@
-"""Cut the published graph of hibari-tts into the three stages of the model hibari, as an ONNX package of a bundle.
+"""Cut a published graph of hibari-tts into the three stages of the model hibari, as an ONNX package of a bundle.
 
 The graph computes in int8 with a range for each call (``DynamicQuantizeLinear``), so its rounding is the published
 one. Its weights stay where they are: a stage reads them from the bundle's safetensors as ONNX's external data, and the
@@ -13,14 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 
 from ane.models.hibari.config import PITCH_SCALE
+from ane.system.decibels import snr_db
 
 IR_VERSION, OPSET = 10, 17
-INLINE = 128            # bytes; smaller tensors, such as zero points, stay in the graph
+INLINE = 128            # bytes; smaller tensors stay in the graph
 BATCH, LENGTH = "batch", "length"
+SPECTRA_OUTPUTS = "lh", "theta", "ln", "lr", "phi"
+LEAST_DB = 35.0         # between a stage and its part of the graph: a rounding may differ, and move an int8 step
+PROBE = np.array([[0, 50, 83, 54, 156, 57, 16, 81, 102, 61, 4, 0]])     # phonemes
 
 
 @dataclass(frozen=True)
@@ -48,26 +53,44 @@ class Cut:
     rows: bool = False
 
 
-CUTS = (
-    Cut("text", "ids", "ids", ("/Transpose_55_output_0", "/Transpose_22_output_0", "/dur/dur.2/Conv_output_0"),
-        "encoded"),
-    Cut("prosody", "states", "/Gather_33_output_0", ("/pro_out/Conv_output_0",), "prosody", 192, 2),
-    # before they are turned and split into five
-    Cut("spectra", "frames", "/Concat_43_output_0", ("/head/Add_output_0",), "spectra", 130, rows=True),
-)
+def cuts_of(graph: GraphProto) -> list[Cut]:
+    """Find the stages in a published graph by the names of parameters, which do not depend on its exporter.
+
+    Raises:
+        ValueError: A part is not there.
+    """
+    convs = {node.input[1]: node for node in graph.node if node.op_type == "Conv"}
+    sizes = {one.name: tuple(one.dims) for one in graph.initializer}
+    try:
+        states, log_durations = convs["pn.dur.0.weight"].input[0], convs["pn.dur.2.weight"].output[0]
+        slow, prosody = convs["pn.pro_in.weight"].input[0], convs["pn.pro_out.weight"].output[0]
+        frames = convs["m.dec_in.weight"].input[0]
+        # the spectra before they are turned and split into five
+        [spectra] = [node.output[0] for node in graph.node if node.op_type == "Add" and "m.head.bias" in node.input]
+        [repeated] = [node for node in graph.node if slow in node.output]       # states, for their durations
+        [sound] = [node.input[0] for node in graph.node if node.op_type == "Gather"
+                   and node.input[1] == repeated.input[1] and node.input[0] != states]
+        return [Cut("text", "ids", "ids", (states, sound, log_durations), "encoded"),
+                Cut("prosody", "states", slow, (prosody,), "prosody", sizes["pn.pro_in.weight"][1], 2),
+                Cut("spectra", "frames", frames, (spectra,), "spectra", sizes["m.dec_in.weight"][1], rows=True)]
+    except KeyError as error:
+        raise ValueError(f"it has no {error.args[0]}") from error
 
 
-def write_stages(published: Path, weights: Path, folder: Path) -> list[Path]:
-    """Write a graph for each of ``CUTS`` next to the weights.
+def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Path]:
+    """Write a graph for each stage next to the weights, and run it on a probe.
 
     Args:
-        published: hibari.onnx of the package.
+        published: The graph of a voice.
         weights: The bundle's safetensors, in ``folder``.
+
+    Raises:
+        ValueError: The graph is of another form, or a stage computes something else than its part of the graph.
     """
-    model = onnx.shape_inference.infer_shapes(onnx.load(published))
+    model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)
-    files = []
-    for cut in CUTS:
+    files, cuts = [], cuts_of(model.graph)
+    for cut in cuts:
         part = extractor.extract_model([cut.inner], list(cut.outputs))
         graph = stage_graph(cut, part.graph)
         widen_convolutions(graph)
@@ -78,7 +101,31 @@ def write_stages(published: Path, weights: Path, folder: Path) -> list[Path]:
         file = folder / f"{cut.name}.onnx"
         file.write_bytes(written.SerializeToString(deterministic=True))
         files.append(file)
+    check_stages(published, cuts, files)
     return files
+
+
+def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> None:
+    """Raise ValueError if a stage returns other numbers than the published graph computes in its place."""
+    whole = ModelProto()
+    whole.CopyFrom(published)
+    stated = {one.name for one in whole.graph.output}
+    values = [name for cut in cuts for name in (cut.inner, *cut.outputs) if name not in (*stated, "ids")]
+    whole.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(values))
+    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"ids": PROBE, "speed": np.ones(1, np.float32)}), strict=True))
+    for cut, file in zip(cuts, files, strict=True):
+        given = found[cut.inner].transpose(0, 2, 1) if cut.channels else PROBE
+        stage = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        mask = np.ones(given.shape[:2], np.float32)
+        [result] = stage.run(None, {cut.value: given, "mask": mask})
+        parts = SPECTRA_OUTPUTS if cut.rows else cut.outputs
+        wanted = np.concatenate([found[name] for name in parts], axis=1).transpose(0, 2, 1)
+        if cut.name == "prosody":
+            wanted = wanted.reshape(1, -1, 2, 2).transpose(0, 1, 3, 2).reshape(1, -1, 2) * [PITCH_SCALE, 1]
+        if not snr_db(wanted, result) > LEAST_DB:
+            raise ValueError(f"its part {cut.name} computes something else alone than in the whole graph")
 
 
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
@@ -179,7 +226,7 @@ def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...
     kept, transposes = [], []
     for tensor in graph.initializer:
         array = numpy_helper.to_array(tensor)
-        if array.nbytes < INLINE:
+        if array.nbytes < INLINE or not array.any():        # such as zero points
             kept.append(tensor)
             continue
         shape = tuple(size for axis, size in enumerate(array.shape) if array.ndim < 4 or axis != 2)     # not widened
@@ -189,7 +236,7 @@ def share_weights(graph: GraphProto, places: Mapping[tuple[bytes, tuple[int, ...
             place, stored, name = places.get((array.T.tobytes(), array.T.shape)), array.T.shape, f"{tensor.name}/stored"
             transposes.append(helper.make_node("Transpose", [name], [tensor.name], perm=[1, 0]))
         if place is None:
-            raise ValueError(f"{tensor.name} of the published graph is not in {file}")
+            raise ValueError(f"its tensor {tensor.name} is not known")
         outside = TensorProto(name=name, data_type=tensor.data_type, dims=stored,
                               data_location=TensorProto.EXTERNAL)
         for key, value in zip(("location", "offset", "length"), (file, *place), strict=True):
