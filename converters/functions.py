@@ -1,19 +1,21 @@
 """The table of converted functions, a row for each kind: `ane convert`, `ane verify` and the tests read it.
 
-Another model adds a module with its rows, and an entry in ``MODULES``; no target changes.
+Another model adds a module with its rows, ``converters/NAME.py`` or ``converters/NAME/functions.py``. No target
+changes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ane.backends.base import Backend
 from ane.bundles import Bundle
-from ane.bundles.family import ModelFamily, Network, find_family
+from ane.bundles.family import ModelFamily, Network, family_names, find_family
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -150,8 +152,8 @@ class ConvertibleModel:
 
 
 # the family's name → the module that has its ``MODEL``; imported when it is needed
-MODULES = {"tortoise": "converters.tortoise.functions", "fastspeech": "converters.fastspeech",
-           "hibari": "converters.hibari", "whisper": "converters.whisper.functions"}
+MODULES = {name: f"converters.{path.replace('/', '.')}" for name in family_names()
+           for path in (name, f"{name}/functions") if (Path(__file__).parent / f"{path}.py").exists()}
 
 
 @cache

@@ -177,16 +177,22 @@ def import_options(family: ModelFamily, **given: Any) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and name in taken}
 
 
+def family_names() -> list[str]:
+    """Return the names of the families of this version, ``DEFAULT_FAMILY`` first."""
+    return sorted((file.parent.name for file in MODELS.glob("*/family.py")),
+                  key=lambda name: (name != DEFAULT_FAMILY, name))
+
+
 def find_family(name: str = DEFAULT_FAMILY) -> ModelFamily:
     """The family of that name. Raises UserError when this version has none."""
-    if name not in {file.parent.name for file in MODELS.glob("*/family.py")}:
+    if name not in family_names():
         raise UserError(f"no model family is named {name!r} in this version: update tortoise-ane")
     return importlib.import_module(f"ane.models.{name}.family").FAMILY
 
 
 def families() -> Iterator[ModelFamily]:
     """Every family of this version."""
-    return (find_family(file.parent.name) for file in sorted(MODELS.glob("*/family.py")))
+    return map(find_family, sorted(family_names()))
 
 
 def recognised_family(path: Path) -> ModelFamily | None:

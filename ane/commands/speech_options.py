@@ -3,29 +3,36 @@ reading settings from them, and loading a synthesizer.
 """
 
 import argparse
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
 
 from ane.bundles import Bundle
+from ane.bundles.family import DEFAULT_FAMILY, MODELS
 from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
-from ane.models.fastspeech.settings import FastSpeechSettings
-from ane.models.hibari.settings import HibariSettings
-from ane.models.styletts.settings import KittenSettings, KokoroSettings
 from ane.models.tortoise.settings import Settings
 from ane.speech.request import REQUEST_OPTIONS, SpeechRequest, check_option
-from ane.speech.settings import Option
+from ane.speech.settings import Option, SpeechSettings
 from ane.system.errors import UserError
 from ane.text.unicode_to_ascii import UNREADABLE
 
-KINDS = tuple(settings.options() for settings in (Settings, KokoroSettings, HibariSettings, FastSpeechSettings,
-                                                  KittenSettings))
+
+def settings_of_models() -> list[type[SpeechSettings]]:
+    """Return the classes of settings in ``settings.py`` of each model's folder, Tortoise's last."""
+    modules = [import_module(f"ane.models.{file.parent.name}.settings") for file in
+               sorted(MODELS.glob("*/settings.py"), key=lambda file: (file.parent.name == DEFAULT_FAMILY, file))]
+    return [kind for module in modules for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, SpeechSettings) and kind.__module__ == module.__name__]
+
+
+KINDS = tuple(settings.options() for settings in settings_of_models())
 # of all kinds of models; of options with one name, Tortoise's has the help
-OPTIONS: dict[str, Option] = {name: option for kind in reversed(KINDS) for name, option in kind.items()}
+OPTIONS: dict[str, Option] = {name: option for kind in KINDS for name, option in kind.items()}
 GROUPS = {"candidates and codes": "A model may have defaults of its own, as the embedded one does.",
           "diffusion": "Defaults are the preset's.", "text": None}
 # options that not every kind of model has, beside those of settings
