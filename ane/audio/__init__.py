@@ -62,7 +62,8 @@ def write(path: Path | str, audio: np.ndarray, sample_rate: int, samples: Sample
 @contextmanager
 def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
             chapters: Sequence[media.ChapterMark] = (), cover: media.CoverImage | None = None,
-            samples: SampleFormat | None = None) -> Iterator[Callable[[np.ndarray], None]]:
+            samples: SampleFormat | None = None,
+            encoding: media.MediaFormat | None = None) -> Iterator[Callable[[np.ndarray], None]]:
     """Yield a function that appends audio (n,) float32, clipped to [-1, 1], to a mono file as it arrives.
 
     The suffix gives the format. "-" is standard output, which receives a 16-bit WAV whose header does not state
@@ -74,6 +75,7 @@ def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
         chapters: for formats that have them: m4b, m4a, mp3, opus, aiff.
         samples: Format and rate of the stored samples, for wav, aiff and flac without tags. ``None`` means the usual
             format at ``rate``.
+        encoding: Encoding of a file with tags. ``None`` means that of the suffix.
 
     Raises:
         UserError: see ``check_output``; NaN or infinite samples, a rate that the format lacks, a path that cannot be
@@ -90,6 +92,6 @@ def writing(path: Path | str, rate: int, tags: Mapping[str, str] | None = None,
         with writer.writing(path, rate) as append:
             yield append
         return
-    with replacing(path, lasting=True) as target, media.encoding(target, media.FORMATS[suffix], rate, tags or {},
-                                                                 chapters, cover) as append:
+    with replacing(path, lasting=True) as target, media.encoding(target, encoding or media.FORMATS[suffix], rate,
+                                                                 tags or {}, chapters, cover) as append:
         yield append

@@ -21,7 +21,7 @@ class LoudnessMeter:
     """Integrated loudness, true peak, RMS level and noise floor of all sound that was fed."""
 
     def __init__(self, rate: int):
-        self._hop = round(0.1 * rate)
+        self.rate, self._hop = rate, round(0.1 * rate)
         self._response = k_weighting(rate)
         self._tail = np.zeros(len(self._response) - 1)          # of the convolution, to be added to what follows
         self._rest = np.zeros((2, 0))

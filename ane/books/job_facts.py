@@ -22,7 +22,7 @@ class WrittenBook:
     """What was written: the files, seconds of sound, and loudness and true peak of the files, decoded.
 
     ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
-    ``notes``: subtitles that begin late.
+    ``notes``: subtitles that begin late. ``measures``: what ``ane.books.acx.LIMITS`` names, of each file for ACX.
     """
 
     files: list[str]
@@ -31,6 +31,7 @@ class WrittenBook:
     true_peak: float | None = None
     former: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    measures: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

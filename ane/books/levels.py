@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,40 +27,45 @@ class BookLeveller:
     Corrections are kept, because one encoder changes all files of a book alike.
 
     Attributes:
-        gain: dB between the sound of the job and the book.
         level: Name of the property of ``LoudnessMeter`` that shall be right.
+        peak: The highest true peak of a file in dB.
         whole: What all finished files hold, decoded.
     """
 
-    gain: float
-    level: str = "loudness"
-    ceiling: float = CEILING
-    correction: float = 0.0
+    level: str
+    peak: float
+    correction: float = 0.0         # dB
     whole: LoudnessMeter | None = None
 
-    def write(self, path: Path, before: float, encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]) -> None:
-        """Write a file.
+    def __post_init__(self) -> None:
+        self.ceiling = self.peak    # of the limiter
+
+    def write(self, path: Path, before: float, wanted: float,
+              encode: Callable[[Callable[..., Iterator[np.ndarray]]], None]) -> LoudnessMeter:
+        """Write a file, and return what it holds, decoded.
 
         Args:
-            before: Level of its sound in dB, without the gain.
+            before: Level of its sound in dB.
+            wanted: Level of the file in dB.
             encode: Writes ``path``, and passes the sound through the function that it is given.
         """
+        gain = wanted - before if math.isfinite(before) else 0.0
         for _ in range(TRIES):
-            encode(self._levelled)
+            encode(partial(self._levelled, gain))
             after = measured_file(path)
-            off = before + self.gain - getattr(after, self.level)
-            excess = after.true_peak - CEILING
+            off = wanted - getattr(after, self.level)
+            excess = after.true_peak - self.peak
             if excess <= 0 and (abs(off) <= CLOSE or not math.isfinite(off)):
                 break
             self.ceiling -= excess + SAFE if excess > 0 else 0.0
             self.correction += off if math.isfinite(off) and abs(off) > CLOSE else 0.0
-        if self.whole:
-            self.whole.include(after)
-        else:
-            self.whole = after
+        if not self.whole:
+            self.whole = LoudnessMeter(after.rate)
+        self.whole.include(after)
+        return after
 
-    def _levelled(self, pieces: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
-        limiter = PeakLimiter(rate, 10 ** ((self.gain + self.correction) / 20), 10 ** (self.ceiling / 20))
+    def _levelled(self, gain: float, pieces: Iterable[np.ndarray], rate: int) -> Iterator[np.ndarray]:
+        limiter = PeakLimiter(rate, 10 ** ((gain + self.correction) / 20), 10 ** (self.ceiling / 20))
         for piece in pieces:
             yield limiter.feed(piece)
         yield limiter.finish()

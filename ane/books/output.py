@@ -3,26 +3,23 @@
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from ane.audio import check_output, writing
-from ane.audio.loudness import LoudnessMeter
-from ane.audio.media import ChapterMark, CoverImage, iso_639_2
-from ane.books.assembly import BookTimeline, late_cues, planned_blocks, sound_of_book, time_book, with_words
+from ane.audio import check_output
+from ane.audio.media import INSTALL, ChapterMark, CoverImage, has_pyav, iso_639_2
+from ane.books import acx
+from ane.books.assembly import BookTimeline, late_cues, planned_blocks, time_book, with_words
 from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.job_facts import WrittenBook
-from ane.books.levels import BookLeveller, measured
 from ane.books.narration import POLL, leases_renewed
 from ane.books.ownership import FileOwnership, check_replaced, completed
 from ane.books.plan import digest_of
+from ane.books.sound_files import SoundFiles
 from ane.books.store import JobStore
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, write_json
@@ -54,11 +51,17 @@ class OutputOptions:
     author: str = ""
     cover: CoverImage | None = None
     playlist: bool = False              # of ``per_chapter``: a playlist, and the cover as a file
+    acx: bool = False                   # the form that ACX asks for: ``ane.books.acx``
     narrator: str = ""
     language: str = ""                  # BCP 47 tag; "": English
     about: Mapping[str, str] = field(default_factory=dict)      # by the names of ``ane.books.document.ABOUT``
 
     def __post_init__(self) -> None:
+        if self.acx and (self.path.suffix.lower() != ".mp3" or self.loudness is not None or not self.per_chapter):
+            raise UserError("acx needs an output .mp3, a file for each chapter, and no loudness, because it sets the "
+                            "level itself", "acx")
+        if self.acx and not has_pyav():
+            raise UserError(f"acx needs PyAV: {INSTALL}", "acx")
         if self.playlist and not (self.per_chapter or self.is_epub):
             raise UserError("playlist has no effect on one file: add per_chapter=True, or leave it out", "playlist")
         if self.loudness is not None and not MIN_LOUDNESS <= self.loudness <= MAX_LOUDNESS:
@@ -176,12 +179,11 @@ def with_former_companions(options: OutputOptions, titles: Sequence[str], number
 
 def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, ownership: FileOwnership) -> WrittenBook:
     files, titles = list[str](), store.fact("chapters")
+    timeline = acx.with_room(timeline) if options.acx else timeline
     if options.word_times or options.is_epub:
         timeline = with_words(timeline, store, estimated=options.word_times)
-    apart = options.per_chapter or options.is_epub
-    meters = {part.chapters[0].number: measured(sound_of_book(store, part), part.rate)
-              for part in (timeline.parts() if apart else [timeline])} if options.loudness is not None else {}
-    leveller = book_leveller(options, meters.values(), timeline.rate)
+    parts = timeline.parts() if options.per_chapter or options.is_epub else [timeline]
+    sounds = SoundFiles(store, options, parts)
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:
@@ -189,28 +191,16 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
             yield target
         files.append(path.name)
 
-    def write_sound(part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
-                    marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:
-        def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
-            with writing(path, part.rate, tags, marks, cover) as append:
-                for piece in change(sound_of_book(store, part), part.rate):
-                    append(piece)
-
-        if leveller:
-            leveller.write(path, meters[part.chapters[0].number].loudness, encode)
-        else:
-            encode()
-
     if options.is_epub:
         with written(options.path) as target:
-            write_epub(target, timeline, epub_facts(store, options), write_sound)
-    parts = [] if options.is_epub else timeline.parts() if options.per_chapter else [timeline]
+            write_epub(target, timeline, epub_facts(store, options), sounds.write)
+        parts = []
     paths = [] if options.is_epub else options.paths(titles, [chapter.number for chapter in timeline.chapters])
     for part, path in zip(parts, paths, strict=True):
         marks = [ChapterMark(chapter.title, part.seconds(chapter.start), part.seconds(chapter.end))
                  for chapter in part.chapters]
         with written(path) as target:
-            write_sound(part, target, _tags(options, part, len(titles)), marks, options.cover)
+            sounds.write(part, target, _tags(options, part, len(titles)), marks, options.cover)
         for suffix, wanted, render in ((".srt", options.srt, srt), (".vtt", options.vtt, vtt)):
             if wanted:
                 with written(path.with_suffix(suffix)) as target:
@@ -225,18 +215,8 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
                                 "seconds": timeline.samples / timeline.rate, "chapters": [
                                     {"file": path.name, **chapter} for part, path in zip(parts, paths, strict=True)
                                     for chapter in times(part)]})
-    whole = leveller and leveller.whole
-    return WrittenBook(files, timeline.samples / timeline.rate, *((whole.loudness, whole.true_peak) if whole else ()))
-
-
-def book_leveller(options: OutputOptions, meters: Iterable[LoudnessMeter], rate: int) -> BookLeveller | None:
-    """Return what gives the files the loudness that the options ask for, from the sound of each."""
-    if options.loudness is None:
-        return None
-    whole = LoudnessMeter(rate)
-    for meter in meters:
-        whole.include(meter)
-    return BookLeveller(options.loudness - whole.loudness if np.isfinite(whole.loudness) else 0.0)
+    return WrittenBook(files, timeline.samples / timeline.rate, *(
+        (sounds.whole.loudness, sounds.whole.true_peak) if sounds.whole else ()), measures=sounds.measures)
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:

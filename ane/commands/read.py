@@ -14,7 +14,7 @@ from ane.bundles import open_model
 from ane.commands import read_report
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, ProgressDisplay, message_console, output_console
-from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, output_options, silences_of
+from ane.commands.read_options import LOCAL, POCKETSPHINX, add_read_parser, open_document, output_options, silences_of
 from ane.commands.read_preview import print_preview
 from ane.commands.read_report import check_text, print_book_report, print_status, time_left
 from ane.commands.say import list_presets
@@ -42,7 +42,6 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 
 def read(args: argparse.Namespace) -> int:
-    from ane.books.reading import read_document
     from ane.books.store import JobStore
 
     if args.status is not None:
@@ -57,14 +56,14 @@ def read(args: argparse.Namespace) -> int:
         raise UserError("--workers has no effect without --ray")
     cast = cast_of(args.cast, args.quote_voice)
     if args.book is not None and any(getattr(args, name) for name in ("list", "cast_report", "text", "explain")):
-        print_preview(args, read_document(args.book, args.keep, args.keep_timing, args.markdown), cast)
+        print_preview(args, open_document(args), cast)
         return 0
     if args.book is None or args.output is None:
         raise UserError("name a book and an output: ane read BOOK -o OUT")
     if str(args.output) == "-":
         raise UserError("a job needs a file: -o - is not possible; `ane say -f BOOK -o -` writes to standard output")
     silences = silences_of(args)
-    document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
+    document = open_document(args)
     options = output_options(args, document)
     check_kept(args, [options.path, *(options.path.with_suffix(suffix) for suffix in options.companions),
                       *options.of_folder])

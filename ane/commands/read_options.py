@@ -82,6 +82,12 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
                              "an .epub marks it")
     parser.add_argument("--loudness", type=float, metavar="LUFS",
                         help="make the whole book this loud, -19 for example, with true peaks up to -3 dB (EBU R 128)")
+    parser.add_argument("--acx", action="store_true",
+                        help="write and measure what ACX asks for: an .mp3 for each chapter at 44.1 kHz and 192 "
+                             "kbit/s, levels, room tone, spoken credits")
+    parser.add_argument("--opening", metavar="TEXT",
+                        help="speak TEXT as opening credits (with --acx: title, author and narrator; '' for none)")
+    parser.add_argument("--closing", metavar="TEXT", help="speak TEXT as closing credits, in the same way")
     parser.add_argument("--keep", metavar="RULE,…", type=arguments.comma_separated, default=[],
                         help=f"read aloud what these rules leave out: {', '.join(OMISSIONS)}")
     parser.add_argument("--keep-timing", action="store_true",
@@ -117,6 +123,19 @@ def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentPa
     return parser
 
 
+def open_document(args: argparse.Namespace) -> "Document":
+    """Return the book, with the credits that the flags ask for."""
+    from ane.books import acx
+    from ane.books.reading import read_document
+
+    document = read_document(args.book, args.keep, args.keep_timing, args.markdown)
+    title = document.title if args.title is None else args.title
+    author = document.author if args.author is None else args.author
+    opening, closing = (text(title, author, args.narrator or "") if args.acx and given is None else given or ""
+                        for given, text in ((args.opening, acx.opening_credits), (args.closing, acx.closing_credits)))
+    return acx.with_credits(document, opening, closing)
+
+
 def silences_of(args: argparse.Namespace) -> "Silences":
     from ane.books.plan import Silences
 
@@ -129,9 +148,9 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
     from ane.books.output import OutputOptions
 
     options = OutputOptions(
-        args.output, args.per_chapter, args.srt, args.vtt, args.times, args.word_times, args.loudness,
+        args.output, args.per_chapter or args.acx, args.srt, args.vtt, args.times, args.word_times, args.loudness,
         document.title if args.title is None else args.title, document.author if args.author is None else args.author,
-        document.cover if args.cover is None else read_cover(args.cover), args.playlist, args.narrator or "",
+        document.cover if args.cover is None else read_cover(args.cover), args.playlist, args.acx, args.narrator or "",
         document.language, document.about)
     suffix, untagged = args.output.suffix.lower(), not args.times and args.output.suffix.lower() in WITHOUT_TAGS
     uncovered = suffix in SUFFIXES and not ((suffix in FORMATS and FORMATS[suffix].cover) or args.playlist)

@@ -1,6 +1,6 @@
 """What `ane read` prints: the time left, the closing lines, and the state of a job."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ane.commands.messages import LOGGER
+from ane.commands.messages import LOGGER, plain_table
 from ane.system.errors import UserError
 from ane.text import shorten
 
@@ -42,6 +42,8 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     if len(written.notes) > SHOWN_NOTES:
         LOGGER.warning("%d more subtitles begin late", len(written.notes) - SHOWN_NOTES)
     print_doubtful(console, store, chunks)
+    if written.measures:
+        print_acx(console, written.measures)
     level = "" if written.loudness is None else f"; {written.loudness:.1f} LUFS, true peak {written.true_peak:.1f} dB"
     if written.former:
         LOGGER.warning("written by an earlier run, and left as they are by this one: %s", ", ".join(written.former))
@@ -50,6 +52,19 @@ def print_book_report(console: Console, store: "JobStore", written: "WrittenBook
     facts = f"{store.fact('backend')}; seed {store.fact('seed')}"
     console.print(f"{duration(written.seconds)} of audio → {files}  ({spoken} of {count} chunks spoken now{level}; "
                   f"{facts}; the job is kept in {store.path})" + (f"; {part}" if part else ""))
+
+
+def print_acx(console: Console, measures: Mapping[str, Sequence[float]]) -> None:
+    """Print what ACX asks for and what each file has, decoded; warn of every file that ACX would refuse."""
+    from ane.books.acx import LIMITS, faults
+
+    table = plain_table("measured for ACX", "file", *(f"{name}, {unit}" for name, (unit, *_) in LIMITS.items()),
+                        numbers=range(1, 1 + len(LIMITS)), rows=[
+        (name, *(f"{value:.1f}" for value in values)) for name, values in measures.items()])
+    console.print(table)
+    for name, values in measures.items():
+        for fault in faults(values):
+            LOGGER.warning("%s: %s", name, fault)
 
 
 def check_text(store: "JobStore", plan: "BookPlan", force: bool, pruned: bool) -> None:

@@ -1,0 +1,76 @@
+"""The sound of a job written to files: as it is, at one loudness, or in the form for ACX."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ane.audio import writing
+from ane.audio.loudness import LoudnessMeter
+from ane.audio.media import ChapterMark, CoverImage
+from ane.books import acx
+from ane.books.assembly import BookTimeline, sound_of_book
+from ane.books.levels import CEILING, BookLeveller, measured
+from ane.books.store import JobStore
+
+if TYPE_CHECKING:
+    from ane.books.output import OutputOptions
+
+
+class SoundFiles:
+    """Writes the files of a book, and measures them if the options ask for a level.
+
+    Args:
+        parts: The timelines of the files.
+
+    Attributes:
+        whole: What all files hold, decoded; None if no level is asked for.
+        measures: The measures that ``acx.LIMITS`` names, by file, for ACX alone.
+    """
+
+    def __init__(self, store: JobStore, options: "OutputOptions", parts: Sequence[BookTimeline]):
+        self._store, self._acx, self.measures = store, options.acx, dict[str, list[float]]()
+        self._leveller: BookLeveller | None = None
+        if options.acx or options.loudness is not None:
+            meters = {part.chapters[0].number: measured(sound_of_book(store, part), part.rate) for part in parts}
+            self._levels = wanted_levels(meters, options.loudness)
+            self._leveller = (BookLeveller("loudness", CEILING) if options.loudness is not None else
+                              BookLeveller("rms", acx.PEAK))
+
+    @property
+    def whole(self) -> LoudnessMeter | None:
+        return self._leveller and self._leveller.whole
+
+    def write(self, part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
+              marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:
+        """Write the file of a part. The arguments are those of ``ane.audio.writing``."""
+        def encode(change: Callable[..., Iterable[np.ndarray]] = lambda pieces, rate: pieces) -> None:
+            pieces = change(sound_of_book(self._store, part), part.rate)
+            with writing(path, part.rate, tags, marks, cover, encoding=acx.FORMAT if self._acx else None) as append:
+                for piece in acx.with_room_tone(pieces) if self._acx else pieces:
+                    append(piece)
+
+        if self._leveller is None:
+            encode()
+            return
+        meter = self._leveller.write(path, *self._levels[part.chapters[0].number], encode)
+        if self._acx:
+            self.measures[path.name] = [part.samples / part.rate, meter.rms, meter.true_peak, meter.noise_floor]
+
+
+def wanted_levels(meters: Mapping[int, LoudnessMeter], loudness: float | None) -> dict[int, tuple[float, float]]:
+    """Return the level of each sound in dB, and the level that its file shall have: one gain serves all.
+
+    Args:
+        loudness: LUFS of the whole. ``None`` means the RMS level for ACX, which takes no file outside its limits.
+    """
+    level, goal, least, most = ("rms", acx.RMS, *acx.KEPT) if loudness is None else (
+        "loudness", loudness, -np.inf, np.inf)
+    whole = LoudnessMeter(next(iter(meters.values())).rate)
+    for meter in meters.values():
+        whole.include(meter)
+    gain = goal - getattr(whole, level) if np.isfinite(getattr(whole, level)) else 0.0
+    levels = {number: getattr(meter, level) for number, meter in meters.items()}
+    return {number: (before, float(np.clip(before + gain, least, most))) for number, before in levels.items()}
