@@ -1,36 +1,33 @@
 """Subtitles of a spoken book (SubRip, WebVTT), and its times as JSON."""
 
-import html
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 from ane.books.assembly import BookTimeline, TimedChunk
 from ane.speech.words import WORDS, SpokenWord
+from ane.text import subtitles
 from ane.text.passages import without_commands
+from ane.text.subtitles import Cue, escaped, without_arrows
 
 LINE = 80       # characters of a line of a subtitle
 
 
 def srt(timeline: BookTimeline) -> str:
     """SubRip: one subtitle a chunk, from its first to its last sample; where words are timed one a word, underlined."""
-    shown = (cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
-    return "\n".join(f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text}\n"
-                     for number, (start, end, text) in enumerate(shown, 1))
+    return subtitles.srt(cue for timed in timeline.chunks for cue in cues(timeline, timed, without_arrows))
 
 
 def vtt(timeline: BookTimeline) -> str:
     """WebVTT with the same subtitles, and the title of each chapter as a note before them."""
-    parts = ["WEBVTT\n"]
-    for chapter in timeline.chapters:
-        parts.append(f"NOTE {without_arrows(' '.join(chapter.title.split()))}\n")
-        parts += [f"{_time(start, '.')} --> {_time(end, '.')}\n{text}\n" for timed in chapter.chunks
-                  for start, end, text in cues(timeline, timed, escaped)]
-    return "\n".join(parts)
+    parts = (f"\nNOTE {without_arrows(' '.join(chapter.title.split()))}\n" + subtitles.vtt(
+        cue for timed in chapter.chunks for cue in cues(timeline, timed, escaped)).removeprefix(subtitles.WEBVTT)
+        for chapter in timeline.chapters)
+    return subtitles.WEBVTT + "".join(parts)
 
 
 def cues(timeline: BookTimeline, timed: TimedChunk,
-         escape: Callable[[str], str]) -> Iterator[tuple[float, float, str]]:
+         escape: Callable[[str], str]) -> Iterator[Cue]:
     """Seconds from and to which each subtitle of a chunk is shown, and its lines.
 
     With its words, a subtitle shows the chunk from a word to the next one, and underlines it, as `ane transcribe` does.
@@ -48,16 +45,6 @@ def cues(timeline: BookTimeline, timed: TimedChunk,
             yield start, stop, said + "\n".join(
                 " ".join(f"<u>{escape(word)}</u>" if next(place) == index else escape(word) for word in line)
                 for line in lines)
-
-
-def without_arrows(text: str) -> str:
-    """An arrow would end a subtitle."""
-    return text.replace("-->", "→")
-
-
-def escaped(text: str) -> str:
-    """Text for WebVTT."""
-    return html.escape(without_arrows(text), quote=False)
 
 
 def times(timeline: BookTimeline) -> list[dict[str, Any]]:
@@ -78,12 +65,6 @@ def word_list(words: Sequence[SpokenWord], offset: float) -> dict[str, Any]:
     listed = [{"word": word.word, "start": offset + word.start, "end": offset + word.end,
                **({"estimated": True} if word.estimated else {})} for word in words]
     return {"words": listed} if listed else {}
-
-
-def _time(seconds: float, point: str) -> str:
-    milliseconds = round(seconds * 1000)
-    return (f"{milliseconds // 3_600_000:02}:{milliseconds // 60_000 % 60:02}:{milliseconds // 1000 % 60:02}"
-            f"{point}{milliseconds % 1000:03}")
 
 
 def _lines(text: str) -> list[list[str]]:

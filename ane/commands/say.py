@@ -4,13 +4,9 @@ The text comes from the command line, a file or standard input.
 """
 
 import argparse
-import codecs
-import io
-import re
 import sys
-import unicodedata
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +18,8 @@ from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
 from ane.commands.macos_flags import add_macos_arguments, apply_macos_arguments, listed
 from ane.commands.messages import ProgressDisplay, message_console, output_console, plain_table
-from ane.commands.say_report import output_paths, print_report, write_word_times
+from ane.commands.say_report import numbered_paths, output_paths, print_report, write_beside
+from ane.commands.say_text import arriving_text, check_lines, has_words, read_text, reads_standard_input
 from ane.commands.speech_options import (
     add_backend_arguments,
     add_request_arguments,
@@ -30,14 +27,14 @@ from ane.commands.speech_options import (
     load_synthesizer,
     read_settings,
     requested,
+    timed_words_wanted,
 )
 from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
-from ane.system.streams import waiting_stated
 from ane.system.timeline import Timeline
-from ane.text import nothing_to_say_error, read_passages
+from ane.text import nothing_to_say_error
 from ane.text.cast import Cast, cast_of, read_cast
 from ane.text.user_lexicon import chosen_lexicon
 
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
     from ane.speech.stream import SoundStream, Speech
 
 
-MAX_SPOKEN = 4 << 20              # bytes of a text, which is prepared as a whole
 CHARACTERS_PER_SECOND = 14        # of English speech, about: 150 words of 5.6 characters a minute
 EXAMPLES = """
 examples:
@@ -79,12 +75,15 @@ def register(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--follow", action="store_true",
                         help="speak what is piped in while it arrives, clause by clause")
     parser.add_argument("--lines", action="store_true",
-                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …")
+                        help="speak each line on its own, to OUT-1.wav, OUT-2.wav, …, numbered as in the text; "
+                             "a line without text has no file")
     add_request_arguments(parser, "lexicon", "ssml", "markdown")
     parser.add_argument("--explain", action="store_true",
                         help="show how each word will be read and which rule decides it, and speak nothing")
     parser.add_argument("--word-times", metavar="FILE.json", dest="times_file", type=arguments.path,
                         help="write when each word is heard to FILE.json; of several lines, to FILE-1.json, …")
+    parser.add_argument("--srt", action="store_true", help="write subtitles beside OUT, as SubRip: OUT.srt")
+    parser.add_argument("--vtt", action="store_true", help="write subtitles beside OUT, as WebVTT: OUT.vtt")
     parser.add_argument("--json", action="store_true",
                         help="print a JSON object about the result (one a line with --lines), and no progress")
     add_model_arguments(parser)
@@ -120,14 +119,14 @@ def say(args: argparse.Namespace) -> int:
         raise nothing_to_say_error(text)
     model = open_model(args.bundle)
     if not args.explain:
-        check_kept(args, 1 if args.lines else args.best or 1, cast)
+        check_kept(args, range(1, 1 + (1 if args.lines else args.best or 1)), cast)
         check_outputs(args)
     settings = read_settings(args, model)
     if args.explain:
         return print_explanation(args, model, settings, text or "", lexicon)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
-    request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=args.times_file is not None)
+    request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=timed_words_wanted(args))
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))
@@ -174,9 +173,13 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
             raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
     if args.follow and (args.text or args.file not in (None, "-")):
         raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
-    for flag in ("stream", "follow", "explain"):
-        if args.times_file is not None and getattr(args, flag):
-            raise UserError(f"--word-times and --{flag} cannot be combined: leave one out")
+    for timed in ("word-times", "srt", "vtt"):
+        for flag in ("stream", "follow", "explain"):
+            if (args.times_file if timed == "word-times" else getattr(args, timed)) and getattr(args, flag):
+                raise UserError(f"--{timed} and --{flag} cannot be combined: leave one out")
+    for flag in ("srt", "vtt"):
+        if getattr(args, flag) and (args.output is None or str(args.output) == "-"):
+            raise UserError(f"--{flag} writes subtitles beside the sound: add -o OUT")
     for flag in ("output", "play", "stream", "follow", "lines"):
         if args.explain and getattr(args, flag):
             raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
@@ -198,17 +201,30 @@ def check_outputs(args: argparse.Namespace) -> None:
 
     for path in output_paths(args.output, args.best or 1):
         check_output(path)
-    if args.times_file is not None:
-        check_output_file(args.times_file)
+    for path in [*subtitles_of(args, args.output), *([args.times_file] if args.times_file is not None else [])]:
+        check_output_file(path)
     if args.play or args.output is None:
         args.sound_device = check_sound_device(name=args.audio_device)
 
 
-def check_kept(args: argparse.Namespace, count: int, cast: Cast | None = None) -> None:
-    """Raise UserError for an output, of ``count`` by each flag, that is an input or another output."""
-    times = output_paths(args.times_file, count if args.lines else 1)
-    check_files(args, {"output": output_paths(args.output, count), "times_file": times},
+def check_kept(args: argparse.Namespace, numbers: Sequence[int], cast: Cast | None = None) -> None:
+    """Raise UserError for an output that is an input or another output, of these numbers by each flag."""
+    sounds = named_outputs(args, numbers)
+    subtitles = [path for sound in sounds for path in subtitles_of(args, sound)]
+    by_suffix = {suffix: [path for path in subtitles if path.suffix == f".{suffix}"] for suffix in ("srt", "vtt")}
+    times = numbered_paths(args.times_file, numbers) if args.lines else output_paths(args.times_file, 1)
+    check_files(args, {"output": sounds, "times_file": times, **by_suffix},
                 ("file", "lexicon", "cast"), ("voice", "quote_voice"), cast=cast)
+
+
+def named_outputs(args: argparse.Namespace, numbers: Sequence[int]) -> list[Path]:
+    """Return the files of sound: by the numbers of lines, or of candidates, of which one has no number."""
+    return numbered_paths(args.output, numbers) if args.lines else output_paths(args.output, len(numbers))
+
+
+def subtitles_of(args: argparse.Namespace, sound: Path | None) -> list[Path]:
+    """Return the files of subtitles beside a file of sound."""
+    return [sound.with_suffix(f".{form}") for form in ("srt", "vtt") if sound is not None and getattr(args, form)]
 
 
 SpeechOutputs = Iterator[tuple["Speech | SoundStream", list[Path]]]
@@ -219,7 +235,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     """Speak the text, and write it chunk by chunk, or when it is complete."""
     from ane.audio import write
 
-    piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and args.times_file is None
+    piecewise = args.output is not None and not args.play and (args.best or 1) == 1 and not timed_words_wanted(args)
     if piecewise:
         yield from speak_pieces(args, synthesizer, request, context)
         return
@@ -227,9 +243,7 @@ def speak_whole(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     outputs = output_paths(args.output, 1 + len(speech.alternatives))
     for path, audio in zip(outputs, [speech.audio, *speech.alternatives], strict=False):    # no outputs: played only
         write(path, audio, speech.sample_rate, args.samples)
-    if args.times_file is not None:
-        write_word_times(args.times_file, speech)
-    yield speech, outputs
+    yield speech, outputs + write_beside(speech, subtitles_of(args, args.output), args.times_file)
 
 
 def speak_pieces(args: argparse.Namespace, synthesizer: "Speaker", request: SpeechRequest,
@@ -287,104 +301,14 @@ def speak_lines(args: argparse.Namespace, synthesizer: "Speaker", request: Speec
     """Speak each line on its own, and write each as soon as it is complete."""
     from ane.audio import write
 
-    lines = [line for line in request.text.splitlines() if line.strip()]
+    lines = {number: line for number, line in enumerate(request.text.splitlines(), 1) if line.strip()}
     if not lines:
         raise UserError("nothing to say: there is no line with text")
     check_lines(request)
-    check_kept(args, len(lines), cast_of(request.cast))
-    outputs = output_paths(args.output, len(lines))
-    times = output_paths(args.times_file, len(lines)) or [None] * len(lines)
-    with closing(synthesizer.speeches_of(lines, request, context)) as spoken:
+    check_kept(args, [*lines], cast_of(request.cast))
+    outputs = numbered_paths(args.output, [*lines])
+    times = numbered_paths(args.times_file, [*lines]) or [None] * len(lines)
+    with closing(synthesizer.speeches_of([*lines.values()], request, context)) as spoken:
         for line, path, times_file in zip(spoken, outputs, times, strict=True):
             write(path, line.audio, line.sample_rate, args.samples)
-            if times_file is not None:
-                write_word_times(times_file, line)
-            yield line, [path]
-
-
-def check_lines(request: SpeechRequest) -> None:
-    """Raise UserError for lines with nothing to say or faulty markup, before any is spoken. Empty lines are skipped."""
-    faulty: dict[int, str] = {}
-    for number, line in enumerate(request.text.splitlines(), 1):
-        try:
-            passages = read_passages(line, request.lexicon, request.ssml, markdown=request.markdown)
-            if line.strip() and not any(any(map(str.isalnum, passage.text)) for passage in passages):
-                raise nothing_to_say_error(line)
-        except UserError as error:
-            faulty[number] = str(error).removeprefix("line 1: ")
-    if faulty:
-        (first, message), *others = faulty.items()
-        more = f"; faulty as well: line {', '.join(str(number) for number, _ in others)}" if others else ""
-        raise UserError(f"line {first}: {message}{more}")
-
-
-DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
-NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
-
-
-def reads_standard_input(args: argparse.Namespace) -> bool:
-    """Whether the text comes from standard input: asked for by ``-f -``, or piped in with no other text given.
-
-    Raises:
-        UserError: two texts, or none.
-    """
-    if args.text and args.file is not None:
-        raise UserError("two texts given: pass either TEXT or -f FILE")
-    if args.text or args.file is not None:
-        return args.file == "-"
-    if sys.stdin.isatty():
-        raise UserError(NO_TEXT)
-    return True
-
-
-def arriving_text() -> Iterator[str]:
-    """Standard input in the pieces in which it arrives. Raises UserError when it cannot be read or is not UTF-8."""
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-    position = 0
-    try:
-        while content := sys.stdin.buffer.read1(1 << 16):
-            yield decoder.decode(content)
-            position += len(content)
-        yield decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        raise UserError(f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it "
-                        "first") from error
-    except OSError as error:
-        raise UserError(f"cannot read the text from standard input: {error.strerror or error}") from error
-
-
-def read_text(args: argparse.Namespace) -> str:
-    """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
-    if args.text:
-        # bytes of the command line that are not UTF-8 reach Python as lone surrogates, which must not pass for text
-        return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
-    piped = args.file in (None, "-")
-    where = "standard input" if piped else args.file
-    try:
-        with (waiting_stated(where), nullcontext(sys.stdin.buffer) if piped else
-              Path(args.file).expanduser().open("rb") as file):
-            content = file.read(MAX_SPOKEN + 1)
-    except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
-        raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
-    if not content and args.file is None:
-        raise UserError(NO_TEXT)
-    if len(content) > MAX_SPOKEN:
-        raise UserError(f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
-                        "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption")
-    for start, kind in DOCUMENTS.items():
-        if content.startswith(start):
-            raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")
-    return decoded(content, where)
-
-
-def has_words(text: str) -> bool:
-    """Whether there is a letter, a digit or a sign in it that may be spoken."""
-    return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
-
-
-def decoded(content: bytes, where: str) -> str:
-    """Decode UTF-8 and convert line ends to \"\\n\". Raises UserError when it is not UTF-8."""
-    try:
-        return re.sub("\r\n?", "\n", content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
+            yield line, [path, *write_beside(line, subtitles_of(args, path), times_file)]

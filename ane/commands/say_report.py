@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +54,30 @@ def facts(args: argparse.Namespace, synthesizer: "Speaker", speech: "Speech | So
         "notes": speech.notes, "peak_rss_bytes": peak_memory_bytes()}
 
 
-def write_word_times(path: Path, sound: "Speech") -> None:
-    """Write the words of a speech and their times as JSON."""
-    write_json(path, {"sample_rate": sound.sample_rate, "seconds": sound.seconds,
-                      "words": [word.as_dict() for word in sound.words]})
+def write_beside(speech: "Speech", subtitles: list[Path], times: Path | None) -> list[Path]:
+    """Write the subtitles of a speech, and the times of its words as JSON. Return the subtitles."""
+    if subtitles:
+        from ane.speech.subtitles import write_subtitles
+
+        for path in subtitles:
+            write_subtitles(path, speech)
+    if times is not None:
+        write_json(times, {"sample_rate": speech.sample_rate, "seconds": speech.seconds,
+                           "words": [word.as_dict() for word in speech.words]})
+    return subtitles
 
 
 def output_paths(output: Path | None, count: int) -> list[Path]:
-    """OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
+    """Return OUT, or OUT-1 … OUT-N with its suffix for several outputs."""
     if output is None:
         return []
-    if count == 1 or not output.name:       # "." has no name to number; ``check_output`` refuses it
+    return [output] if count == 1 else numbered_paths(output, range(1, count + 1))
+
+
+def numbered_paths(output: Path | None, numbers: Iterable[int]) -> list[Path]:
+    """Return OUT-N with its suffix for each number."""
+    if output is None:
+        return []
+    if not output.name:         # "." has no name to number; ``check_output`` refuses it
         return [output]
-    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in range(1, count + 1)]
+    return [output.with_name(f"{output.stem}-{number}{output.suffix}") for number in numbers]

@@ -107,6 +107,11 @@ def requested(args: argparse.Namespace, text: str, settings: Any, **fields: Any)
     return SpeechRequest(text, settings=settings, **(given | fields))
 
 
+def timed_words_wanted(args: argparse.Namespace) -> bool:
+    """Return whether a flag of `ane say` asks for the times of words."""
+    return args.times_file is not None or args.srt or args.vtt
+
+
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
     """The flags that were given and that not every kind of model has, with their values."""
     found = {name: getattr(args, name, None) for name in (*REQUEST, *OPTIONS)}         # `ane read` has no --stream

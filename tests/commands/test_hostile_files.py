@@ -13,7 +13,7 @@ import pytest
 
 from ane.bundles.opening import demo_bundle
 from ane.cli import main
-from ane.commands import say as say_module
+from ane.commands import say_text
 from ane.system.file_gate import open_regular, read_regular
 from ane.text.cast import Cast, read_cast
 from ane.text.user_lexicon import MAX_LEXICON
@@ -90,7 +90,7 @@ def test_large_files_are_refused_before_they_are_read(complain, workplace):
 
 @pytest.mark.parametrize("piped", [False, True])
 def test_a_text_without_end_is_refused_where_it_is_longer_than_say_speaks(complain, workplace, monkeypatch, piped):
-    monkeypatch.setattr(say_module, "MAX_SPOKEN", 1 << 20)
+    monkeypatch.setattr(say_text, "MAX_SPOKEN", 1 << 20)
     if piped:
         monkeypatch.setattr(sys, "stdin", open("/dev/zero"))  # noqa: SIM115 (closed with the test's process)
     line = complain("say", "-f", "-" if piped else "/dev/zero", "-o", "x.wav")

@@ -156,12 +156,13 @@ def test_speech_whose_reader_has_enough_ends_quietly(workplace, python, flags):
 
 def test_each_line_is_written_to_a_file_as_if_spoken_alone(workplace, capsys):
     (workplace / "lines.txt").write_text("The turtle was first.\n\nThe rabbit came second.\n", encoding="utf-8")
-    assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.flac", "--json"]) == 0
+    assert main(["say", "-f", "lines.txt", "--lines", *SHORT, "-o", "line.flac", "--json", "--srt"]) == 0
     results = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["files"] for one in results] == [["line-1.flac"], ["line-2.flac"]]
+    assert [one["files"] for one in results] == [["line-1.flac", "line-1.srt"], ["line-3.flac", "line-3.srt"]]
+    assert "The rabbit came second." in Path("line-3.srt").read_text()
     assert main(["say", "The rabbit came second.", *SHORT, "-o", "alone.flac"]) == 0
     alone, _ = soundfile.read("alone.flac", dtype="int16")
-    second, _ = soundfile.read("line-2.flac", dtype="int16")
+    second, _ = soundfile.read("line-3.flac", dtype="int16")
     assert abs(alone.astype(int) - second).max() <= 4
 
 
@@ -231,6 +232,23 @@ def test_word_times_are_written_beside_the_sound(workplace):
     assert content["seconds"] == pytest.approx(soundfile.info(workplace / "out.wav").duration)
     assert main(["say", "--lines", "One line.\nAnother.", *SHORT, "-o", "a.wav", "--word-times", "a.json"]) == 0
     assert json.loads((workplace / "a-2.json").read_text())["words"][0]["word"] == "Another."
+
+
+def test_subtitles_are_written_beside_the_sound_a_sentence_at_a_time(workplace):
+    text = "Hello <there>. This sentence is so long that it fills more than two lines, as a subtitle never may, here."
+    assert main(["say", text, "-o", "out.wav", "--srt", "--vtt"]) == 0
+    srt, vtt = (Path(f"out.{form}").read_text() for form in ("srt", "vtt"))
+    cues = [cue.split("\n", 2) for cue in srt.strip().split("\n\n")]
+    assert [number for number, _, _ in cues] == ["1", "2", "3"]
+    assert " ".join(shown.replace("\n", " ") for _, _, shown in cues) == text
+    assert all(len(line) <= 42 for _, _, shown in cues for line in shown.split("\n"))
+    seconds = [[60 * float(part[3:5]) + float(part[6:].replace(",", ".")) for part in time.split(" --> ")]
+               for _, time, _ in cues]
+    duration = soundfile.info("out.wav").duration
+    assert all(0 <= start < end <= duration + 0.001 for start, end in seconds)
+    assert [start for start, _ in seconds[1:]] >= [end for _, end in seconds[:-1]]
+    assert vtt.startswith("WEBVTT\n\n00:00:0")
+    assert "Hello &lt;there&gt;." in vtt
 
 
 def test_a_line_that_cannot_be_spoken_is_named_before_any_is(workplace, capsys):

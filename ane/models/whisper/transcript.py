@@ -1,13 +1,16 @@
 """The result of a transcription: segments of text with their times, as plain text, JSON, and the subtitles of SubRip
 (.srt) and WebVTT (.vtt)."""
 
+import html
 import json
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from ane.system.errors import UserError
+from ane.text.subtitles import Cue, srt, vtt
 
 
 @dataclass(frozen=True)
@@ -77,26 +80,15 @@ def as_json(transcript: Transcript) -> str:
 
 def as_srt(transcript: Transcript) -> str:
     """Numbered subtitles; times as 00:00:00,000."""
-    return "\n".join(f"{number}\n{clock(cue.start, ',')} --> {clock(cue.end, ',')}\n{cue.text}\n"
-                     for number, cue in enumerate(cues(transcript, lambda text: text.replace("-->", "->")), 1))
+    return srt(cues(transcript, lambda text: text.replace("-->", "->")))
 
 
 def as_vtt(transcript: Transcript) -> str:
     """Subtitles for web players; times as 00:00:00.000, and &, < and > escaped."""
-    return "WEBVTT\n" + "".join(f"\n{clock(cue.start, '.')} --> {clock(cue.end, '.')}\n{cue.text}\n"
-                                for cue in cues(transcript, escaped))
+    return vtt(cues(transcript, partial(html.escape, quote=False)))
 
 
 FORMATS: dict[str, Callable[[Transcript], str]] = {"txt": as_text, "json": as_json, "srt": as_srt, "vtt": as_vtt}
-
-
-@dataclass(frozen=True)
-class Cue:
-    """A subtitle and when it is shown, in seconds."""
-
-    start: float
-    end: float
-    text: str
 
 
 def cues(transcript: Transcript, escape: Callable[[str], str]) -> Iterator[Cue]:
@@ -104,15 +96,15 @@ def cues(transcript: Transcript, escape: Callable[[str], str]) -> Iterator[Cue]:
     text, and one for each pause between words, as openai-whisper's ``--highlight_words`` makes them."""
     for segment in transcript.segments:
         if not segment.words:
-            yield Cue(segment.start, segment.end, escape(segment.text.strip()))
+            yield segment.start, segment.end, escape(segment.text.strip())
             continue
         parts = [escape(word.word) for word in segment.words]
         shown = segment.start
         for index, word in enumerate(segment.words):
             if word.start > shown:
-                yield Cue(shown, word.start, "".join(parts).strip())
-            yield Cue(word.start, word.end, "".join((*parts[:index], underlined(parts[index]),
-                                                     *parts[index + 1:])).strip())
+                yield shown, word.start, "".join(parts).strip()
+            yield word.start, word.end, "".join((*parts[:index], underlined(parts[index]),
+                                                 *parts[index + 1:])).strip()
             shown = word.end
 
 
@@ -120,13 +112,3 @@ def underlined(word: str) -> str:
     """The word in <u>, without the space before it."""
     text = word.lstrip()
     return f"{word[:len(word) - len(text)]}<u>{text}</u>"
-
-
-def clock(seconds: float, separator: str) -> str:
-    """3723.5 → "01:02:03" + separator + "500"."""
-    whole, milliseconds = divmod(round(seconds * 1000), 1000)
-    return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{separator}{milliseconds:03}"
-
-
-def escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ane.models.whisper.tokens import split_segments
-from ane.models.whisper.transcript import FORMATS, Transcript, TranscriptSegment, TranscriptWord, clock
+from ane.models.whisper.transcript import FORMATS, Transcript, TranscriptSegment, TranscriptWord
+from ane.text.subtitles import clock
 
 FIRST, TEXT = 50364, 7
 

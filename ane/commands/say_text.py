@@ -1,0 +1,107 @@
+"""The text of `ane say`: from the command line, a file or standard input."""
+
+import argparse
+import codecs
+import io
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ane.system.errors import UserError
+from ane.system.streams import waiting_stated
+from ane.text import nothing_to_say_error, read_passages
+
+if TYPE_CHECKING:
+    from ane.speech.request import SpeechRequest
+
+MAX_SPOKEN = 4 << 20              # bytes of a text, which is prepared as a whole
+DOCUMENTS = {b"PK\x03\x04": "an EPUB or a Word document", b"%PDF": "a PDF"}      # by their first bytes
+NO_TEXT = "no text given: pass TEXT, -f FILE or pipe it in"
+
+
+def reads_standard_input(args: argparse.Namespace) -> bool:
+    """Whether the text comes from standard input: asked for by ``-f -``, or piped in with no other text given.
+
+    Raises:
+        UserError: two texts, or none.
+    """
+    if args.text and args.file is not None:
+        raise UserError("two texts given: pass either TEXT or -f FILE")
+    if args.text or args.file is not None:
+        return args.file == "-"
+    if sys.stdin.isatty():
+        raise UserError(NO_TEXT)
+    return True
+
+
+def arriving_text() -> Iterator[str]:
+    """Standard input in the pieces in which it arrives. Raises UserError when it cannot be read or is not UTF-8."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    position = 0
+    try:
+        while content := sys.stdin.buffer.read1(1 << 16):
+            yield decoder.decode(content)
+            position += len(content)
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input is not text in UTF-8 (near byte {position + error.start}): convert it "
+                        "first") from error
+    except OSError as error:
+        raise UserError(f"cannot read the text from standard input: {error.strerror or error}") from error
+
+
+def read_text(args: argparse.Namespace) -> str:
+    """The text. Raises UserError when it cannot be read, is not UTF-8, or nothing was piped in."""
+    if args.text:
+        # bytes of the command line that are not UTF-8 reach Python as lone surrogates, which must not pass for text
+        return decoded(" ".join(args.text).encode("utf-8", "surrogatepass"), "the text on the command line")
+    piped = args.file in (None, "-")
+    where = "standard input" if piped else args.file
+    try:
+        with (waiting_stated(where), nullcontext(sys.stdin.buffer) if piped else
+              Path(args.file).expanduser().open("rb") as file):
+            content = file.read(MAX_SPOKEN + 1)
+    except (OSError, RuntimeError) as error:        # RuntimeError: the home of an unknown user
+        raise UserError(f"cannot read the text from {where}: {getattr(error, 'strerror', None) or error}") from error
+    if not content and args.file is None:
+        raise UserError(NO_TEXT)
+    if len(content) > MAX_SPOKEN:
+        raise UserError(f"the text from {where} has more than {MAX_SPOKEN >> 20} MB, more than 80 hours "
+                        "of speech: divide it, or narrate it with `ane read`, which goes on after an interruption")
+    for start, kind in DOCUMENTS.items():
+        if content.startswith(start):
+            raise UserError(f"{where} is {kind}, and say speaks plain text: use `ane read {where} -o OUT.m4b`")
+    return decoded(content, where)
+
+
+def has_words(text: str) -> bool:
+    """Whether there is a letter, a digit or a sign in it that may be spoken."""
+    return any(unicodedata.category(character)[0] in "LNS" or character in "%&@#*" for character in text)
+
+
+def decoded(content: bytes, where: str) -> str:
+    """Decode UTF-8 and convert line ends to \"\\n\". Raises UserError when it is not UTF-8."""
+    try:
+        return re.sub("\r\n?", "\n", content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not text in UTF-8 (byte {error.start}): convert it first") from error
+
+
+def check_lines(request: "SpeechRequest") -> None:
+    """Raise UserError for lines with nothing to say or faulty markup, before any is spoken. Empty lines are skipped."""
+    faulty: dict[int, str] = {}
+    for number, line in enumerate(request.text.splitlines(), 1):
+        try:
+            passages = read_passages(line, request.lexicon, request.ssml, markdown=request.markdown)
+            if line.strip() and not any(any(map(str.isalnum, passage.text)) for passage in passages):
+                raise nothing_to_say_error(line)
+        except UserError as error:
+            faulty[number] = str(error).removeprefix("line 1: ")
+    if faulty:
+        (first, message), *others = faulty.items()
+        more = f"; faulty as well: line {', '.join(str(number) for number, _ in others)}" if others else ""
+        raise UserError(f"line {first}: {message}{more}")
