@@ -186,8 +186,8 @@ def test_a_title_makes_a_harmless_file_name(tmp_path, title, name):
 class PeakySpeaker(StandInSpeaker):
     """Speaks a tone with strokes of a bell, which are 11 dB louder, as stressed vowels of lively speech may be."""
 
-    def speak(self, text: str, seed: int) -> SpokenChunk:
-        tone = super().speak(text, seed).audio
+    def speak(self, text: str, seed: int, voice: str = "") -> SpokenChunk:
+        tone = super().speak(text, seed, voice).audio
         return SpokenChunk((tone * (0.9 + 2.3 * np.exp(-(np.arange(len(tone)) % 9600) / 100))).astype(np.float32))
 
 
