@@ -261,7 +261,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         "voices": InputKind(files("ann.safetensors", "ann.pth", "clips.pth", "old.pth"),
                             from_file(lambda path: read_voice(open_voice("ann", (path,)))),
                             ("ane/voices/voice.py", "ane/bundles/entries.py")),
-        "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py",)),
+        "audio": InputKind(sounds(), from_file(read_audio), ("ane/audio/reader.py", "ane/audio/lengths.py")),
         "covers": InputKind([("a.png", image[0]), ("a.jpg", image[1])], lambda name, data: cover_size(CoverImage(
             data, "image/png" if name == "a.png" else "image/jpeg")), ("ane/audio/media.py",)),
         "bodies": InputKind(bodies, body, ("ane/text/user_lexicon.py",), 3),
