@@ -191,7 +191,7 @@ def kinds(folder: Path) -> dict[str, InputKind]:
         client = WyomingClient(service, LimitedReader(reader, 1 << 20, 5.0), writer)        # type: ignore[arg-type]
         try:
             await client.serve(lambda: None, lambda: None)
-        except asyncio.IncompleteReadError:     # the connection ends, without a word
+        except (asyncio.IncompleteReadError, ConnectionResetError):     # the connection ends, without a word
             raise RefusedError("ended") from None
         if b'"internal' in sent:
             raise AssertionError(sent.decode("utf-8", "replace")[-300:])
@@ -203,7 +203,8 @@ def kinds(folder: Path) -> dict[str, InputKind]:
     inputs.mkdir()
     catalogue = Catalogue(ServerSettings(models=("heart",)))
     service: Any = SimpleNamespace(settings=catalogue.settings, catalogue=catalogue, speak=speak,
-                                   check_text=len, check_stream=lambda length: None)
+                                   check_text=len, check_stream=lambda length: None,
+                                   count_refusal=lambda kind, status: None)
 
     def tokenizer(path: Path) -> None:
         Tokenizer(read_tokenizer(path)).speakable_ids("hello there")
