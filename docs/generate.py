@@ -59,7 +59,7 @@ TORTOISE_PATH = {
                                     "ane.backends.decoding", "ane.backends.torch.decoder",
                                     "ane.backends.torch.kernel_decoder", "ane.backends.torch.kernels",
                                     "ane.backends.torch.linear"],
-    "Latents to a spectrogram": ["ane.models.tortoise.diffusion",
+    "Latents to a spectrogram": ["ane.models.tortoise.schedule", "ane.models.tortoise.diffusion",
                                  "ane.backends.denoising", "ane.backends.torch.frame_layers"],
     "A spectrogram to sound": ["ane.models.tortoise.vocoding", "ane.models.vocoders.streaming", "ane.audio.trimming"],
     "The networks": ["ane.models.tortoise.family", "ane.models.tortoise.networks",

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ane.audio.mel import HOP, diffusion_mel, normalise_mel
-from ane.models.tortoise.diffusion import TRAINED_STEPS, Schedule, frame_count
+from ane.models.tortoise.diffusion import frame_count
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts
+from ane.models.tortoise.schedule import TRAINED_STEPS, Schedule
 from training.speech import Batches, Clip, Shard
 from training.trainer import TrainedPart, Trainer
 

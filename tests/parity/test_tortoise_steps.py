@@ -10,14 +10,7 @@ import pytest
 
 from ane.backends.torch.backend import TorchBackend
 from ane.models.tortoise.decoding import best_candidates, score_candidates
-from ane.models.tortoise.diffusion import (
-    Diffusion,
-    Schedule,
-    denoising_steps,
-    frame_count,
-    sample,
-    spectrograms,
-)
+from ane.models.tortoise.diffusion import Diffusion, denoising_steps, frame_count, sample, spectrograms
 from ane.models.tortoise.sampling import (
     Sampling,
     distribution,
@@ -27,6 +20,7 @@ from ane.models.tortoise.sampling import (
     top_p,
     typical,
 )
+from ane.models.tortoise.schedule import Schedule
 from ane.text import Tokenizer
 from tests.parity.conftest import RecordedNoise
 

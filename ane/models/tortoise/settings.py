@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, ClassVar, Literal, Self
 
+from ane.models.tortoise.schedule import TRAINED_STEPS, SamplerName
 from ane.speech.settings import SpeechSettings, setting, split_setting
 from ane.system.checked import checked
 from ane.system.errors import UserError
 
 SAMPLE_RATE = 24000         # Hz
-TRAINED_STEPS = 4000        # of the diffusion
 CODES, DIFFUSION, TEXT = "candidates and codes", "diffusion", "text"      # groups of options
 DEFAULT_PRESET = "ultra_fast"       # for a model whose settings name none
 MAX_CANDIDATES = 10_000
@@ -41,16 +41,16 @@ class Diffusion:
 
     Attributes:
         steps: denoising steps out of the 4000 trained ones.
-        sampler: a name of ``ane.models.tortoise.diffusion.SAMPLERS``.
+        sampler: a name of ``ane.models.tortoise.schedule.SAMPLERS``.
         guidance: classifier-free guidance scale k at the last step, ramped up from k/steps; None: no guidance.
         temperature: scale of the initial noise.
-        spacing: how the steps are spaced among the trained timesteps (``ane.models.tortoise.diffusion``).
+        spacing: how the steps are spaced among the trained timesteps (``ane.models.tortoise.schedule``).
         guidance_steps: how many of the last steps are guided, each of which takes two passes (Kynkäänniemi et al. 2024
             limit guidance to an interval); None: all.
     """
 
     steps: int = setting(100, "number of denoising steps", metavar="N", group=DIFFUSION, ge=1, le=TRAINED_STEPS)
-    sampler: Literal["p", "ddim", "dpm++2m"] = setting("p", "sampler of the diffusion", group=DIFFUSION)
+    sampler: SamplerName = setting("p", "sampler of the diffusion", group=DIFFUSION)
     guidance: float | None = setting(2.0, "scale of classifier-free guidance, 0 for none", metavar="K",
                                      group=DIFFUSION, ge=0, le=100)
     temperature: float = setting(1.0, "diffusion temperature: scale of the initial noise", metavar="T", option="noise",

@@ -14,9 +14,10 @@ from ane.backends.mil.package import ProgramOp
 from ane.backends.packaged.functions import PackageFunction
 from ane.backends.torch.backend import TorchDenoiser
 from ane.bundles import open_model
-from ane.models.tortoise.diffusion import SAMPLERS, Diffusion, frame_count, sample
+from ane.models.tortoise.diffusion import Diffusion, frame_count, sample
 from ane.models.tortoise.networks.diffusion_decoder import DiffusionConfig, DiffusionTts, timestep_embedding
 from ane.models.tortoise.packaged import PackagedDenoiser, upsample_nearest
+from ane.models.tortoise.schedule import SAMPLERS
 from ane.system.decibels import snr_db
 from ane.system.errors import UserError
 from converters import blocks

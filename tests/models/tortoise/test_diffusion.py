@@ -4,18 +4,8 @@ import numpy as np
 import pytest
 
 from ane.backends.denoising import Denoiser
-from ane.models.tortoise.diffusion import (
-    MELS,
-    SAMPLERS,
-    Diffusion,
-    Schedule,
-    denoising_steps,
-    frame_count,
-    log_snr,
-    sample,
-    spaced_timesteps,
-    trained_alphas_cumprod,
-)
+from ane.models.tortoise.diffusion import MELS, Diffusion, denoising_steps, frame_count, sample
+from ane.models.tortoise.schedule import SAMPLERS, Schedule, log_snr, spaced_timesteps, trained_alphas_cumprod
 from ane.system.errors import UserError
 
 MEAN, DEVIATION, FRAMES = 0.1, 0.12, 40

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.torch.backend import TorchBackend
-from ane.models.tortoise.diffusion import (
-    MELS,
-    SAMPLERS,
-    Diffusion,
-    frame_count,
-    group_by_frames,
-    sample,
-    spectrograms,
-)
+from ane.models.tortoise.diffusion import MELS, Diffusion, frame_count, group_by_frames, sample, spectrograms
+from ane.models.tortoise.schedule import SAMPLERS
 from ane.system.errors import UserError
 from tests.random_model import CONFIGS, random_model
 

@@ -9,15 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ane.backends.denoising import Denoiser
-from ane.models.tortoise.diffusion import (
-    MELS,
-    SAMPLERS,
-    Diffusion,
-    WindowedDiffusion,
-    Windows,
-    frame_count,
-    spectrograms,
-)
+from ane.models.tortoise.diffusion import MELS, Diffusion, WindowedDiffusion, Windows, frame_count, spectrograms
+from ane.models.tortoise.schedule import SAMPLERS
 from ane.system.errors import UserError
 from tests.models.tortoise.test_vocoding import pieces_of
 
