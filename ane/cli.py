@@ -14,12 +14,14 @@ from importlib import import_module
 from rich.markup import escape
 
 from ane.commands.arguments import CommandParser, add_common_arguments
+from ane.commands.defaults import apply_defaults
 from ane.commands.messages import TerminalConsole, logging_to_standard_error
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
 from ane.system.interruption import Interruptions, interruptions
 from ane.system.paths import check_working_directory
 from ane.system.streams import tolerant_streams
+from ane.system.terminal import printable
 from ane.system.version import version
 
 # in the order of the help, as each command's own help states it
@@ -27,7 +29,7 @@ SUMMARIES = {
     "say": "speak a text",
     "read": "narrate a book",
     "serve": "speak for other programs, as OpenAI's API does",
-    "voices": "list, add and mix voices",
+    "voices": "list, add, mix and remove voices",
     "transcribe": "write down what is said in a recording",
     "import": "make a bundle from official checkpoints",
     "convert": "convert a model for another engine",
@@ -57,7 +59,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     top = CommandParser(
         prog="ane", description="Tortoise text-to-speech: text and a reference voice in, 24 kHz speech out.")
     top.add_argument("--version", action="version", version=f"tortoise-ane {version()}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
     if command in LISTING:
         for name, summary in SUMMARIES.items():
             commands.add_parser(name, help=summary)
@@ -76,7 +78,17 @@ def main(arguments: list[str] | None = None) -> int:
     """
     with tolerant_streams():
         arguments = sys.argv[1:] if arguments is None else arguments
-        args = parser(*arguments[:1]).parse_args(arguments)
+        command = arguments[0] if arguments else LISTING[0]
+        top = parser(command)
+        try:
+            if command in COMMANDS:
+                apply_defaults(top, COMMANDS)
+        except UserError as error:
+            top.exit(1, f"ane: error: {printable(str(error))}\n")
+        args = top.parse_args(arguments)
+        if not hasattr(args, "handler"):        # a command that has subcommands, and none is named
+            args.parser.print_help()
+            return 0
         os.environ.setdefault(KERNEL_CACHE, str(getattr(args, "kernels", KERNELS)))
         with logging_to_standard_error(args.verbose, args.quiet), interruptions() as stops:
             try:

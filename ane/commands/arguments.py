@@ -10,6 +10,14 @@ from pathlib import Path
 
 from ane.system.terminal import printable
 
+# flags of other programs → the flag with that meaning here, or a sentence
+MEANINGS = {"--rate": "--speed", "-r": "--speed", "--tempo": "--speed", "--model": "--bundle", "-m": "--bundle",
+            "--speaker": "--voice", "--out": "--output", "--input": "--file", "--volume": "--loudness",
+            "--normalize": "--loudness", "--subtitles": "--srt", "--dictionary": "--lexicon", "--device": "--backend",
+            "--artist": "--author", "--chapter": "--chapters", "--sample-rate": "--data-format",
+            "--format": "the suffix of -o OUT is the format", "--language": "voices speak English",
+            "--pitch": "no voice changes its pitch: choose another voice", "--dry-run": "--explain"}
+
 
 class CommandParser(argparse.ArgumentParser):
     """A parser whose flags cannot be abbreviated, and whose ``--help`` hides options marked as rare.
@@ -33,8 +41,10 @@ class CommandParser(argparse.ArgumentParser):
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             flags, given = known.parser._option_string_actions, unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(given, flags, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            meaning = MEANINGS.get(given, "")
+            near = [meaning] if meaning in flags else difflib.get_close_matches(given, flags, 1, 0.75)
+            hint = (f" (did you mean {near[0]}?)" if near else
+                    f" ({meaning})" if " " in meaning and "--output" in flags else "")
             known.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
 

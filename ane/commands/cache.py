@@ -39,7 +39,7 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                                    description="List and delete what can be computed again: compiled models, engines, "
                                                "latents of clips, hashes; and unfinished files that killed processes "
                                                "left behind. Voices and bundles are not touched.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
     listing = commands.add_parser("list", help="show what is cached, its size and its folder")
     listing.set_defaults(handler=list_command)
     clearing = commands.add_parser("clear", help="delete caches and leftovers")

@@ -13,6 +13,7 @@ from ane.bundles.family import DEFAULT_FAMILY, MODELS
 from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
+from ane.commands.defaults import source_of
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
 from ane.models.tortoise.settings import Settings
@@ -80,12 +81,15 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
     """
     if model.is_only_voice(args.voice):
         args.voice = None
-    options = given_options(args)
-    for name in options:
+    for name in given_options(args):
         try:
             check_option(model, name)
         except UserError as error:
-            raise with_demo(error, name, model, args) from None
+            if not (source := source_of(args, name)):
+                raise with_demo(error, name, model, args) from None
+            LOGGER.info("the %s of %s has no effect on %s", name, source, model.name)
+            setattr(args, name, None)
+    options = given_options(args)
     if model.family.settings is None:
         model.family.synthesizer(model, None)       # raises: it does not speak
     settings = model.family.settings.of(options.get("preset"), model.settings)

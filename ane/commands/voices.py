@@ -1,4 +1,4 @@
-"""``ane voices``: list, add and mix voices."""
+"""``ane voices``: list, add, mix and remove voices."""
 
 import argparse
 import dataclasses
@@ -21,8 +21,8 @@ if TYPE_CHECKING:       # numpy, torch and soundfile are imported in the handler
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
-    parser = subparsers.add_parser("voices", help="list, add and mix voices")
-    commands = parser.add_subparsers(metavar="list|add|mix", required=True)
+    parser = subparsers.add_parser("voices", help="list, add, mix and remove voices")
+    commands = parser.add_subparsers(metavar="list|add|mix|remove")
 
     listing = commands.add_parser("list", help="list the voices")
     listing.add_argument("--json", action="store_true", help="print JSON")
@@ -40,6 +40,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
     mixing.add_argument("spec", metavar="SPEC", help="a voice, or such as 'a&b', 'a:0.3&b:0.7' or random")
     _add_output_arguments(mixing)
     _set_handler(mixing, mix_command)
+
+    removing = commands.add_parser("remove", help="delete voices that were stored with add or mix")
+    removing.add_argument("names", metavar="NAME", nargs="+", help="a voice that you stored; a model keeps its own")
+    removing.set_defaults(handler=remove_command)
 
 
 def _set_handler(parser: argparse.ArgumentParser, handler) -> None:
@@ -112,6 +116,26 @@ def mix_command(args: argparse.Namespace) -> int:
     check_files(args, {"output": destination}, voices=("spec",))
     voice = resolve_for_model(args.spec, model, args.backend, args.seed)
     return _store(args, dataclasses.replace(voice, name=destination.stem), destination)
+
+
+def remove_command(args: argparse.Namespace) -> int:
+    """Delete the files of voices that the user stored; no voice is deleted if one of them cannot be."""
+    from ane.voices import list_voices
+
+    folder = paths.voices_dir()
+    stored = list_voices([folder])
+    for name in args.names:
+        if name not in stored:
+            known = f"those stored are {', '.join(stored)}" if stored else "none is stored"
+            raise UserError(f"no voice {name!r} is stored in {folder}: {known}")
+        if stored[name].files[0].parent != folder:
+            raise UserError(f"{name} is a folder of clips, which may have no copy elsewhere: delete "
+                            f"{stored[name].files[0].parent} yourself")
+    for name in dict.fromkeys(args.names):
+        for file in stored[name].files:
+            file.unlink()
+            report_console(args).print(f"deleted {file}")
+    return 0
 
 
 def open_tortoise(args: argparse.Namespace) -> Bundle:

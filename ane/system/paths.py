@@ -1,4 +1,4 @@
-"""Folders of the package: its cache, the user's voices, bundles. Nothing here creates or reads a folder.
+"""Folders of the package: its cache, the user's voices, bundles, defaults. Nothing here creates or reads a folder.
 
 They are those of the library platformdirs: ``~/Library/Caches`` and ``~/Library/Application Support`` on macOS, the XDG
 base directories on Linux. ``ANE_HOME`` puts everything into one folder instead.
@@ -35,6 +35,11 @@ def voices_dir() -> Path:
 def bundles_dir() -> Path:
     """Folder of converted and downloaded models."""
     return data_dir() / "bundles"
+
+
+def config_file() -> Path:
+    """File with the user's defaults for commands, which need not be there."""
+    return (_ane_home() or _of_platform(platformdirs.user_config_dir)) / "config.toml"
 
 
 def _ane_home() -> Path | None:

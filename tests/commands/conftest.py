@@ -16,6 +16,8 @@ Complain = Callable[..., str]
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ANE_HOME", str(tmp_path / "home"))
+    for variable in ("ANE_VOICE", "ANE_BUNDLE"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "2000")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -12,9 +12,10 @@ import sys
 import pytest
 from rich.console import Console
 
-from ane.cli import SUMMARIES, describe_error, main, parser, with_flags
+from ane.cli import COMMANDS, SUMMARIES, describe_error, main, parser, with_flags
 from ane.commands import doctor
 from ane.commands.arguments import counts, natural, pair, positive
+from ane.commands.defaults import apply_defaults
 from ane.commands.doctor import Finding
 from ane.commands.messages import INTERVAL, ProgressDisplay
 from ane.system.errors import UserError
@@ -180,3 +181,66 @@ def test_the_default_voice_speaks_without_torch_coremltools_or_scipy(tmp_path):
     imported = set(re.findall(r"\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
     assert "onnxruntime" in imported
     assert not imported & {"torch", "coremltools", "scipy", "onnx", "transformers", "av", "miniaudio"}
+
+
+CONFIG = 'voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\n'
+
+
+@pytest.mark.parametrize(("command", "variables", "expected"), [
+    ("say x", {}, {"voice": "heart", "bundle": "demo", "speed": 0.9}),
+    ("say x", {"ANE_VOICE": "michael"}, {"voice": "michael", "bundle": "demo"}),
+    ("say x -v anna --speed 2", {"ANE_VOICE": "michael"}, {"voice": "anna", "speed": 2.0}),
+    ("say x", {"ANE_VOICE": "", "ANE_BUNDLE": "heart"}, {"voice": "heart", "bundle": "heart"}),
+    ("read b.md", {}, {"loudness": -19.0, "per_chapter": True, "speed": 0.9}),
+    ("read b.md --loudness -16", {}, {"loudness": -16.0}),
+    ("voices list", {"ANE_BUNDLE": "heart"}, {"bundle": "heart"}),
+])
+def test_a_flag_precedes_the_environment_which_precedes_the_file(workplace, monkeypatch, command, variables, expected):
+    (workplace / "home").mkdir()
+    (workplace / "home" / "config.toml").write_text(CONFIG, encoding="utf-8")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    top = parser(command.split()[0])
+    apply_defaults(top, COMMANDS)
+    args = vars(top.parse_args(command.split()))
+    assert {name: args[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("content", "fault"), [
+    ("sped = 1", "'sped' is unknown: it may have bundle, voice"), ("[sya]", "'sya' is unknown"),
+    ("[say]\nsped = 1", "ane say has no setting sped: see ane say --help-all"),
+    ('speed = "fast"', "speed: invalid float value: 'fast'"), ("[say]\njson = 1", "json must be true or false, got 1"),
+    ("[say", "cannot read "), ("[say]\ntext = 'x'", "ane say has no setting text")])
+def test_a_wrong_setting_of_the_file_is_one_line_that_names_the_file(workplace, capsys, content, fault):
+    (workplace / "home").mkdir()
+    (workplace / "home" / "config.toml").write_text(content, encoding="utf-8")
+    with pytest.raises(SystemExit, match="1"):
+        main(["say", "hello"])
+    error = capsys.readouterr().err
+    assert error.startswith("ane: error: ")
+    assert fault in error
+    assert str(workplace / "home" / "config.toml") in error
+    assert error.count("\n") == 1
+
+
+def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, monkeypatch, capsys):
+    monkeypatch.setenv("ANE_VOICE", "michael")
+    assert main(["say", "Hello.", "-o", "x.wav", "--bundle", "heart"]) == 0
+    assert "the voice of ANE_VOICE has no effect on heart" in capsys.readouterr().err
+    assert main(["say", "Hello.", "-o", "x.wav", "--bundle", "heart", "-v", "anna"]) == 1
+
+
+@pytest.mark.parametrize("command", [[], ["cache"], ["voices"]])
+def test_a_command_without_its_subcommand_shows_the_help(capsys, command):
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['ane', *command])} [-h]")
+
+
+@pytest.mark.parametrize(("flags", "hint"), [
+    ("read b.md --rate 3", "did you mean --speed?"), ("say x --subtitles", "did you mean --srt?"),
+    ("say x --model demo", "did you mean --bundle?"), ("read b.md --format mp3", "the suffix of -o OUT is the format"),
+    ("say x --pitch 2", "no voice changes its pitch: choose another voice")])
+def test_a_flag_of_other_programs_leads_to_ours(capsys, flags, hint):
+    with pytest.raises(SystemExit, match="2"):
+        main(flags.split())
+    assert f"({hint})" in capsys.readouterr().err

@@ -154,7 +154,15 @@ def test_the_voice_of_the_default_bundle_has_a_name(command, capsys):
     assert capsys.readouterr().out == "heart\n"
 
 
-def test_voices_alone_names_its_subcommands(capsys):
-    with pytest.raises(SystemExit):
-        main(["voices"])
-    assert "list|add|mix" in capsys.readouterr().err
+
+def test_stored_voices_are_removed_all_or_none_and_folders_of_clips_are_kept(workplace, complain, succeed, speech):
+    folder = workplace / "home" / "voices"
+    assert "stored in" in complain("voices", "remove", "anna")
+    for name in ("anna", "bert"):
+        succeed("voices", "mix", "heart", "-o", name, "--bundle", "demo")
+    (folder / "clips").mkdir()
+    write(folder / "clips" / "a.wav", speech, RATE)
+    assert "clips is a folder of clips" in complain("voices", "remove", "anna", "clips")
+    assert "no voice 'heart' is stored" in complain("voices", "remove", "anna", "heart")
+    assert f"deleted {folder / 'anna.safetensors'}" in succeed("voices", "remove", "anna")
+    assert sorted(path.name for path in folder.iterdir()) == ["bert.safetensors", "clips"]

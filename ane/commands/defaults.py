@@ -1,0 +1,89 @@
+"""Defaults that a user sets once. A flag comes first, then the environment, then the file, then the built-in value."""
+
+import argparse
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ane.system.errors import UserError
+from ane.system.paths import config_file
+
+VARIABLES = {"bundle": "ANE_BUNDLE", "voice": "ANE_VOICE"}
+# settings that stand above the tables of the file, since many commands have them; the others stand in [COMMAND]
+COMMON = ("bundle", "voice", "lexicon", "speed", "backend", "threads")
+
+
+def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) -> None:
+    """Give the commands of a parser the defaults of the environment and of the file ``config_file()``.
+
+    Args:
+        names: The names of all commands.
+
+    Raises:
+        UserError: The file cannot be read, or a setting in it is unknown or wrong.
+    """
+    file = config_file()
+    settings = read_settings(file, names) if os.path.isfile(file) else {}
+    for command, leaf in leaves(parser):
+        common = {name: value for name, value in settings.items() if name in COMMON}
+        found = {name: (value, str(file)) for name, value in {**common, **settings.get(command, {})}.items()}
+        found |= {name: (os.environ[variable], variable) for name, variable in VARIABLES.items()
+                  if os.environ.get(variable)}
+        sources: dict[str, tuple[Any, str]] = {}
+        for name, (value, source) in found.items():
+            action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
+            if action is not None and action.nargs in (None, 0):
+                value = converted(leaf, action, value, f"{source}: {name}")
+                leaf.set_defaults(**{action.dest: value})
+                sources[action.dest] = value, source
+            elif action is not None or name in settings.get(command, {}):
+                raise UserError(f"{source}: ane {command} has no setting {name}: see ane {command} --help-all")
+        leaf.set_defaults(sources=sources)
+
+
+def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the parsers without subcommands, with the name of the command that they belong to."""
+    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in nested:
+        for name, inner in action.choices.items():
+            yield from leaves(inner, command or name)
+    if not nested:
+        yield command, parser
+
+
+def read_settings(file: Path, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the file: those of ``COMMON``, and a table for each command."""
+    import tomllib
+
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+    for name, value in settings.items():
+        if isinstance(value, dict) and name in names:
+            continue
+        if isinstance(value, dict) or name not in COMMON:
+            raise UserError(f"{file}: {name!r} is unknown: it may have {', '.join(COMMON)}, and tables such as [say] "
+                            "with the flags of a command")
+    return settings
+
+
+def converted(parser: argparse.ArgumentParser, action: argparse.Action, value: object, where: str) -> Any:
+    """Return the value of a setting as its flag would give it. Raises UserError when the flag would refuse it."""
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise UserError(f"{where} must be true or false, got {value!r}")
+        return value
+    try:
+        result = parser._get_value(action, str(value))
+        parser._check_value(action, result)
+    except argparse.ArgumentError as error:
+        raise UserError(f"{where}: {error.message}") from None
+    return result
+
+
+def source_of(args: argparse.Namespace, name: str) -> str:
+    """Return the variable or the file that the value of a flag comes from, or "" if it is given or built in."""
+    value, source = getattr(args, "sources", {}).get(name, (None, ""))
+    return source if value is not None and getattr(args, name, None) == value else ""
