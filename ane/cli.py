@@ -39,6 +39,7 @@ SUMMARIES = {
     "bench": "measure this machine and print the fastest settings",
     "cache": "list and delete caches",
     "doctor": "show what this machine can run and what is missing",
+    "completion": "print a completion script for your shell, or the manual page",
 }
 LISTING = ("-h", "--help", "--version")     # options that need no command's flags
 COMMANDS = {name: name.replace("-", "_") for name in SUMMARIES} | {"import": "import_model"}
@@ -78,6 +79,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     with tolerant_streams():
         arguments = sys.argv[1:] if arguments is None else arguments
+        if "_ARGCOMPLETE" in os.environ:
+            from ane.commands.completion import answer_shell
+
+            answer_shell(parser)
         command = arguments[0] if arguments else LISTING[0]
         top = parser(command)
         try:

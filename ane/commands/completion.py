@@ -1,0 +1,104 @@
+"""`ane completion`: a script that completes commands in a shell, or the manual page. Both are made of the parsers."""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ane.system.version import version
+
+SHELLS = ("bash", "zsh", "fish")
+EXAMPLES = """
+examples:
+  eval "$(ane completion bash)"                        in ~/.bashrc
+  eval "$(ane completion zsh)"                         in ~/.zshrc, after compinit
+  ane completion fish | source                         in ~/.config/fish/config.fish
+  ane completion man > ~/.local/share/man/man1/ane.1   the manual page: man ane
+"""
+
+
+def register(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser(
+        "completion", help="print a completion script for your shell, or the manual page", epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Print a script that completes commands, flags, voices and bundles, or the manual page.")
+    parser.add_argument("kind", choices=(*SHELLS, "man"), help="the shell, or man for the manual page")
+    parser.set_defaults(handler=completion)
+
+
+def completion(args: argparse.Namespace) -> int:
+    if args.kind == "man":
+        from ane.cli import parser
+
+        print("\n".join(manual_page(parser())))
+        return 0
+    from argcomplete.shell_integration import shellcode  # Apache-2.0
+
+    print(shellcode(["ane"], shell=args.kind))
+    return 0
+
+
+def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser]) -> None:
+    """Print the words that complete the line of a shell's script, and end the process."""
+    import argcomplete
+
+    words = os.environ.get("COMP_LINE", "").split()
+    parser = make_parser(words[1] if len(words) > 1 else "--help")
+    for leaf in parsers(parser):
+        for action in leaf._actions:
+            if action.dest in ("voice", "bundle", "quote_voice"):
+                action.completer = bundles if action.dest == "bundle" else voices      # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser)
+
+
+def bundles(**_: Any) -> list[str]:
+    from ane.bundles import bundle_names
+
+    return bundle_names()
+
+
+def voices(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    from ane.bundles import open_model
+    from ane.voices.finding import voice_names
+
+    return voice_names(open_model(getattr(parsed_args, "bundle", None)))
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield a parser and those of all its subcommands, in their order."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                yield from parsers(inner)
+
+
+def manual_page(top: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the lines of the manual page in roff: each command with all its options, by group."""
+    yield f'.TH ANE 1 "" "tortoise-ane {version()}" "User Commands"'
+    yield f".SH NAME\nane \\- {escaped(str(top.description))}"
+    yield ".SH SYNOPSIS\n.B ane\nCOMMAND [options]\n.SH COMMANDS"
+    for parser in [*parsers(top)][1:]:
+        yield f".SS {escaped(parser.prog)}\n{escaped(parser.description or '')}"
+        for group in parser._action_groups:
+            shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS
+                     and not isinstance(action, argparse._SubParsersAction)]
+            if shown and group.title not in ("options", "positional arguments"):
+                yield f".PP\n.I {escaped(str(group.title))}\n{escaped(group.description or '')}".rstrip()
+            for action in shown:
+                names = ", ".join(action.option_strings) or str(action.metavar or action.dest)
+                if action.option_strings and action.nargs != 0:
+                    names += f" {action.metavar or action.dest.upper()}"
+                yield f".TP\n.B {escaped(names)}\n{escaped(str(action.help) % vars(action)) or '.'}"
+        if parser.epilog:
+            yield f".PP\n.nf\n{escaped(parser.epilog.strip(), lines=True)}\n.fi"
+    yield (".SH FILES\nThe page docs/install.md lists the folders for voices, bundles, defaults and the cache.\n"
+           ".SH ENVIRONMENT\nANE_HOME, ANE_VOICE, ANE_BUNDLE: see docs/install.md.")
+
+
+def escaped(text: str, lines: bool = False) -> str:
+    """Return text for roff, on one line unless ``lines``."""
+    text = text if lines else " ".join(text.split())
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"(?m)^([.'])", r"\\&\1", text)
