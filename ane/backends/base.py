@@ -129,6 +129,8 @@ class Backend(ABC):
         returns_attention: whether ``align`` and ``prefix_attention`` work.
         keeps_threads: whether all networks keep their number of threads on a machine with other work, so that sound has
             the same bytes.
+        any_thread: Whether several threads may call it at a time.
+        calls_at_once: Calls that one text may make at a time, on as many threads, for the same bits.
         blocks_python: Whether a call of a network keeps other threads of this process from running Python, as
             coremltools does during a prediction.
     """
@@ -136,6 +138,8 @@ class Backend(ABC):
     name: str
     max_batched_frames = 0
     keeps_threads = False
+    any_thread = False
+    calls_at_once = 1
     blocks_python = False
     returns_attention = False
     keep = True

@@ -19,7 +19,7 @@ from ane.bundles.opening import is_embedded
 from ane.bundles.packages import PUBLISHED
 from ane.system.checked import checked
 from ane.system.errors import NotFoundError, UserError
-from ane.system.machine import macos_at_least, macos_version, memory_bytes
+from ane.system.machine import macos_at_least, macos_version, memory_bytes, usable_cores
 
 if TYPE_CHECKING:
     from ane.backends.base import Backend
@@ -197,10 +197,12 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     chosen = choose_onnx_device(device)
     small = has_published_graphs(model)
     usual = small or chosen.memory != "cpu"
-    # the bits of a graph that quantises activations depend on its number of threads
+    # the bits of a graph that quantises activations depend on its number of threads: it has one for each call
     onnx = OnnxBackend(model, chosen, fallback, options.precision, 1 if small else options.threads,
                        keep=usual if options.keep is None else options.keep, options=options)
     refuse_cpu_precision(onnx.packages, chosen)
+    if small:
+        onnx.any_thread, onnx.calls_at_once = True, options.threads or usable_cores()
     return onnx
 
 

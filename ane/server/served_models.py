@@ -142,6 +142,10 @@ class ServedModels:
         backend = thread.submit(load_backend, settings.backend, model, settings.precision, settings.threads,
                                 True).result()
         backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
+        backend.calls_at_once = 1           # the threads are for other requests
+        if backend.any_thread:
+            thread.shutdown(wait=False)
+            return backend
         if isinstance(backend, TorchBackend) and backend.device.type == "cpu":
             thread.shutdown(wait=False)
             if self._turns is not None:

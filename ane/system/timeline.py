@@ -50,6 +50,12 @@ class Timeline:
         self.text_ready = 0.0
         self.first_audio: float | None = None
 
+    def branch(self) -> "Timeline":
+        """Return a timeline for another thread's work on the same text: its spans are spans of this one."""
+        other = Timeline(self._clock)
+        other._began, other.spans = self._began, self.spans
+        return other
+
     def now(self) -> float:
         """Seconds since it began."""
         return self._clock() - self._began

@@ -89,10 +89,9 @@ class OnnxBackend(PackagedEngine):
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Run a graph with one output; returns it as float32."""
         key = self.session_key(network, kind, {name: array.shape for name, array in inputs.items()})
-        session = self.sessions.get(key)
-        kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
-        feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
-        with onnx_errors(f"run {kind} of {self.packages[network].path}"):
+        with self.sessions.of(key).lend() as session, onnx_errors(f"run {kind} of {self.packages[network].path}"):
+            kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
+            feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
             return session.run(None, feeds)[0].astype(np.float32, copy=False)
 
     def session_key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],

@@ -4,9 +4,13 @@ ONNX Runtime is given the tensors' addresses, so a contiguous part of a cache is
 nothing of a cache is moved to the host.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Condition, Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -32,31 +36,73 @@ class SessionKey:
     options: tuple[tuple[str, str], ...] = ()
 
 
+class GraphSessions:
+    """The sessions of one graph, each lent to one thread at a time, and the bindings of calls that use the first one.
+
+    Threads in one session wait for each other's memory at every operation, which makes them as slow as one thread. So a
+    thread waits for a session, and another one is loaded as soon as threads have waited for longer than loading takes.
+    """
+
+    def __init__(self, load: Callable[[], Any]):
+        self._load, began = load, perf_counter()
+        self.first = load()
+        self._loading, self._waited = perf_counter() - began, 0.0       # seconds
+        self._unused, self._returned = [self.first], Condition()
+        self.bindings: WeakKeyDictionary[BoundCall, Any] = WeakKeyDictionary()
+
+    @contextmanager
+    def lend(self) -> Iterator[Any]:
+        """Lend a session within the block. Raises UserError when it cannot be loaded."""
+        session = self._take()
+        try:
+            yield session
+        finally:
+            with self._returned:
+                self._unused.append(session)
+                self._returned.notify()
+
+    def _take(self) -> Any:
+        with self._returned:
+            began = perf_counter()
+            if not self._unused:
+                self._returned.wait_for(lambda: self._unused, max(self._loading - self._waited, 0))
+                self._waited += perf_counter() - began
+            if self._unused:
+                return self._unused.pop()
+            self._waited = 0.0
+        return self._load()
+
+
 class SessionCache:
-    """Loads sessions by ``load`` and caches them, each with the bindings of the calls that use it."""
+    """Loads sessions by ``load`` and caches them. Several threads may use it."""
 
     def __init__(self, load: Callable[[SessionKey], Any]):
-        self._load = load
-        self._loaded: dict[SessionKey, tuple[Any, WeakKeyDictionary[BoundCall, Any]]] = {}
+        self._load, self._loading = load, Lock()
+        self._loaded: dict[SessionKey, GraphSessions] = {}
+
+    def of(self, key: SessionKey) -> GraphSessions:
+        """The sessions of a graph, the first of them loaded. Raises UserError when it cannot be loaded."""
+        with self._loading:
+            if key not in self._loaded:
+                self._loaded[key] = GraphSessions(partial(self._load, key))
+            return self._loaded[key]
 
     def get(self, key: SessionKey) -> Any:
-        """The session, loaded if it is not. Raises UserError when it cannot be loaded."""
-        if key not in self._loaded:
-            self._loaded[key] = self._load(key), WeakKeyDictionary()
-        return self._loaded[key][0]
+        """The session, for a backend that one thread calls. Errors: ``of``."""
+        return self.of(key).first
 
     def binding(self, call: "BoundCall") -> Any:
         """The binding of a call, made once for each time that its session is loaded."""
-        session, bindings = self.get(call.key), self._loaded[call.key][1]
-        if call not in bindings:
-            bindings[call] = call.bound(session)
-        return bindings[call]
+        loaded = self.of(call.key)
+        if call not in loaded.bindings:
+            loaded.bindings[call] = call.bound(loaded.first)
+        return loaded.bindings[call]
 
     def unload(self, folder: Path | None = None) -> None:
         """Unload the sessions of the package in ``folder``, or all."""
         for key in list(self._loaded):
             if folder in (None, key.path.parent):
-                del self._loaded[key]
+                self._loaded.pop(key, None)
 
 
 class BoundCall:

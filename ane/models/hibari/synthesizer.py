@@ -10,6 +10,7 @@ from ane.models.hibari.config import HibariConfig, margins
 from ane.models.hibari.settings import HibariSettings
 from ane.models.phoneme_chunks import PhonemeChunk, split_into_phonemes
 from ane.models.vocoders.harmonic_noise import HOP, SAMPLE_RATE, HarmonicNoise
+from ane.speech.ahead import rendered_in_order
 from ane.speech.chunks import RenderedChunk
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.speech.speaker import Speaker
@@ -48,12 +49,9 @@ class HibariSynthesizer(Speaker):
 
     def render(self, chunks: Sequence[PhonemeChunk], request: SpeechRequest,
                context: SpeechContext) -> Iterator[RenderedChunk]:
-        """Chunk after chunk."""
         try:
-            for done, chunk in enumerate(chunks, 1):
-                rendered = RenderedChunk(chunk)
-                rendered.sound = context.reporting(self.sound(rendered, request, context), "vocode", done, len(chunks))
-                yield rendered
+            yield from rendered_in_order(chunks, lambda rendered, own: self.sound(rendered, request, own), context,
+                                         self.backend.calls_at_once)
         finally:
             self.backend.release()
 

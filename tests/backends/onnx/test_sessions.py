@@ -1,7 +1,9 @@
 """The cache of sessions: what it unloads, and how sessions are made. No GPU is needed."""
 
 import gc
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +57,35 @@ def test_a_package_s_sessions_are_unloaded_alone():
     for each in keys:
         cache.get(each)
     assert loaded == ["a", "b", "c", "a", "b"]
+
+
+def test_threads_wait_for_a_session_until_another_one_is_worth_loading():
+    made: list[object] = []
+
+    def load(key: SessionKey) -> object:
+        time.sleep(0.05)
+        made.append(object())
+        return made[-1]
+
+    cache, key, used = SessionCache(load), SessionKey(Path("graph")), []
+
+    def work() -> None:
+        for _ in range(20):
+            with cache.of(key).lend() as session:
+                assert session not in used, "two threads have the same session"
+                used.append(session)
+                time.sleep(0.01)
+                used.remove(session)
+
+    work()
+    assert len(made) == 1
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(work) for _ in range(2)]:
+            done.result()
+    assert len(made) == 2
+    cache.unload()
+    cache.get(key)
+    assert len(made) == 3
 
 
 def test_an_unloaded_session_is_freed_although_its_decoder_is_referenced(decoder_bundle):
