@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from converters.coreml.graph import CoreMLGraph
-    from converters.coreml.package import CoreMLOptions
     from converters.onnx.graph import OnnxGraph
 
 Sizes = tuple[int, ...]
@@ -61,23 +60,26 @@ class GraphRequest:
 
     Attributes:
         network: the reference. scale: what the host multiplies inputs by.
+        lanes, caches, buckets: as in ``CoreMLOptions``.
     """
 
     network: Any
     model: Bundle
-    options: "CoreMLOptions"
+    lanes: Sizes
+    caches: Sequence[str]
+    buckets: Mapping[str, Sizes]
     scale: float = 1.0
 
     def lengths(self, kind: str) -> Sizes:
         """The requested or default lengths of a kind of function."""
-        requested = self.options.buckets.get(kind)
+        requested = self.buckets.get(kind)
         return tuple(requested) if requested else convertible_model(self.model).buckets[kind].lengths(self.model)
 
     def pools(self, cache: str) -> dict[int, Sizes]:
         """For each number of lanes of a decoder's steps, its numbers of slots; empty unless this cache is requested."""
-        requested, model = self.options.buckets.get("step"), convertible_model(self.model)
+        requested, model = self.buckets.get("step"), convertible_model(self.model)
         return {lanes: tuple(sorted(requested)) if requested else model.slots(self.model, lanes)
-                for lanes in self.options.lanes if cache in self.options.caches}
+                for lanes in self.lanes if cache in self.caches}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from ane.bundles import Bundle
 from ane.bundles.weights import layout
 from converters.coreml.package import load_reference
-from converters.functions import GraphRequest, coreml_graphs, functions_of
+from converters.functions import coreml_graphs, functions_of
 
 ACTIVITIES = "building", "measuring"        # the first word of a package's activities; each function has both
 # Bytes at the peak of a Core ML conversion: BASE, and PER_BYTE for each byte of the largest network in float32. Fitted
@@ -50,7 +50,7 @@ def memory_warning(model: Bundle, networks: Sequence[str], memory: int | None) -
 def count_functions(form: str, model: Bundle, network: str, options: Any) -> int:
     """Return how many functions a package gets. ``form``: "coreml" or "onnx"."""
     if form == "coreml":
-        return len(coreml_graphs(network, GraphRequest(load_reference(model, network), model, options)))
+        return len(coreml_graphs(network, options.request(load_reference(model, network), model)))
     return len(functions_of(network, form))
 
 

@@ -17,11 +17,12 @@ from ane.books.captions import srt, times, vtt
 from ane.books.epub_writer import EPUB, EpubFacts, write_epub
 from ane.books.job_facts import WrittenBook
 from ane.books.narration import POLL, leases_renewed
-from ane.books.ownership import FileOwnership, check_replaced, completed
+from ane.books.ownership import FileOwnership, completed
 from ane.books.plan import digest_of
 from ane.books.sound_files import SoundFiles
 from ane.books.store import JobStore
 from ane.system.errors import UserError
+from ane.system.file_gate import check_apart
 from ane.system.files import check_output_file, write_json
 
 MIN_LOUDNESS, MAX_LOUDNESS = -40.0, -5.0        # LUFS
@@ -119,6 +120,25 @@ class OutputOptions:
         clean = FORBIDDEN.sub(" ", title)[:MAX_NAME].encode("utf-8", "replace")[:MAX_BYTES].decode("utf-8", "ignore")
         clean = " ".join((clean.strip(" .") or "untitled").split())
         return self.path.with_name(f"{self.path.stem} {number:0{max(2, len(str(count)))}} {clean}{self.path.suffix}")
+
+
+def check_replaced(store: JobStore, options: OutputOptions, titles: Sequence[str], numbers: Collection[int],
+                   force: bool) -> None:
+    """Refuse outputs, before hours of work, in whose place a file is that this job did not write or that was changed.
+
+    Args:
+        titles, numbers: The chapters, as ``OutputOptions.paths`` takes them.
+        force: Whether such files are replaced.
+
+    Raises:
+        UserError: an output that is refused, that cannot be written, or that is the same file as another output.
+    """
+    ownership = FileOwnership(store, force)
+    paths = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
+    check_apart([], [("output", path) for path in paths])
+    for path in paths:
+        check_output_file(path)
+        ownership.check(path)
 
 
 def write_book_files(store: JobStore, options: OutputOptions, prune: bool = True, force: bool = False) -> WrittenBook:

@@ -8,19 +8,14 @@ is never taken for the job's.
 import errno
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ane.books.store import JobStore
 from ane.bundles.hashes import sha256_of
 from ane.system.errors import UserError
-from ane.system.file_gate import check_apart
-from ane.system.files import check_output_file, flush, flush_folder, keep_mode, rename_to_new, replacing
-
-if TYPE_CHECKING:
-    from ane.books.output import OutputOptions
+from ane.system.files import flush, flush_folder, keep_mode, rename_to_new, replacing
 
 FileState = tuple[int, ...]     # changes whenever a file is replaced, edited or touched
 
@@ -86,25 +81,6 @@ def state_of(path: Path) -> FileState | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def check_replaced(store: JobStore, options: "OutputOptions", titles: Sequence[str], numbers: Collection[int],
-                   force: bool) -> None:
-    """Refuse outputs, before hours of work, in whose place a file is that this job did not write or that was changed.
-
-    Args:
-        titles, numbers: The chapters, as ``OutputOptions.paths`` takes them.
-        force: Whether such files are replaced.
-
-    Raises:
-        UserError: an output that is refused, that cannot be written, or that is the same file as another output.
-    """
-    ownership = FileOwnership(store, force)
-    paths = [*options.paths(titles, numbers), *options.beside(titles, numbers)]
-    check_apart([], [("output", path) for path in paths])
-    for path in paths:
-        check_output_file(path)
-        ownership.check(path)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from ane.bundles.weights import FLOATS, shape_text
 from ane.system.errors import UserError
 from ane.system.file_gate import check_regular, open_regular
 from ane.system.files import zip_directory
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SHOWN = 6           # kinds of keys in a message, at most
 Entries = Mapping[str, torch.Tensor]        # the state dict in a checkpoint
 
@@ -38,6 +38,11 @@ MERGE = "merge them into the model first (PEFT: merge_and_unload())"      # part
 def is_adapter(key: str) -> bool:
     """Whether an entry or a file is of an adapter, such as a LoRA, by its name."""
     return bool(ADAPTER.search(key))
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
+    return "×".join(map(str, shape)) or "a single number"
 
 
 def plain_names(entries: Mapping[Any, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.files import read_json, replacing, write_json
 
+DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
+
+
 
 def _inside(file: str) -> str:
     """``file`` if it names a file below the bundle. Raises ValueError."""

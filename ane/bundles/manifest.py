@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ane.bundles.family import DEFAULT_FAMILY, ModelFamily, find_family, recognised_family
-from ane.bundles.hashes import FileRecord
+from ane.bundles.hashes import DAMAGED, FileRecord
 from ane.system.checked import read_record
 from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file, read_json, replacing
@@ -28,7 +28,6 @@ MANIFEST_FILE = "bundle.json"
 WITHOUT_NETWORKS: dict[str, Any] = {
     "precision": "fp32", "trained": True, "default_voice": "", "networks": {}, "voices": {}, "source": {},
     "licence": "", "description": "", "created_by": ""}
-DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, PositiveInt
 
-from ane.bundles.hashes import FileRecord
-from ane.bundles.manifest import DAMAGED
+from ane.bundles.hashes import DAMAGED, FileRecord
 from ane.system.checked import read_record
 from ane.system.errors import UserError
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ane.bundles.entries import shape_text
 from ane.bundles.family import Network
 from ane.system.errors import UserError
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 PRECISION_NAMES = {dtype: name for name, dtype in PRECISIONS.items()}
-FLOATS = (*PRECISIONS.values(), torch.float64)
 FP16_MAX = 65504.0
 MAX_TENSORS = 10_000    # of a network: Whisper large has 1,300. More is a config that was made to fill the memory
 MAX_SIZE = 10_000_000   # any number in a config
@@ -89,11 +89,6 @@ def check_layout(path: Path, network: Network, config: Any, file: Any) -> None:
         if view.get_dtype() not in ("F32", "F16", "BF16", *(("I8",) if f"{key}{SCALE}" in scales else ())):
             raise UserError(f"{path}: {key} is {view.get_dtype()}, weights are F32, F16, BF16 or I8 with a scale; "
                             "import it again")
-
-
-def shape_text(shape: tuple[int, ...]) -> str:
-    """(1024, 80, 1) → "1024×80×1"; a scalar → "a single number"."""
-    return "×".join(map(str, shape)) or "a single number"
 
 
 def expanded(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -84,8 +84,7 @@ def run(args: argparse.Namespace, store: "JobStore", document: "Document", speak
         silences: "Silences", options: "OutputOptions") -> int:
     """Speak what is missing, write the files and report."""
     from ane.books.narration import narrate
-    from ane.books.output import write_book_files
-    from ane.books.ownership import check_replaced
+    from ane.books.output import check_replaced, write_book_files
     from ane.books.plan import SpeechIdentity, plan_book
     from ane.books.retries import check_book
     from ane.text.omissions import can_be_kept, omitted_text

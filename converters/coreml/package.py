@@ -80,6 +80,10 @@ class CoreMLOptions:
             return "fp32"
         return self.precision if self.precision not in COMPRESSIONS or spec.compressed else "fp16"
 
+    def request(self, reference: Any, model: Bundle, scale: float = 1.0) -> GraphRequest:
+        """Return the request for the graphs of these options."""
+        return GraphRequest(reference, model, self.lanes, self.caches, self.buckets, scale)
+
     @classmethod
     def of(cls, package: PackageRecord) -> "CoreMLOptions":
         """The options that a package was made with. Raises UserError when its record does not state them."""
@@ -132,7 +136,7 @@ def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: P
     path = f"packages/{network}-{stored}.mlpackage"
     reference = load_reference(model, network)
     scale = scale_of(network, reference)
-    graphs = [graph for graph in coreml_graphs(network, GraphRequest(reference, model, options, scale))
+    graphs = [graph for graph in coreml_graphs(network, options.request(reference, model, scale))
               if functions is None or graph.name in functions]
     with replacing(bundle / path, directory=True) as package, \
             tempfile.TemporaryDirectory(prefix=".functions.", dir=bundle) as folder:

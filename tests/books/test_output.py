@@ -25,8 +25,8 @@ from ane.books import job_database, levels
 from ane.books import store as store_module
 from ane.books.document import BookChapter, Document
 from ane.books.narration import sound_of
-from ane.books.output import OutputOptions
-from ane.books.ownership import FileOwnership, check_replaced, completed
+from ane.books.output import OutputOptions, check_replaced
+from ane.books.ownership import FileOwnership, completed
 from ane.books.plan import PlannedChunk
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore

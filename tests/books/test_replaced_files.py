@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ane.books.output import OutputOptions, write_book_files
-from ane.books.ownership import check_replaced
+from ane.books.output import OutputOptions, check_replaced, write_book_files
 from ane.books.store import JobStore
 from ane.system.errors import UserError
 from tests.books.stand_in import book, run_job, write

@@ -19,7 +19,7 @@ from ane.system.version import version
 from converters.coreml.graph import Style
 from converters.coreml.package import CoreMLOptions, load_reference
 from converters.descriptions import EMBEDDINGS, describe, descriptions
-from converters.functions import GraphRequest, convertible_model, coreml_graphs, onnx_graphs, pick_networks, scale_of
+from converters.functions import convertible_model, coreml_graphs, onnx_graphs, pick_networks, scale_of
 from converters.onnx import package as onnx_package
 from tests.fastspeech_files import write_fastspeech, write_hifigan
 from tests.imported import imported
@@ -55,7 +55,7 @@ def check_axes(axes: str, shape: Shape, lengths: dict[str, int | str]) -> None:
 def coreml_values(model: Bundle, network: str) -> Iterator[tuple[str, Mapping[str, int], dict[str, Shape]]]:
     """The kind, bucket, and shapes of all values of a function of each kind."""
     reference = load_reference(model, network)
-    request = GraphRequest(reference, model, CoreMLOptions(), scale_of(network, load_reference(model, network)))
+    request = CoreMLOptions().request(reference, model, scale_of(network, load_reference(model, network)))
     for graph in {graph.kind: graph for graph in coreml_graphs(network, request)}.values():
         spec = graph.build(Style("fp32")).get_spec().description
         yield graph.kind, graph.bucket, {value.name: list((

@@ -4,7 +4,7 @@
     python -m tests.docs.structure --write     make them those that tests/docs/test_figures.py allows
 
 Lines are those of the files, with comments and blank ones. A circle is a set of modules that import each other, at the
-top of a module or within a function; imports for type checking alone do not count.
+top of a module, within a function, or for type checking alone.
 """
 
 import ast
@@ -70,9 +70,9 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def circles(types: bool = False) -> list[list[str]]:
-    """Sets of modules that import each other (Tarjan's strongly connected components); ``types``: as ``imports``."""
-    graph = {module_name(file): imports(file, types) for file in sources("ane", "converters")}
+def circles() -> list[list[str]]:
+    """Sets of modules that import each other, also for types alone (Tarjan's strongly connected components)."""
+    graph = {module_name(file): imports(file, types=True) for file in sources("ane", "converters")}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

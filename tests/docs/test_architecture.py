@@ -2,7 +2,17 @@
 
 from collections import Counter, defaultdict
 
-from tests.docs.structure import LONGEST_FILE, ROOT, SOURCES, classes, imports, line_count, module_name, sources
+from tests.docs.structure import (
+    LONGEST_FILE,
+    ROOT,
+    SOURCES,
+    circles,
+    classes,
+    imports,
+    line_count,
+    module_name,
+    sources,
+)
 
 # Each folder may import from itself and from those above it in this list; one row is one layer.
 LAYERS = [["ane.system"], ["ane.bundles", "ane.audio", "ane.text"], ["ane.voices", "ane.backends"], ["ane.speech"],
@@ -29,6 +39,10 @@ def test_imports_run_downward() -> None:
             elif RANK[folder_of(imported)] > RANK[folder_of(module)]:
                 upward.append(f"{module} imports {imported}")
     assert not upward, "\n".join(upward)
+
+
+def test_no_modules_import_each_other_in_a_circle_not_even_for_types() -> None:
+    assert not circles(), "move what both need into one of them, or pass it as an argument"
 
 
 def test_no_model_names_a_backend_or_another_model() -> None:

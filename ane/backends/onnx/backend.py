@@ -1,25 +1,21 @@
 """The engine on the ONNX packages of a bundle."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ane.backends.base import Backend, Stage
 from ane.backends.denoising import Denoiser
-from ane.backends.onnx.engines import ENGINE_FOLDER, USUAL, TensorRTOptions, engine_options, input_axes, this_machine
+from ane.backends.onnx.engines import USUAL, TensorRTOptions
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
-from ane.backends.onnx.sessions import BoundCall, SessionCache, SessionKey, session_loader, zeros
+from ane.backends.onnx.sessions import BoundCall, PackageGraphs, SessionCache, SessionKey, session_loader
 from ane.backends.packaged.backend import PackagedEngine
 from ane.backends.packaged.selection import select_onnx_packages
 from ane.bundles.packages import PackageFolder
 
-if TYPE_CHECKING:       # torch takes a second to import, and the default voice computes without it
-    import torch
-
+if TYPE_CHECKING:
     from ane.backends.onnx.decoder import OnnxDecoder
     from ane.bundles.bundle import Bundle
 
@@ -51,10 +47,8 @@ class OnnxBackend(PackagedEngine):
                  unpublished: PackageFolder | None = None):
         chosen = select_onnx_packages(model, precision, device, unpublished and unpublished.packages)
         super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
-        self.device = device
-        self.engines_for = (machine or this_machine()) if device.name == "tensorrt" else None
-        self.options, self.rebuilt = options, set[str]()
-        self.sessions = SessionCache(load or session_loader(device, threads))
+        self.options, self.sessions = options, SessionCache(load or session_loader(device, threads))
+        self.graphs = PackageGraphs(self.folder, self.checked, device, self.sessions, machine, options)
 
     def longest(self, stage: str, length: str) -> int | None:
         asked = getattr(self.options, f"engine_{length}", ()) if (stage, length) in LIMITED else ()
@@ -64,56 +58,31 @@ class OnnxBackend(PackagedEngine):
         return self.run_graph(declared.network, stage, inputs)
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> "OnnxDecoder":
-        from ane.backends.onnx.decoder import OnnxDecoder
+        from ane.backends.onnx.decoder import OnnxDecoder  # imports torch
 
-        return OnnxDecoder(self, lanes, capacity, prefixes, max_prefix_length)
+        network = self.stages.decoder.network
+        return OnnxDecoder(self.graphs, network, self.model.config(network).decoder_shape, lanes, capacity, prefixes,
+                           max_prefix_length)
 
     def _denoiser(self, latents: np.ndarray, conditioning: np.ndarray, frames: int) -> Denoiser:
         return OnnxDenoiser(self, latents, conditioning, frames)
 
     def _load(self, network: str) -> None:
         """Not on TensorRT: its engines depend on shapes that only a call has."""
-        for kind in self.packages[network].functions if self.engines_for is None else ():
+        for kind in self.packages[network].functions if self.graphs.engines_for is None else ():
             if kind != "step_prefixes":         # few calls need it
-                self.sessions.get(self.session_key(network, kind, {}))
+                self.sessions.get(self.graphs.key(network, kind, {}))
 
     def _unload(self, network: str) -> None:
         self.sessions.unload(self.folder / self.packages[network].path)
 
-    def dtype(self, network: str) -> "torch.dtype":
-        """The dtype of a network's caches and of its graphs' floating-point inputs that are not looked up."""
-        import torch
-
-        return torch.float16 if self.packages[network].precision == "fp16" else torch.float32
-
     def run_graph(self, network: str, kind: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         """Run a graph with one output; returns it as float32."""
-        key = self.session_key(network, kind, {name: array.shape for name, array in inputs.items()})
+        key = self.graphs.key(network, kind, {name: array.shape for name, array in inputs.items()})
         with self.sessions.of(key).lend() as session, onnx_errors(f"run {kind} of {self.packages[network].path}"):
             kinds = {each.name: DTYPES[each.type] for each in session.get_inputs()}
             feeds = {name: np.ascontiguousarray(array, kinds[name]) for name, array in inputs.items()}
             return session.run(None, feeds)[0].astype(np.float32, copy=False)
-
-    def session_key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
-                    lane_lengths: tuple[int, int] | None = None) -> SessionKey:
-        """The session for a graph with inputs of these shapes; ``lane_lengths``: see ``shape_profile``.
-
-        Raises:
-            UserError: the package is damaged.
-        """
-        package = self.checked(network)
-        path: Path = self.folder / package.path / f"{kind}.onnx"
-        if self.engines_for is None:
-            return SessionKey(path)
-        content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
-        options = engine_options(self.engines_for, path.name, content, package.precision, input_axes(path), shapes,
-                                 lane_lengths, self.options)
-        folder = options[ENGINE_FOLDER]
-        if self.options.rebuild_engines and folder not in self.rebuilt:
-            self.rebuilt.add(folder)
-            for file in Path(folder).iterdir():
-                file.unlink(missing_ok=True)
-        return SessionKey(path, tuple(options.items()))
 
 
 class OnnxDenoiser(Denoiser):
@@ -140,11 +109,10 @@ class OnnxDenoiser(Denoiser):
     def _bind(self, batch: int, channels: int, frames: int) -> BoundCall:
         import torch
 
-        backend, network = self.backend, self.stage.network
-        make = partial(zeros, backend.device)
-        dtype, out = backend.dtype(network), self.stage.out_channels(backend.model.config(network))
+        network, graphs = self.stage.network, self.backend.graphs
+        make, dtype = graphs.zeros, graphs.dtype(network)
+        out = self.stage.out_channels(self.backend.model.config(network))
         inputs = {"x": make((batch, channels, frames), dtype), "timesteps": make((batch,), torch.int64),
                   "code": make(self.codes[:batch].shape, dtype)}
         inputs["code"].copy_(torch.from_numpy(self.codes[:batch]))
-        key = backend.session_key(network, "denoise", {name: tuple(tensor.shape) for name, tensor in inputs.items()})
-        return BoundCall(backend.sessions, key, inputs, {"prediction": make((batch, out, frames), dtype)})
+        return graphs.call(network, "denoise", inputs, {"prediction": make((batch, out, frames), dtype)})

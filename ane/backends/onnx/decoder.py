@@ -7,7 +7,7 @@ in one product; the graph ``step_prefixes`` serves lanes with different prefixes
 ``memory`` computes keys and values of a memory once; the others read them in place, too.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +16,7 @@ from torch import Tensor
 from ane.backends.base import MASKED
 from ane.backends.decoding import Decoder, DecoderShape, check_step
 from ane.backends.onnx.engines import LENGTHS, bucket_range
-from ane.backends.onnx.sessions import BoundCall, zeros
-
-if TYPE_CHECKING:
-    from ane.backends.onnx.backend import OnnxBackend
+from ane.backends.onnx.sessions import BoundCall, PackageGraphs
 
 NEW = ("new_keys", "new_values")       # outputs of a step: keys and values of its columns
 GROWTH = 64             # positions that a host cache grows by; a device cache doubles
@@ -32,7 +29,7 @@ class OnnxDecoder(Decoder):
     """A decoder on ONNX Runtime.
 
     Args:
-        backend: has the sessions of the decoder's graphs.
+        graphs: those of the model's packages. network: the decoder's name. shape: of its config.
         max_prefix_length: positions of the longest prefix; None: of the first that is stored.
 
     Attributes:
@@ -41,10 +38,9 @@ class OnnxDecoder(Decoder):
         memory_caches: of the memories, one for each prefix; None without cross-attention.
     """
 
-    def __init__(self, backend: "OnnxBackend", lanes: int, capacity: int, prefixes: int = 1,
-                 max_prefix_length: int | None = None):
-        self.backend, self.network = backend, backend.stages.decoder.network
-        self.shape: DecoderShape = backend.model.config(self.network).decoder_shape
+    def __init__(self, graphs: PackageGraphs, network: str, shape: DecoderShape, lanes: int, capacity: int,
+                 prefixes: int = 1, max_prefix_length: int | None = None):
+        self.graphs, self.network, self.shape, self.dtype = graphs, network, shape, graphs.dtype(network)
         self.lanes, self.capacity, self.prefixes, self.max_prefix_length = lanes, capacity, prefixes, max_prefix_length
         self.lane_caches = self._caches(lanes, min(GROWTH, capacity))
         self.prefix_caches: Caches | None = None
@@ -154,9 +150,7 @@ class OnnxDecoder(Decoder):
 
     def _call(self, kind: str, inputs: dict[str, Tensor], outputs: dict[str, Tensor],
               lane_lengths: tuple[int, int] | None = None) -> BoundCall:
-        key = self.backend.session_key(self.network, kind, {name: tuple(each.shape) for name, each in inputs.items()},
-                                       lane_lengths)
-        return BoundCall(self.backend.sessions, key, inputs, outputs)
+        return self.graphs.call(self.network, kind, inputs, outputs, lane_lengths)
 
     def _memory(self, index: int | None) -> dict[str, Tensor]:
         """The keys and values of the memory ``index`` in each layer; None: of all."""
@@ -164,12 +158,8 @@ class OnnxDecoder(Decoder):
                 for cache, name in zip(self.memory_caches or (), ("memory_keys", "memory_values"), strict=False)
                 for layer in range(self.shape.layers)}
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.backend.dtype(self.network)
-
     def _zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        return zeros(self.backend.device, shape, dtype)
+        return self.graphs.zeros(shape, dtype)
 
     def _caches(self, rows: int, length: int) -> Caches:
         d = self.shape
@@ -196,7 +186,7 @@ class OnnxDecoder(Decoder):
         """
         limit = 0 if self.prefixes == 1 else self.max_prefix_length or 0
         length = max(positions, limit)
-        if self.backend.engines_for is not None:
+        if self.graphs.engines_for is not None:
             length = bucket_range(length, LENGTHS)[1]
         if self.prefix_caches is None or (self.prefixes == 1 and self.prefix_caches[0].shape[3] != length):
             self.prefix_caches = self._caches(self.prefixes, length)
@@ -211,7 +201,7 @@ class OnnxDecoder(Decoder):
         if end <= length:
             return
         while length < end:
-            length = length + GROWTH if self.backend.device.memory == "cpu" else 2 * length
+            length = length + GROWTH if self.graphs.device.memory == "cpu" else 2 * length
         self.lane_caches = self._larger(self.lane_caches, min(length, self.capacity))
         self._calls.clear()
 

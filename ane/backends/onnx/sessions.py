@@ -4,6 +4,7 @@ ONNX Runtime is given the tensors' addresses, so a contiguous part of a cache is
 nothing of a cache is moved to the host.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ane.backends.onnx.engines import ENGINE_FOLDER, TensorRTOptions, engine_options, input_axes, this_machine
 from ane.backends.onnx.providers import CPU, CUDA, OnnxDevice, make_session, onnx_errors
+from ane.bundles.packages import PackageRecord
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:       # torch takes a second to import, and the default voice computes without it
@@ -145,12 +148,56 @@ class BoundCall:
         return self.outputs[name].cpu().numpy().copy()
 
 
-def zeros(device: OnnxDevice, shape: tuple[int, ...], dtype: "torch.dtype | None" = None) -> "Tensor":
-    """Return a tensor in the memory of a device, float32 by default. Raises UserError when memory does not suffice."""
-    import torch
+class PackageGraphs:
+    """The graphs of the packages in a folder.
 
-    with onnx_errors("allocate a buffer"):
-        return torch.zeros(shape, dtype=dtype, device=device.memory)
+    Args:
+        package: Returns the package of a network, checked.
+        machine, options: What TensorRT's engines are built for (None: this machine), and how.
+    """
+
+    def __init__(self, folder: Path, package: Callable[[str], PackageRecord], device: OnnxDevice,
+                 sessions: SessionCache, machine: str | None, options: TensorRTOptions):
+        self.folder, self.package, self.device, self.sessions = folder, package, device, sessions
+        self.engines_for = (machine or this_machine()) if device.name == "tensorrt" else None
+        self.options, self._rebuilt = options, set[str]()
+
+    def dtype(self, network: str) -> "torch.dtype":
+        """Return the dtype of a network's caches and of its graphs' floating-point inputs that are not looked up."""
+        import torch
+
+        return torch.float16 if self.package(network).precision == "fp16" else torch.float32
+
+    def zeros(self, shape: tuple[int, ...], dtype: "torch.dtype | None" = None) -> "Tensor":
+        """Return zeros on the device, float32 by default. Raises UserError when memory does not suffice."""
+        import torch
+
+        with onnx_errors("allocate a buffer"):
+            return torch.zeros(shape, dtype=dtype, device=self.device.memory)
+
+    def call(self, network: str, kind: str, inputs: "Mapping[str, Tensor]", outputs: "Mapping[str, Tensor]",
+             lane_lengths: tuple[int, int] | None = None) -> BoundCall:
+        """Return a call of a graph with these tensors. Raises UserError as ``key`` does."""
+        shapes = {name: tuple(tensor.shape) for name, tensor in inputs.items()}
+        return BoundCall(self.sessions, self.key(network, kind, shapes, lane_lengths), inputs, outputs)
+
+    def key(self, network: str, kind: str, shapes: dict[str, tuple[int, ...]],
+            lane_lengths: tuple[int, int] | None = None) -> SessionKey:
+        """Return the key of the session for a graph with inputs of these shapes; ``lane_lengths``: see
+        ``shape_profile``. Raises UserError when the package is damaged."""
+        package = self.package(network)
+        path = self.folder / package.path / f"{kind}.onnx"
+        if self.engines_for is None:
+            return SessionKey(path)
+        content = hashlib.sha256("".join(file.sha256 for file in package.files).encode()).hexdigest()
+        options = engine_options(self.engines_for, path.name, content, package.precision, input_axes(path), shapes,
+                                 lane_lengths, self.options)
+        folder = options[ENGINE_FOLDER]
+        if self.options.rebuild_engines and folder not in self._rebuilt:
+            self._rebuilt.add(folder)
+            for file in Path(folder).iterdir():
+                file.unlink(missing_ok=True)
+        return SessionKey(path, tuple(options.items()))
 
 
 def session_loader(device: OnnxDevice, threads: int | None = None) -> Callable[[SessionKey], Any]:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from ane.bundles.family import Config, Network
 from ane.models.vocoders.margins import FRAME_KERNEL, frame_margin
 
+MAX_GRAPH = 64 << 20        # bytes
 PITCH_SCALE = 100.0         # f0 in Hz = 100 · output
 TEXT_KERNEL = 5
 TEXT_CONVS = 2

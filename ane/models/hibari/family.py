@@ -13,7 +13,7 @@ import numpy as np
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
 from ane.backends.fixed_shapes import run_rows
 from ane.bundles.family import ModelFamily
-from ane.models.hibari.config import NETWORKS, PITCH_SCALE
+from ane.models.hibari.config import MAX_GRAPH, NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
 from ane.models.vocoders.harmonic_noise import BINS, SPECTRA
 from ane.system.errors import UserError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ane.bundles.hub import Snapshot
 
 REPOSITORY = "maureesewilliams/hibari"
-MAX_GRAPH = 64 << 20        # bytes
 TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
 
 

@@ -20,8 +20,7 @@ from ane.bundles.contents import Contents
 from ane.bundles.hashes import record, sha256_of
 from ane.bundles.packages import PUBLISHED, FunctionRecord, PackageRecord
 from ane.bundles.weights import SCALE, layout
-from ane.models.hibari.config import NETWORKS, HibariConfig
-from ane.models.hibari.family import MAX_GRAPH
+from ane.models.hibari.config import MAX_GRAPH, NETWORKS, HibariConfig
 from ane.models.hibari.stage_graphs import write_stages
 from ane.system.errors import UserError
 from ane.system.file_gate import read_regular

@@ -112,7 +112,7 @@ def model_of(config: WhisperDecoderConfig) -> SimpleNamespace:
 
 def requested(lanes: tuple[int, ...]) -> GraphRequest:
     network = decoder()
-    return GraphRequest(network, model_of(network.config), CoreMLOptions(lanes=lanes))
+    return GraphRequest(network, model_of(network.config), lanes, ("io", "state"), {})
 
 
 def test_no_graph_but_the_memory_projects_the_windows_states(tmp_path):
