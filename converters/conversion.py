@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 from ane.bundles.bundle import Bundle
 from ane.bundles.hashes import check_hashes
 from ane.bundles.packages import PackageRecord, read_section, section
+from ane.bundles.precisions import PACKAGES
 from ane.bundles.writing import check_destination, write_bundle
 from ane.system.errors import UserError
 from ane.system.files import link_or_copy, read_json, replacing
@@ -30,8 +31,6 @@ ROOT = Path(__file__).parents[1]        # the folder of the packages ``ane`` and
 SHARED_NETWORKS = "ane.models.vocoders"
 # files and folders of ``converters`` that do not change a graph
 NO_GRAPHS = frozenset({"proof", "swift", "ggml", "conversion.py", "progress.py", "probes.py"})
-WEIGHT_BYTES = {**dict.fromkeys(("fp32", "int8", "int4"), 4),   # bytes per weight on disk during conversion
-                **dict.fromkeys(("fp16", "8bit", "6bit", "4bit"), 2)}
 
 
 class ConversionTarget(Protocol):
@@ -209,7 +208,7 @@ def _check_disk_space(destination: Path, model: Bundle, networks: Sequence[str],
                       target: ConversionTarget) -> None:
     """Raise UserError unless the disk has room for the packages, the largest one's unmerged functions, the weights."""
     values = [weights_of(model, network) for network in networks]
-    width = max(WEIGHT_BYTES[option.precision] for option in options)
+    width = max(PACKAGES[target.name][option.precision].bytes for option in options)
     largest = width * max(values)
     parent = next(folder for folder in destination.absolute().parents if folder.is_dir())
     for folder, needed, advice in (

@@ -4,7 +4,7 @@ Another model adds a module with its rows, ``converters/NAME.py`` or ``converter
 changes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -16,6 +16,7 @@ import numpy as np
 from ane.backends.base import Backend
 from ane.bundles import Bundle
 from ane.bundles.family import ModelFamily, Network, family_names, find_family
+from ane.bundles.precisions import CORE_ML, ONNX, PackagePrecision
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,12 +30,9 @@ Sizes = tuple[int, ...]
 # calls one function of a package with test inputs of its bucket; returns the outputs, on float32 torch the reference
 Probe = Callable[[Backend, Bundle, Mapping[str, int], np.random.Generator], list[np.ndarray]]
 
-# Precision → dB that a Core ML function must reach with fp32 maths, and with every operation rounded to fp16 (None: not
-# measured). Random weights at the official size reach 54 dB with rounding; they are the hardest to compress.
-THRESHOLDS: dict[str, tuple[float, float | None]] = {
-    "fp32": (100.0, None), "fp16": (60.0, 50.0), "8bit": (33.0, 33.0), "6bit": (20.0, 20.0), "4bit": (8.0, 8.0)}
-# Precision → dB that an ONNX graph must reach on the CPU
-ONNX_THRESHOLDS = {"fp32": 90.0, "fp16": 45.0, "int8": 20.0, "int4": 8.0}
+# Precision → dB that a Core ML function must reach: see ``PackagePrecision``
+THRESHOLDS = {name: (row.decibels, row.rounded) for name, row in CORE_ML.items()}
+ONNX_THRESHOLDS = {name: row.decibels for name, row in ONNX.items()}
 ONNX_ERROR = 1e-4       # the largest of an fp32 graph, as a share of the largest value
 
 
@@ -255,7 +253,8 @@ def pick_networks(model: Bundle, requested: Sequence[str] | None, possible: Sequ
     return [network for network in known if network in (requested or model.networks)]
 
 
-def check_precision(model: Bundle, precision: str, flag: str, only: Collection[str]) -> None:
-    """Raise UserError when ``precision`` is one of ``only``, and no network has that ``flag`` of ``Network``."""
-    if precision in only and not any(getattr(network, flag) for network in model.family.networks.values()):
-        raise UserError(f"precision={precision} has no effect: no network of a {model.family.title} model is {flag}")
+def check_precision(model: Bundle, name: str, precision: PackagePrecision) -> None:
+    """Raise UserError when a precision compresses weights, and no network of the model may be stored so."""
+    if precision.bits and not any(getattr(network, precision.flag) for network in model.family.networks.values()):
+        raise UserError(f"precision={name} has no effect: no network of a {model.family.title} model is "
+                        f"{precision.flag}")

@@ -140,10 +140,10 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         return spec, packaged
     if engine == "onnx":
         from ane.backends.onnx.providers import choose_onnx_device
-        from ane.backends.packaged.selection import refuse_cpu_precision, select_onnx_packages
+        from ane.backends.packaged.selection import refuse_cpu_precision, select_packages
 
         chosen = choose_onnx_device(device)
-        refuse_cpu_precision(select_onnx_packages(model, "auto", chosen), chosen)
+        refuse_cpu_precision(select_packages(model, "auto", format="onnx", device=chosen.name), chosen)
         return f"onnx:{chosen.name}", model
     from ane.backends.torch.device import choose_device
     from ane.bundles.opening import is_embedded

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ane.bundles import Bundle, open_model
 from ane.bundles.opening import new_bundle
+from ane.bundles.precisions import GGUF, PACKAGES
 from ane.commands.arguments import comma_separated, counts
 from ane.commands.file_flags import check_files
 from ane.commands.messages import LOGGER, how_to_use, message_console, plain_table, report_console, status_display
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from converters import conversion
     from converters.coreml.package import CoreMLOptions
 
-PRECISIONS = {"coreml": ("fp16", "fp32", "8bit", "6bit", "4bit"), "onnx": ("fp32", "fp16", "int8", "int4"),
-              "gguf": ("fp16", "fp32", "q8_0"), "ggml": ()}
+PRECISIONS: dict[str, tuple[str, ...]] = {**{target: tuple(found) for target, found in PACKAGES.items()},
+                                          "gguf": tuple(GGUF), "ggml": ()}
 CACHES = ("io", "state")
 # options that have an effect on some targets only
 ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), "voice": ("ggml",),
@@ -40,8 +41,6 @@ packages are kept in OUT.converting, which may be deleted.
 --to gguf writes a whole Tortoise model as one file, its decoder with the names of GPT-2 in llama.cpp. --to ggml writes
 the files that tortoise.cpp reads, with one voice.
 """
-NETWORKS = ("autoregressive, diffusion, clvp, univnet, hifigan, source_filter, mel_source_filter, "
-            "conditioning_encoder, contextual_embedder, rlg_auto, rlg_diffuser; of Whisper: encoder, decoder")
 
 
 def register(subparsers: argparse._SubParsersAction) -> None:
@@ -63,14 +62,10 @@ def register(subparsers: argparse._SubParsersAction) -> None:
                         help="coreml: where the decoder's kv-cache is kept: io (by the host), state (by Core ML), or "
                              "both separated by a comma (default: io,state)")
     parser.add_argument("--buckets", action="append", metavar="KIND=N,…",
-                        help="coreml: lengths of a kind of function, in place of the model's defaults; kinds: "
-                             "prefill, step (slots), condition, denoise, clvp_text, clvp_speech, univnet, "
-                             "hifigan, source_filter, mel_source_filter; of FastSpeech text (symbols), mel, vocoder. "
-                             "May be given more than once")
+                        help="coreml: lengths of a kind of function, such as prefill=64,128, in place of the model's "
+                             "defaults; '?=1' lists the kinds of SOURCE. May be given more than once")
     parser.add_argument("--networks", type=comma_separated, metavar="NETWORK,…",
-                        help=f"networks to convert (default: all); coreml: the others run on torch. There are "
-                             f"{NETWORKS}; of FastSpeech fastspeech and vocoder; for ggml autoregressive, diffusion, "
-                             "univnet")
+                        help="networks to convert (default: all; '?' lists those of SOURCE); the others run on torch")
     parser.add_argument("--no-prewarm", action="store_true", default=None,
                         help="coreml: on a Mac, do not compile and load the new packages at the end: the first speech "
                              "does it")

@@ -12,6 +12,8 @@ from ane.bundles import Bundle
 from ane.bundles.family import DEFAULT_FAMILY, MODELS
 from ane.bundles.opening import DEMO
 from ane.bundles.packages import COMPUTE_UNITS
+from ane.bundles.precisions import CORE_ML, ONNX
+from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
 from ane.commands.defaults import source_of
 from ane.commands.messages import LOGGER
@@ -130,10 +132,10 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     add = rare_group(parser, "backend", "coreml runs a bundle's Core ML packages on a Mac; mil interprets them on\n"
                      "any machine, slowly, to check them; onnx runs its ONNX packages.").add_argument
     add("--precision", default="auto", metavar="P",
-        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
+        choices=("auto", *PRECISIONS),
         help="for torch: fp32, bf16 or fp16 (default: the type of the stored weights, where the device computes it "
              "fast), or int8 (decoder and diffusion on the CPU: fastest, less exact); for packages: those of Core ML "
-             "in fp16, fp32, 8bit, 6bit, 4bit, or of ONNX in fp32, fp16, int8, int4 (default: the bundle's)")
+             f"in {', '.join(CORE_ML)}, or of ONNX in {', '.join(ONNX)} (default: the bundle's)")
     add("--cache", default="auto", choices=("auto", "io", "state"),
         help="what keeps the kv-cache of Core ML packages: io (the host) or state (Core ML)")
     add("--compute-units", choices=COMPUTE_UNITS,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands import arguments
 from ane.commands.file_flags import check_files
 from ane.commands.messages import ProgressDisplay, message_console
@@ -63,7 +64,7 @@ def register(commands: argparse._SubParsersAction) -> None:
         help=f"what runs the networks: {', '.join(NAMES)} (default: auto). coreml and mil run the Core ML packages of "
              "a bundle that `ane convert` made, onnx its ONNX packages")
     add("--precision", default="auto",
-        choices=("auto", "fp32", "bf16", "fp16", "8bit", "6bit", "4bit", "int8", "int4"),
+        choices=("auto", *PRECISIONS),
         help="what torch computes in (default: the type of the stored weights, where the device computes it fast), or "
              "that of the packages to run (default: the bundle's)")
     add("--threads", type=arguments.positive, metavar="N", help="CPU threads (default: the backend's choice)")

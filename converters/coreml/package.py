@@ -20,6 +20,7 @@ from ane.backends.mil.package import Package
 from ane.bundles import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.precisions import CORE_ML, stored_precision
 from ane.bundles.weights import skeleton
 from ane.system.checked import checked, read_record
 from ane.system.errors import UserError
@@ -47,25 +48,18 @@ ON_GPU = frozenset({"univnet"})     # long rows and a kernel per frame are slow 
 LAYOUT = "(batch, channels, 1, sequence)"
 
 
-# Bits of compressed weights: 8-bit linear by channel, 6- and 4-bit palettes by k-means. The gain depends on the chip:
-# 4-bit palettes are streamed as stored from the M1 on; 8-bit weights are expanded to fp16 on an M1, and streamed from
-# the M3 or M5 on (sources conflict; measure with `ane bench`).
-COMPRESSIONS = {"8bit": 8, "6bit": 6, "4bit": 4}
-PRECISIONS = ("fp16", "fp32", *COMPRESSIONS)
-
-
 @checked
 class CoreMLOptions:
     """One set of options, for packages of one precision.
 
     Attributes:
-        precision: one of ``PRECISIONS``.
+        precision: one of ``ane.bundles.precisions.CORE_ML``.
         lanes: column counts of the decoder's step functions.
         caches: kinds of kv-cache to build step functions for: "io", "state".
         buckets: lengths by kind of function, instead of the model's defaults (``converters.functions``).
     """
 
-    precision: Literal["fp16", "fp32", "8bit", "6bit", "4bit"] = "fp16"
+    precision: Literal[tuple(CORE_ML)] = "fp16"
     lanes: tuple[Annotated[int, Field(ge=1)], ...] = (1, 16)
     caches: tuple[Literal["io", "state"], ...] = ("io", "state")
     buckets: dict[str, tuple[Annotated[int, Field(ge=1)], ...]] = field(default_factory=dict)
@@ -75,10 +69,7 @@ class CoreMLOptions:
 
     def stored(self, network: str) -> str:
         """The precision of a network's package: some networks are always fp32, and only the largest are compressed."""
-        spec = network_spec(network)
-        if not spec.fp16_package:
-            return "fp32"
-        return self.precision if self.precision not in COMPRESSIONS or spec.compressed else "fp16"
+        return stored_precision(CORE_ML, network_spec(network), self.precision)
 
     def request(self, reference: Any, model: Bundle, scale: float = 1.0) -> GraphRequest:
         """Return the request for the graphs of these options."""
@@ -144,7 +135,7 @@ def write_package(model: Bundle, network: str, options: CoreMLOptions, bundle: P
             for graph in graphs:
                 progress(graph.name)
                 made = graph.build(options.style(network))
-                made = compressed(made, COMPRESSIONS[stored]) if stored in COMPRESSIONS else made
+                made = compressed(made, bits) if (bits := CORE_ML[stored].bits) else made
                 part = Path(folder) / f"{graph.name}.mlpackage"
                 made.save(str(part))
                 del made
@@ -230,7 +221,7 @@ class CoreMLTarget:
 
     def check(self, options: Sequence[CoreMLOptions], model: Bundle) -> None:
         for option in options:
-            check_precision(model, option.precision, "compressed", COMPRESSIONS)
+            check_precision(model, option.precision, CORE_ML[option.precision])
             check_options(option, model)
 
     def versions(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from ane.bundles import Bundle
+from ane.bundles.precisions import GGUF
 from ane.bundles.weights import FP16_MAX, convert_precision, layout, skeleton
 from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.networks.autoregressive import Conv1D
@@ -29,8 +30,6 @@ from ane.voices import Voice, list_voices, open_voice
 from converters.functions import pick_networks, weights_sha256
 
 Type = gguf.GGMLQuantizationType
-PRECISIONS = {"fp32": gguf.LlamaFileType.ALL_F32, "fp16": gguf.LlamaFileType.MOSTLY_F16,
-              "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}
 DECODER = "autoregressive"
 NAME_BYTES = 63             # GGML_MAX_NAME is 64 with its terminating zero
 SHORTER = ((".relative_pos_embeddings.relative_attention_bias.", ".relative_bias."),
@@ -85,7 +84,7 @@ def write_gguf(model: Bundle, destination: Path, precision: str = "fp16", networ
     ``voice.NAME.autoregressive`` (D,) and ``voice.NAME.diffusion`` (C,), in float32.
 
     Args:
-        precision: A key of ``PRECISIONS``.
+        precision: A key of ``ane.bundles.precisions.GGUF``.
         networks: The networks to write. By default, all that the model has.
         progress: Is called with the name of each network before it is written.
 
@@ -186,7 +185,7 @@ def _add_metadata(writer: gguf.GGUFWriter, model: Bundle, networks: Sequence[str
     ``tortoise.*``: the config of each network, and the SHA-256 of the file with its weights."""
     manifest = model.manifest
     writer.add_name(model.name)
-    writer.add_file_type(PRECISIONS[precision])
+    writer.add_file_type(gguf.LlamaFileType[GGUF[precision]])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     for add, text in ((writer.add_license, manifest.licence), (writer.add_description, manifest.description)):
         if text:

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ane.backends.packaged.selection import ONNX_PRECISIONS, stored_precision
 from ane.backends.torch.backend import DTYPES, TorchBackend
 from ane.bundles import Bundle
 from ane.bundles.hashes import record
 from ane.bundles.packages import FunctionRecord, PackageRecord
+from ane.bundles.precisions import ONNX, stored_precision
 from ane.system.errors import UserError
 from ane.system.files import replacing
 from ane.system.version import version
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "weights.bin"
 ALIGNMENT = 4096        # ONNX Runtime memory-maps tensors that begin at a page boundary, and reads others
 MIN_BYTES = 1024        # smaller tensors stay in the graph
-BLOCK = 32              # weights that share a scale in int4
-QUANTISED = {"int8": ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits"), "int4": ("MatMulNBits",)}
+BLOCK = 32              # weights that share a scale in fewer than 8 bits
+QUANTISED = ("MatMulInteger", "DynamicQuantizeMatMul", "MatMulNBits")
 BLOCKWISE = ("encoder", "decoder")      # Whisper's
 
 
 @dataclass(frozen=True)
 class OnnxOptions:
-    """Options of a conversion. ``precision``: one of ``ane.backends.packaged.selection.ONNX_PRECISIONS``."""
+    """Options of a conversion. ``precision``: one of ``ane.bundles.precisions.ONNX``."""
 
     precision: str = "fp32"
 
     def stored(self, network: str) -> str:
-        return stored_precision(network_spec(network), self.precision)
+        return stored_precision(ONNX, network_spec(network), self.precision)
 
 
 class OnnxTarget:
@@ -61,9 +61,9 @@ class OnnxTarget:
         """Raise UserError when a library is not installed, or for an unknown precision."""
         require_libraries()
         for option in options:
-            if option.precision not in ONNX_PRECISIONS:
-                raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX_PRECISIONS)}")
-            check_precision(model, option.precision, "quantised", QUANTISED)
+            if option.precision not in ONNX:
+                raise UserError(f"precision={option.precision}: ONNX packages are in {', '.join(ONNX)}")
+            check_precision(model, option.precision, ONNX[option.precision])
 
     def versions(self) -> tuple[str, ...]:
         import onnx
@@ -104,6 +104,7 @@ def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Pat
 
     precision = options.stored(network)
     path = f"packages/{network}-{precision}.onnx"
+    bits = ONNX[precision].bits
     traced = "fp16" if precision == "fp16" else "fp32"
     functions = {}
     with replacing(bundle / path, directory=True) as package:
@@ -112,14 +113,14 @@ def write_package(model: Bundle, network: str, options: OnnxOptions, bundle: Pat
             progress(name)
             full = bundle / f"packages/{network}-{traced}.onnx/{name}.onnx"
             # tracing is slow: reuse the full-precision graph if this conversion has traced it
-            exported = ir.load(full) if precision in QUANTISED and full.is_file() else graph.export()
-            if precision in QUANTISED:
-                exported = quantise(exported, network, precision)
+            exported = ir.load(full) if bits and full.is_file() else graph.export()
+            if bits:
+                exported = quantise(exported, network, precision, bits)
             weights.move(exported)
             explain(exported, name, f"{model.family.title}, {network}, {precision}", network, licence)
             file = package / f"{name}.onnx"
             ir.save(exported, file)
-            _check(file, f"{network}, function {name}, in {precision}", infer_shapes=precision not in QUANTISED)
+            _check(file, f"{network}, function {name}, in {precision}", infer_shapes=not bits)
             functions[name] = FunctionRecord(name, {}, {})
     files = sorted(file.relative_to(bundle).as_posix() for file in (bundle / path).iterdir())
     return PackageRecord(network, precision, path, [record(bundle, file) for file in files], functions,
@@ -199,8 +200,8 @@ class WeightFile:
 
 # Precision
 
-def quantise(model: "onnx_ir.Model", network: str, precision: str) -> "onnx_ir.Model":
-    """The graph with its matrix products quantised to "int8" or "int4" by ONNX Runtime's tools.
+def quantise(model: "onnx_ir.Model", network: str, precision: str, bits: int) -> "onnx_ir.Model":
+    """The graph with its matrix products quantised to so many bits by ONNX Runtime's tools.
 
     Raises:
         UserError: ONNX Runtime left a product unquantised, which it does silently when it does not recognise a weight
@@ -210,19 +211,19 @@ def quantise(model: "onnx_ir.Model", network: str, precision: str) -> "onnx_ir.M
 
     products = sum(node.op_type == "MatMul" and node.inputs[1].const_value is not None for node in model.graph)
     with quiet():
-        proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), network, precision)
-    done = sum(node.op_type in QUANTISED[precision] for node in proto.graph.node)
+        proto = _quantise_proto(ir.to_proto(ir.external_data.load_to_model(model)), network, bits)
+    done = sum(node.op_type in QUANTISED for node in proto.graph.node)
     if done != products:
         raise UserError(f"ONNX Runtime quantised {done} of {products} products of {model.graph.name} to {precision}; "
                         "install the version of onnxruntime that pyproject.toml names")
     return ir.from_proto(proto)
 
 
-def _quantise_proto(proto: Any, network: str, precision: str) -> Any:
-    if precision == "int4" or network in BLOCKWISE:
+def _quantise_proto(proto: Any, network: str, bits: int) -> Any:
+    if bits < 8 or network in BLOCKWISE:
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-        quantizer = MatMulNBitsQuantizer(proto, bits=4 if precision == "int4" else 8, block_size=BLOCK,
+        quantizer = MatMulNBitsQuantizer(proto, bits=bits, block_size=BLOCK,
                                          is_symmetric=True, accuracy_level=4)
         quantizer.process()
         return quantizer.model.model

@@ -12,7 +12,7 @@ from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.mlx.decoder import MlxDecoder
 from ane.backends.mlx.diffusion import MlxDenoiser, MlxDiffusion
 from ane.backends.mlx.gpt import MlxGPT
-from ane.backends.mlx.layers import MlxPrecision, Parameters, mlx_precision
+from ane.backends.mlx.layers import PRECISIONS, MlxPrecision, Parameters, mlx_precision
 from ane.backends.mlx.owner import device_name, on_owner
 from ane.backends.mlx.proof import ProvenDecoders
 from ane.system.errors import UserError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ane.bundles import Bundle
 
 LOGGER = logging.getLogger(__name__)
-PRECISIONS = ("fp16", "fp32", "8bit", "4bit")       # the first is the default
 
 
 def gpt(tensors: Parameters, config: Any, precision: MlxPrecision) -> MlxGPT:
@@ -62,7 +61,7 @@ class MlxBackend(ForwardingBackend):
         if not self.layouts:
             raise UserError(f"backend mlx runs no network of {model.family.title} models, and {model.name} is one: use "
                             "auto or torch", "backend")
-        self.precision = mlx_precision(PRECISIONS[0] if precision == "auto" else precision)
+        self.precision = mlx_precision(next(iter(PRECISIONS)) if precision == "auto" else precision)
         others = " (other networks on torch)" if model.networks - set(self.layouts) else ""
         self.name = f"mlx:{device_name()} {self.precision.name}{others}"
         self._networks: dict[str, Any] = {}

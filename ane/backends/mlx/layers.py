@@ -11,6 +11,8 @@ from ane.backends.mlx.owner import device_name
 
 GROUP = 64              # inputs that share a scale in quantised weights
 HEAD_BITS = 8           # the output layer loses too much with fewer
+# precision → ``MlxPrecision.bits`` and ``worst``; the first is the default
+PRECISIONS = {"fp16": (0, 40), "fp32": (0, 80), "8bit": (8, 25), "4bit": (4, 3)}
 
 Parameters = Mapping[str, np.ndarray]       # key in the state dict → float32 or float16
 
@@ -34,14 +36,14 @@ class MlxPrecision:
 
 
 def mlx_precision(name: str) -> MlxPrecision:
-    """Return the precision of that name ("fp32", "fp16", "8bit" or "4bit").
+    """Return the precision of that name, a key of ``PRECISIONS``.
 
     Quantised weights take float32 inputs on the CPU, where MLX's products with float16 are tens of times slower.
     """
-    quantised = mx.float32 if device_name() == "cpu" else mx.float16
-    table = (MlxPrecision("fp32", mx.float32, 0, 80), MlxPrecision("fp16", mx.float16, 0, 40),
-             MlxPrecision("8bit", quantised, 8, 25), MlxPrecision("4bit", quantised, 4, 3))
-    return {precision.name: precision for precision in table}[name]
+    bits, worst = PRECISIONS[name]
+    wide = name == "fp32" or (bits and device_name() == "cpu")
+    return MlxPrecision(name, mx.float32 if wide else mx.float16, bits, worst)
+
 
 
 class MlxLinear:

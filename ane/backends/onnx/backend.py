@@ -12,7 +12,7 @@ from ane.backends.onnx.engines import USUAL, TensorRTOptions
 from ane.backends.onnx.providers import OnnxDevice, onnx_errors
 from ane.backends.onnx.sessions import BoundCall, PackageGraphs, SessionCache, SessionKey, session_loader
 from ane.backends.packaged.backend import PackagedEngine
-from ane.backends.packaged.selection import select_onnx_packages
+from ane.backends.packaged.selection import select_packages
 from ane.bundles.packages import PackageFolder
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OnnxBackend(PackagedEngine):
                  threads: int | None = None, keep: bool = False, load: Callable[[SessionKey], Any] | None = None,
                  machine: str | None = None, options: TensorRTOptions = USUAL,
                  unpublished: PackageFolder | None = None):
-        chosen = select_onnx_packages(model, precision, device, unpublished and unpublished.packages)
+        chosen = select_packages(model, precision, unpublished and unpublished.packages, "onnx", device.name)
         super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
         self.options, self.sessions = options, SessionCache(load or session_loader(device, threads))
         self.graphs = PackageGraphs(self.folder, self.checked, device, self.sessions, machine, options)

@@ -29,10 +29,10 @@ from ane.backends.torch.static_decoder import CudaGraphRunner, StaticDecoder
 from ane.backends.torch.threads import ThreadGovernor, choose_threads, governed
 from ane.bundles import Bundle
 from ane.bundles.opening import is_embedded
+from ane.bundles.precisions import TORCH
 from ane.bundles.weights import skeleton
 from ane.system.errors import UserError
 
-PRECISIONS = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1}      # bytes of a weight
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 INEXACT_FRAMES = 1024       # of a row: from here on torch's group norm adds up otherwise on another number of threads
@@ -48,7 +48,7 @@ class TorchPrecision:
     """What a backend computes in.
 
     Attributes:
-        name: a key of ``PRECISIONS``.
+        name: a key of ``ane.bundles.precisions.TORCH``.
         dtype: of the networks with ``half_precision``; a decoder with packed linear layers stays in float32.
         packed: precision of packed weights; "": those of the decoder are packed as they are stored, others are not.
         stored: precision in which the weights are stored, if they are packed without loss; "": none are packed.
@@ -78,9 +78,9 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
     Raises:
         UserError: no such precision, or not on this device.
     """
-    if wanted not in ("auto", *PRECISIONS):
-        raise UserError(f"precision must be auto, {', '.join(PRECISIONS)} on torch, got {wanted!r} "
-                        "(8bit, 6bit and 4bit are for Core ML packages)", "precision")
+    if wanted not in ("auto", *TORCH):
+        raise UserError(f"precision must be auto, {', '.join(TORCH)} on torch, got {wanted!r} "
+                        "(the others are for packages)", "precision")
     if device.type != "cpu":
         if wanted == "int8":
             raise UserError(f"precision int8 runs on the CPU only; {device} has {', '.join(DTYPES)}")

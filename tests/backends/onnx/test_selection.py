@@ -5,7 +5,8 @@ import pytest
 from ane.backends import load_backend
 from ane.backends.onnx import providers
 from ane.backends.onnx.providers import CPU, DEVICES, OnnxDevice
-from ane.backends.packaged.selection import select_onnx_packages, stored_precision
+from ane.backends.packaged.selection import select_packages
+from ane.bundles.precisions import ONNX, stored_precision
 from ane.cli import main
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
@@ -40,12 +41,12 @@ def test_what_a_gpu_would_compute_on_the_cpu_is_refused_in_one_line_with_what_to
 @pytest.mark.parametrize(("device", "precision"), [(DEVICES["cpu"], "int8"), (CUDA, "fp32")])
 def test_auto_takes_int8_first_on_the_cpu_alone(decoder_bundle, device, precision):
     packages = {package.precision: package for package in decoder_bundle.onnx_packages}
-    chosen = select_onnx_packages(decoder_bundle, "auto", device, [packages["int8"], packages["fp32"]])
+    chosen = select_packages(decoder_bundle, "auto", [packages["int8"], packages["fp32"]], "onnx", device.name)
     assert chosen["autoregressive"].precision == precision
 
 
 def test_vocoders_and_networks_that_run_once_stay_in_fp32():
-    stored = {name: stored_precision(network, "fp16") for name, network in NETWORKS.items()}
+    stored = {name: stored_precision(ONNX, network, "fp16") for name, network in NETWORKS.items()}
     assert {name for name in stored if stored[name] == "fp16"} == {"autoregressive", "diffusion", "clvp"}
 
 

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 
 from ane.bundles import open_model
 from ane.bundles.bundle import Bundle
+from ane.bundles.precisions import GGUF
 from ane.bundles.weights import expanded, skeleton
 from ane.bundles.writing import write_bundle
 from ane.cli import main
 from ane.models.tortoise.networks import NETWORKS
 from ane.system.errors import UserError
 from ane.voices import load_voice
-from converters.ggml.gguf_file import NAME_BYTES, PRECISIONS, gguf_tensors, write_gguf
+from converters.ggml.gguf_file import NAME_BYTES, gguf_tensors, write_gguf
 from tests.random_model import random_contents
 
 Type = gguf.GGMLQuantizationType
@@ -62,7 +63,7 @@ def values(tensor: gguf.ReaderTensor) -> np.ndarray:
     return gguf.dequantize(tensor.data, tensor.tensor_type).reshape(tensor.shape[::-1])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", GGUF)
 @pytest.mark.parametrize("name", ["demo", "random"])
 def test_every_tensor_reads_back_within_its_rounding(tmp_path, request, name, precision):
     model = open_model("demo") if name == "demo" else request.getfixturevalue("random_fp32")
