@@ -25,10 +25,10 @@ from ane.audio.reader import (
 from ane.audio.sample_format import SampleFormat, resampling
 from ane.system.errors import UserError
 from ane.system.files import check_output_file, replacing
+from ane.system.sound_formats import FORMATS
 
 __all__ = ["CLIP_SUFFIXES", "MIN_CLIP_SECONDS", "check_clip", "check_output", "check_sound_device", "play",
            "read_audio", "read_clip", "resample", "resample_windowed_sinc", "write", "writing"]
-SUFFIXES = tuple(dict.fromkeys((*media.FORMATS, *writer.FORMATS)))
 
 
 def check_output(path: Path | str) -> None:
@@ -42,8 +42,8 @@ def check_output(path: Path | str) -> None:
     if str(path) == "-":
         writer.check_standard_output()
         return
-    if suffix not in SUFFIXES:
-        raise UserError(f"cannot write {path}: end its name in {', '.join(SUFFIXES)}")
+    if suffix not in FORMATS:
+        raise UserError(f"cannot write {path}: end its name in {', '.join(FORMATS)}")
     if suffix not in writer.FORMATS and not media.has_pyav():
         raise UserError(f"cannot write {path}: {suffix} needs PyAV: {media.INSTALL}, or choose "
                         f"{', '.join(writer.FORMATS)}")

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ane.audio.writer import pcm16
+from ane.system import sound_formats
 from ane.system.interruption import uninterrupted
+from ane.system.sound_formats import MediaFormat
 
 # the first bytes of a cover, and FFmpeg's format: without one it also opens what only names other files and addresses
 IMAGES = {"image/jpeg": (b"\xff\xd8\xff", "jpeg_pipe"), "image/png": (b"\x89PNG\r\n\x1a\n", "png_pipe")}
@@ -24,33 +26,7 @@ LANGUAGES = {"ar": "ara", "ca": "cat", "cs": "ces", "cy": "cym", "da": "dan", "d
              "it": "ita", "ja": "jpn", "ko": "kor", "la": "lat", "nl": "nld", "no": "nor", "pl": "pol", "pt": "por",
              "ro": "ron", "ru": "rus", "sv": "swe", "tr": "tur", "uk": "ukr", "zh": "zho"}
 INSTALL = "pip install '.[books]'"
-
-
-@dataclass(frozen=True)
-class MediaFormat:
-    """How a suffix is written: FFmpeg's container and encoder, bits a second, and whether it can hold a cover."""
-
-    container: str
-    encoder: str
-    bit_rate: int | None = None
-    cover: bool = False
-    rate: int | None = None     # Hz; None is the rate of the sound
-    gain: float = 1.0           # factor of the samples before the encoder
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-FORMATS = {
-    ".m4b": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "}),
-    ".m4a": MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "}),
-    # LAME multiplies all samples by 0.95, and FFmpeg has no option against it
-    ".mp3": MediaFormat("mp3", "libmp3lame", 64_000, cover=True, gain=1 / 0.95, options={"id3v2_version": "3"}),
-    ".opus": MediaFormat("opus", "libopus", 32_000, rate=48000),
-    ".aac": MediaFormat("adts", "aac", 64_000),
-    ".flac": MediaFormat("flac", "flac", cover=True),
-    ".aiff": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
-    ".aif": MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}),
-    ".wav": MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}),
-}
+FORMATS = {suffix: row.media for suffix, row in sound_formats.FORMATS.items() if row.media}
 
 
 def iso_639_2(language: str) -> str:

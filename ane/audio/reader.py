@@ -15,9 +15,10 @@ from ane.audio.lengths import PatchedFile, missing_bytes, unwritten_lengths
 from ane.audio.media import INSTALL, has_pyav
 from ane.system.errors import NotFoundError, UserError
 from ane.system.files import no_such_file
+from ane.system.sound_formats import FORMATS
 from ane.system.streams import silent_c_libraries
 
-CLIP_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".aiff", ".aif")     # of the clips in a folder of clips
+CLIP_SUFFIXES = tuple(suffix for suffix, row in FORMATS.items() if row.clip)       # of the clips in a folder of clips
 MIN_CLIP_SECONDS = 0.5          # a shorter clip holds a syllable at most; the encoders want 4 to 6 seconds
 MAX_CLIP_SECONDS = 600.0        # the encoders use 6 s of a clip; ten minutes at 48 kHz take 115 MB of memory
 MAX_RECORDING_SECONDS = 86400.0         # a day; of a recording to transcribe

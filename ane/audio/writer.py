@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from ane.system import sound_formats
 from ane.system.errors import UserError
 from ane.system.files import replacing, write_whole
 from ane.system.interruption import uninterrupted
@@ -17,9 +18,7 @@ from ane.system.streams import is_closed
 
 _BLOCK = 1 << 16                # samples per write: libsndfile's Vorbis writer overflows its stack on long ones
 _UNKNOWN_LENGTH = 0xFFFFFFFF    # in the header of a WAV whose length is not known when it begins
-FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"),
-            ".mp3": ("MP3", "MPEG_LAYER_III"), ".ogg": ("OGG", "VORBIS"),
-            ".aiff": ("AIFF", "PCM_16"), ".aif": ("AIFF", "PCM_16")}
+FORMATS = {suffix: row.sndfile for suffix, row in sound_formats.FORMATS.items() if row.sndfile}
 
 
 def check_standard_output() -> None:

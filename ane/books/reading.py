@@ -4,8 +4,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +31,110 @@ UNREADABLE = {b"\xd0\xcf\x11\xe0": "an old or protected Word document", b"{\\rtf
               b"BOOKMOBI": "a Kindle book"}
 
 
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a document is read: the suffix of its file, the rules of omission, and arguments of ``read_document``."""
+
+    suffix: str
+    rules: Mapping[str, Omission]
+    keep_timing: bool
+    markdown: bool | None
+
+
+@dataclass(frozen=True)
+class DocumentFormat:
+    """A format of documents.
+
+    Attributes:
+        name: What help calls it.
+        suffixes: Its suffixes, the usual one first. "" is that of standard input.
+        read: Returns the document in an open file whose first bytes, given too, were read already.
+        start: The first bytes of all its files, which tell it whatever the suffix is.
+        has_times: Whether ``keep_timing`` has an effect. may_be_markdown: Whether ``markdown`` has an effect.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    read: Callable[[BinaryIO, bytes, ReadingOptions], Document]
+    start: bytes = b""
+    has_times: bool = False
+    may_be_markdown: bool = False
+
+
+def read_archive(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
+    """Read an EPUB or a DOCX, which are told apart by their content."""
+    with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
+        return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, options.rules)
+
+
+def read_pdf_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
+    """Read a PDF, from a temporary file if it is not one on disk."""
+    if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
+        return read_pdf(Path(name), options.rules)
+    with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
+        stored.write(start + _rest(file, MAX_FILE))
+        stored.flush()
+        return read_pdf(Path(stored.name), options.rules)
+
+
+def as_text(read: Callable[[str, ReadingOptions], Document], encoding: Callable[[bytes], str] = lambda data: "utf-8"
+            ) -> Callable[[BinaryIO, bytes, ReadingOptions], Document]:
+    """Return a reader of files that decodes them for ``read``. Raises UserError for content that is not text."""
+    def read_file(file: BinaryIO, start: bytes, options: ReadingOptions) -> Document:
+        data = start + _rest(file, MAX_TEXT)
+        for mark, kind in UNREADABLE.items():
+            if data.startswith(mark) or data[60:68] == mark:
+                raise UserError(f"it is {kind}: convert it to EPUB first, with Calibre for example")
+        if options.markdown and len(data) > MAX_MARKDOWN:
+            raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
+        try:
+            text = decoded_text(data, encoding(data))
+        except UserError:
+            if b"\0" in data and not data.startswith(UTF16_MARKS):
+                raise UserError(f"it is no text, with NUL characters: ane reads {usual_suffixes()}") from None
+            raise
+        return read(text, options)
+
+    return read_file
+
+
+def read_text(text: str, options: ReadingOptions) -> Document:
+    """Read plain text or Markdown. If the options do not say which, marks of Markdown decide."""
+    markdown = options.markdown
+    if markdown or (markdown is None and len(text) <= MAX_MARKDOWN and has_marks(text)):
+        return read_markdown(text, options.rules)
+    return read_plain_text(text, options.rules)
+
+
+def refuse(text: str, options: ReadingOptions) -> Document:
+    """Refuse text in a file of an unknown suffix."""
+    raise UserError(f"{options.suffix} is not a format that ane reads: {usual_suffixes()}")
+
+
+FORMATS = (
+    DocumentFormat("plain text", (".txt", ".text", ""), as_text(read_text), may_be_markdown=True),
+    DocumentFormat("Markdown", (".md", ".markdown"), as_text(read_text), may_be_markdown=True),
+    DocumentFormat("EPUB", (".epub",), read_archive, b"PK\x03\x04"),
+    DocumentFormat("HTML", (".html", ".htm", ".xhtml"),
+                   as_text(lambda text, options: read_html(text, options.rules), encoding_of_html)),
+    DocumentFormat("DOCX", (".docx",), read_archive),
+    DocumentFormat("PDF", (".pdf",), read_pdf_file, b"%PDF"),
+    *(DocumentFormat(name, (suffix,), as_text(lambda text, options: read_subtitles(text, options.keep_timing)),
+                     has_times=True) for name, suffix in (("SubRip", ".srt"), ("WebVTT", ".vtt"))),
+)
+UNKNOWN = DocumentFormat("", (), as_text(refuse))
+
+
+def usual_suffixes(formats: Iterable[DocumentFormat] = FORMATS) -> str:
+    return ", ".join(each.suffixes[0] for each in formats)
+
+
+def format_of(suffix: str, start: bytes = b"") -> DocumentFormat:
+    """The format of files that begin so, or of this suffix."""
+    return next((each for each in FORMATS if each.start and start.startswith(each.start)),
+                next((each for each in FORMATS if suffix in each.suffixes), UNKNOWN))
+
+
 def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: bool = False,
                   markdown: bool | None = None) -> Document:
     """The document in a file, or on standard input for "-": an EPUB, DOCX, PDF or plain text there.
@@ -45,15 +150,18 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
     rules = active_omissions(keep)
     name = "standard input" if str(source) == "-" else str(source)
     suffix = "" if str(source) == "-" else Path(source).suffix.lower()
-    if keep_timing and suffix not in SUBTITLES:
-        raise UserError(f"keep_timing has no effect on {name}: only subtitles ({', '.join(SUBTITLES)}) have times",
-                        "keep_timing")
-    if markdown is not None and suffix not in (*PLAIN, *MARKDOWN):
+    named = format_of(suffix)
+    if keep_timing and not named.has_times:
+        timed = usual_suffixes(each for each in FORMATS if each.has_times)
+        raise UserError(f"keep_timing has no effect on {name}: only subtitles ({timed}) have times", "keep_timing")
+    if markdown is not None and not named.may_be_markdown:
         raise UserError(f"markdown has no effect on {name}: only plain text may be Markdown", "markdown")
     try:
         with _opened(source) as file:
-            recognised = None if str(source) == "-" else suffix in MARKDOWN
-            document = _document(file, suffix, rules, keep_timing, recognised if markdown is None else markdown)
+            start = file.read(68)
+            recognised = None if str(source) == "-" else named.name == "Markdown"
+            document = format_of(suffix, start).read(file, start, ReadingOptions(
+                suffix, rules, keep_timing, recognised if markdown is None else markdown))
     except UserError as error:
         raise UserError(f"cannot read {name}: {error}") from error
     except (OSError, ValueError) as error:          # ValueError: a name that no file can have
@@ -65,42 +173,6 @@ def read_document(source: Path | str, keep: Collection[str] = (), keep_timing: b
         document.title = Path(source).stem
     document.title = document.title[:MAX_TITLE]
     return document
-
-
-def _document(file: BinaryIO, suffix: str, rules: Mapping[str, Omission], keep_timing: bool,
-              markdown: bool | None) -> Document:
-    start = file.read(68)
-    if suffix in (".epub", ".docx") or start.startswith(b"PK\x03\x04"):
-        with closing(BookArchive(file if file.seekable() else BytesIO(start + _rest(file, MAX_FILE)))) as archive:
-            return (read_docx if CONTENT_TYPES in archive.names else read_epub)(archive, rules)
-    if suffix == ".pdf" or start.startswith(b"%PDF"):
-        if isinstance(name := getattr(file, "name", None), str) and os.path.isfile(name):
-            return read_pdf(Path(name), rules)
-        with tempfile.NamedTemporaryFile(suffix=".pdf") as stored:
-            stored.write(start + _rest(file, MAX_FILE))
-            stored.flush()
-            return read_pdf(Path(stored.name), rules)
-    data = start + _rest(file, MAX_TEXT)
-    for mark, what in UNREADABLE.items():
-        if data.startswith(mark) or data[60:68] == mark:
-            raise UserError(f"it is {what}: convert it to EPUB first, with Calibre for example")
-    if markdown and len(data) > MAX_MARKDOWN:
-        raise UserError(f"it has more than {MAX_MARKDOWN >> 20} MB, the most for Markdown: divide it")
-    try:
-        text = decoded_text(data, encoding_of_html(data) if suffix in HTML else "utf-8")
-    except UserError:
-        if b"\0" in data and not data.startswith(UTF16_MARKS):
-            raise UserError(f"it is no text, with NUL characters: ane reads {', '.join(SUFFIXES)}") from None
-        raise
-    if suffix in SUBTITLES:
-        return read_subtitles(text, keep_timing)
-    if suffix in HTML:
-        return read_html(text, rules)
-    if suffix not in (*PLAIN, *MARKDOWN):
-        raise UserError(f"{suffix} is not a format that ane reads: {', '.join(SUFFIXES)}")
-    if markdown or (markdown is None and len(data) <= MAX_MARKDOWN and has_marks(text)):
-        return read_markdown(text, rules)
-    return read_plain_text(text, rules)
 
 
 @contextmanager

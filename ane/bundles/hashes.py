@@ -17,7 +17,6 @@ from ane.system.files import read_json, replacing, write_json
 DAMAGED = ": the file is damaged; import or copy the bundle again"      # the end of errors
 
 
-
 def _inside(file: str) -> str:
     """``file`` if it names a file below the bundle. Raises ValueError."""
     parts = PurePosixPath(file)

@@ -10,6 +10,7 @@ from ane.commands import arguments
 from ane.commands.speech_options import add_backend_arguments, add_request_arguments, add_settings_arguments
 from ane.system.errors import UserError
 from ane.system.file_gate import open_regular
+from ane.system.sound_formats import FORMATS, SUFFIX_HELP
 
 if TYPE_CHECKING:
     from ane.audio.media import CoverImage
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 SILENCES = {"sentence": "between sentences", "paragraph": "between paragraphs",
             "heading": "around headings and at scene breaks", "chapter": "after a chapter"}
-WITHOUT_TAGS = (".aac", ".ogg")
 MAX_COVER = 16 << 20        # bytes
 POCKETSPHINX = "pocketsphinx"
 LOCAL = "local"             # of --ray without an address
@@ -40,16 +40,17 @@ examples:
 
 def add_read_parser(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
     from ane.books.plan import Silences
+    from ane.books.reading import FORMATS as DOCUMENTS
     from ane.text.omissions import OMISSIONS
 
     parser = commands.add_parser(
         "read", help="narrate a book", epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Narrate a book or any long text. What is spoken is kept in OUT.job: the same command resumes it.")
     parser.add_argument("book", nargs="?", metavar="BOOK",
-                        help="an EPUB, DOCX, PDF, Markdown, HTML, plain text, .srt or .vtt file; - is standard input")
+                        help=f"a document: {', '.join(each.name for each in DOCUMENTS)}; - is standard input")
     parser.add_argument("-o", "--output", metavar="OUT", type=arguments.path,
-                        help="write to OUT; its suffix is the format: .m4b, .m4a, .mp3, .opus, .aac, .flac, .aiff, "
-                             ".wav or .ogg; .epub has text and sound, and marks what is heard")
+                        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; .epub has "
+                             "text and sound, and marks the sentence that is heard")
     add_request_arguments(parser, "voice", "lexicon")
     parser.add_argument("--status", metavar="JOB", type=arguments.path,
                         help="print how far the job JOB is (OUT or OUT.job), and exit")
@@ -143,8 +144,6 @@ def silences_of(args: argparse.Namespace) -> "Silences":
 
 
 def output_options(args: argparse.Namespace, document: "Document") -> "OutputOptions":
-    from ane.audio import SUFFIXES
-    from ane.audio.media import FORMATS
     from ane.books.output import OutputOptions
 
     options = OutputOptions(
@@ -152,11 +151,14 @@ def output_options(args: argparse.Namespace, document: "Document") -> "OutputOpt
         document.title if args.title is None else args.title, document.author if args.author is None else args.author,
         document.cover if args.cover is None else read_cover(args.cover), args.playlist, args.acx, args.narrator or "",
         document.language, document.about)
-    suffix, untagged = args.output.suffix.lower(), not args.times and args.output.suffix.lower() in WITHOUT_TAGS
-    uncovered = suffix in SUFFIXES and not ((suffix in FORMATS and FORMATS[suffix].cover) or args.playlist)
+    suffix = args.output.suffix.lower()
+    covered = [name for name, row in FORMATS.items() if row.media and row.media.cover]
+    untagged = not args.times and suffix in FORMATS and not FORMATS[suffix].tags
+    uncovered = suffix in FORMATS and suffix not in covered and not args.playlist
     for name, is_lost in (("cover", uncovered), ("title", untagged), ("author", untagged), ("narrator", untagged)):
         if getattr(args, name) is not None and is_lost:
-            raise UserError(f"{name} has no effect on {suffix}, which holds none: .m4b, .mp3, .flac and .epub do", name)
+            raise UserError(f"{name} has no effect on {suffix}, which holds none: {', '.join(covered)} and .epub do",
+                            name)
     return options
 
 

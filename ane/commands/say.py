@@ -33,6 +33,7 @@ from ane.commands.voices import list_command
 from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
 from ane.system.files import check_output_file
+from ane.system.sound_formats import SUFFIX_HELP
 from ane.system.timeline import Timeline
 from ane.text import nothing_to_say_error
 from ane.text.cast import Cast, cast_of, read_cast
@@ -67,8 +68,7 @@ def register(commands: argparse._SubParsersAction) -> None:
                         help="read the text from FILE, from standard input if -")
     add_request_arguments(parser, "voice")
     parser.add_argument("-o", "--output", "--output-file", metavar="OUT", type=arguments.path,
-                        help="write to OUT; its suffix is the format: .wav, .flac, .aiff, .mp3, .ogg or .m4a (with the "
-                             "extra books); - is standard output, as WAV")
+                        help=f"write to OUT; its suffix is the format: {SUFFIX_HELP}; - is standard output, as WAV")
     parser.add_argument("--play", action="store_true", help="play as well as write (the default without -o)")
     parser.add_argument("--stream", action="store_true",
                         help="play or write audio while it is generated; Tortoise starts soonest with --preset fastest")

@@ -10,8 +10,10 @@ import soundfile
 import soxr
 
 from ane.audio import media
-from ane.audio.media import MediaEncoder, MediaFormat
+from ane.audio.media import MediaEncoder
 from ane.audio.writer import endless_wav_header, pcm16
+from ane.system import sound_formats
+from ane.system.sound_formats import FileFormat, MediaFormat
 
 PCM_RATE = 24000        # of ``pcm``, which states no rate: that of OpenAI's
 
@@ -24,19 +26,13 @@ class SoundFormat:
     media: MediaFormat | None = None
 
 
-def streamed(suffix: str, **options: str) -> MediaFormat:
-    """The format of a file for a muxer that cannot seek back."""
-    return replace(media.FORMATS[suffix], options={"fflags": "+bitexact+flush_packets", **options})
+def sent_media(row: FileFormat) -> MediaFormat | None:
+    """How FFmpeg writes a format with a muxer that cannot seek back."""
+    return row.media and replace(row.media, options={"fflags": "+bitexact+flush_packets", **row.sent})
 
 
-FORMATS = {
-    "mp3": SoundFormat("audio/mpeg", streamed(".mp3", write_xing="0")),
-    "opus": SoundFormat("audio/ogg", streamed(".opus", page_duration="100000")),
-    "aac": SoundFormat("audio/aac", streamed(".aac")),
-    "flac": SoundFormat("audio/flac", streamed(".flac")),
-    "wav": SoundFormat("audio/wav"),
-    "pcm": SoundFormat("audio/pcm"),
-}
+FORMATS = {suffix[1:]: SoundFormat(row.media_type, None if suffix == ".wav" else sent_media(row))
+           for suffix, row in sound_formats.FORMATS.items() if row.media_type} | {"pcm": SoundFormat("audio/pcm")}
 
 
 class SampleEncoder:

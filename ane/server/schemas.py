@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, field_validator
 
 from ane.speech.request import SpeechRequest
+from ane.system.sound_formats import SENT
 
 MAX_SEED = 2 ** 63 - 1
 
@@ -14,7 +15,7 @@ def lowered(value: Any) -> Any:
     return value.lower() if isinstance(value, str) else value
 
 
-SoundFormat = Annotated[Literal["mp3", "opus", "aac", "flac", "wav", "pcm"], BeforeValidator(lowered)]
+SoundFormat = Annotated[Literal[SENT], BeforeValidator(lowered)]
 # English as Kokoro-FastAPI's clients name it; the voice decides whether it is American or British
 EnglishCode = Annotated[Literal["a", "b", "en", "en-us", "en-gb"], BeforeValidator(lowered)]
 FORMAT_HELP = "of the sound; pcm is 16 bits, little-endian, one channel, at 24 kHz"

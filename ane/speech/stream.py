@@ -11,12 +11,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ane.audio import SUFFIXES, write
+from ane.audio import write
 from ane.audio.time_stretch import TimeStretcher
 from ane.speech.chunks import Chunk, RenderedChunk
 from ane.speech.request import SpeechContext
 from ane.speech.words import SpokenWord, delivered_words, words_until
 from ane.system.errors import UserError
+from ane.system.sound_formats import FORMATS
 from ane.system.timeline import Timeline, closing_source
 
 SHOWN = 40              # characters of a text, in a representation
@@ -95,8 +96,8 @@ class Speech(SoundFacts):
         Raises:
             InvalidValueError: There is no such format.
         """
-        if f".{format}" not in SUFFIXES:
-            raise UserError(f"format must be one of {', '.join(suffix[1:] for suffix in SUFFIXES)}, got {format!r}",
+        if f".{format}" not in FORMATS:
+            raise UserError(f"format must be one of {', '.join(suffix[1:] for suffix in FORMATS)}, got {format!r}",
                             "format")
         with tempfile.TemporaryDirectory() as folder:
             self.save(file := Path(folder, f"speech.{format}"))

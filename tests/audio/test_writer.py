@@ -41,7 +41,7 @@ def test_long_ogg_files_are_written_whole(tmp_path):
 
 
 def test_an_unknown_suffix_is_refused_with_a_list_of_the_known_ones(tmp_path):
-    with pytest.raises(UserError, match=r"\.mp3, \.opus, \.aac, \.flac, \.aiff, \.aif, \.wav, \.ogg"):
+    with pytest.raises(UserError, match=r"\.wav, \.flac, \.mp3, \.ogg, \.aiff, \.aif, \.m4a, \.m4b, \.opus, \.aac"):
         write(tmp_path / "speech.wma", tone(), RATE)
 
 

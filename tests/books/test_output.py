@@ -18,7 +18,6 @@ import pytest
 import soundfile
 from PIL import Image
 
-from ane.audio import SUFFIXES
 from ane.audio.media import FORMATS, INSTALL, CoverImage
 from ane.audio.reader import read_recording
 from ane.books import job_database, levels
@@ -31,6 +30,7 @@ from ane.books.plan import PlannedChunk
 from ane.books.speakers import SpokenChunk
 from ane.books.store import LEASE, JobStore
 from ane.speech.words import SpokenWord
+from ane.system import sound_formats
 from ane.system.errors import UserError
 from ane.text.blocks import PARAGRAPH, TextBlock
 from tests.audio.test_loudness import measured
@@ -59,7 +59,7 @@ def image(kind: str) -> CoverImage:
     return CoverImage(content.getvalue(), f"image/{kind.lower()}")
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", sound_formats.FORMATS)
 def test_every_format_holds_the_whole_sound_with_chapters_cover_and_tags(job, tmp_path, suffix):
     av = pytest.importorskip("av", reason=INSTALL)
     path = tmp_path / f"book{suffix}"
@@ -198,7 +198,7 @@ def peaky(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("suffix", [*SUFFIXES, ".epub"])
+@pytest.mark.parametrize("suffix", [*sound_formats.FORMATS, ".epub"])
 def test_a_decoded_file_is_as_loud_as_was_asked_and_its_peaks_stay_below_the_ceiling(peaky, tmp_path, suffix):
     pytest.importorskip("av", reason=INSTALL)
     written = write(peaky, tmp_path / f"book{suffix}", loudness=-22.0)

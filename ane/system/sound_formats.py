@@ -1,0 +1,63 @@
+"""The formats of files of sound, a row for each suffix. Writers, flags, requests and help are made of these rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class MediaFormat:
+    """How PyAV writes a format: FFmpeg's container and encoder, bits a second, and whether it can hold a cover."""
+
+    container: str
+    encoder: str
+    bit_rate: int | None = None
+    cover: bool = False
+    rate: int | None = None     # Hz; None is the rate of the sound
+    gain: float = 1.0           # factor of the samples before the encoder
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format.
+
+    Attributes:
+        media: How PyAV writes it. ``None`` means that PyAV does not.
+        sndfile: libsndfile's container and the encoding that it writes there. ``None`` means that libsndfile does not
+            write the format.
+        clip: Whether it is one of the formats of the clips in a folder of clips.
+        tags: Whether it holds a title and an author.
+        media_type: Media type of the server's sound in this format; "" means that the server sends none.
+        sent: FFmpeg's options in place of ``media.options`` when the muxer cannot seek back.
+    """
+
+    media: MediaFormat | None = None
+    sndfile: tuple[str, str] | None = None
+    clip: bool = False
+    tags: bool = True
+    media_type: str = ""
+    sent: Mapping[str, str] = field(default_factory=dict)
+
+
+AIFF = FileFormat(MediaFormat("aiff", "pcm_s16be", options={"write_id3v2": "1"}), ("AIFF", "PCM_16"), clip=True)
+FORMATS = {
+    ".wav": FileFormat(MediaFormat("wav", "pcm_s16le", options={"rf64": "auto"}), ("WAV", "PCM_16"), True,
+                       media_type="audio/wav"),
+    ".flac": FileFormat(MediaFormat("flac", "flac", cover=True), ("FLAC", "PCM_16"), True, media_type="audio/flac"),
+    # LAME multiplies all samples by 0.95, and FFmpeg has no option against it
+    ".mp3": FileFormat(
+        MediaFormat("mp3", "libmp3lame", 64_000, cover=True, gain=1 / 0.95, options={"id3v2_version": "3"}),
+        ("MP3", "MPEG_LAYER_III"), True, media_type="audio/mpeg", sent={"write_xing": "0"}),
+    ".ogg": FileFormat(sndfile=("OGG", "VORBIS"), clip=True, tags=False),
+    ".aiff": AIFF,
+    ".aif": AIFF,
+    ".m4a": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4A "})),
+    ".m4b": FileFormat(MediaFormat("mp4", "aac", 64_000, cover=True, options={"brand": "M4B "})),
+    ".opus": FileFormat(MediaFormat("opus", "libopus", 32_000, rate=48000), clip=True, media_type="audio/ogg",
+                        sent={"page_duration": "100000"}),
+    ".aac": FileFormat(MediaFormat("adts", "aac", 64_000), tags=False, media_type="audio/aac")}
+# libsndfile's, which need nothing, and the others
+PLAIN_SUFFIXES = [suffix for suffix, row in FORMATS.items() if row.sndfile]
+MEDIA_SUFFIXES = [suffix for suffix, row in FORMATS.items() if not row.sndfile]
+SUFFIX_HELP = f"{', '.join(PLAIN_SUFFIXES)}, or with the extra books {', '.join(MEDIA_SUFFIXES)}"
+SENT = (*(suffix[1:] for suffix, row in FORMATS.items() if row.media_type), "pcm")      # names of the server's formats
