@@ -203,7 +203,7 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
     if options.word_times or options.is_epub:
         timeline = with_words(timeline, store, estimated=options.word_times)
     parts = timeline.parts() if options.per_chapter or options.is_epub else [timeline]
-    sounds = SoundFiles(store, options, parts)
+    sounds = SoundFiles(store, options.loudness, options.acx, parts)
 
     @contextmanager
     def written(path: Path) -> Iterator[Path]:

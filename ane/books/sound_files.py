@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,14 +14,13 @@ from ane.books.assembly import BookTimeline, sound_of_book
 from ane.books.levels import CEILING, BookLeveller, measured
 from ane.books.store import JobStore
 
-if TYPE_CHECKING:
-    from ane.books.output import OutputOptions
-
 
 class SoundFiles:
-    """Writes the files of a book, and measures them if the options ask for a level.
+    """Writes the files of a book, and measures them if a level is asked for.
 
     Args:
+        loudness: LUFS of the whole book. ``None`` means as spoken.
+        for_acx: Whether the files have the form for ACX.
         parts: The timelines of the files.
 
     Attributes:
@@ -30,13 +28,13 @@ class SoundFiles:
         measures: The measures that ``acx.LIMITS`` names, by file, for ACX alone.
     """
 
-    def __init__(self, store: JobStore, options: "OutputOptions", parts: Sequence[BookTimeline]):
-        self._store, self._acx, self.measures = store, options.acx, dict[str, list[float]]()
+    def __init__(self, store: JobStore, loudness: float | None, for_acx: bool, parts: Sequence[BookTimeline]):
+        self._store, self._acx, self.measures = store, for_acx, dict[str, list[float]]()
         self._leveller: BookLeveller | None = None
-        if options.acx or options.loudness is not None:
+        if for_acx or loudness is not None:
             meters = {part.chapters[0].number: measured(sound_of_book(store, part), part.rate) for part in parts}
-            self._levels = wanted_levels(meters, options.loudness)
-            self._leveller = (BookLeveller("loudness", CEILING) if options.loudness is not None else
+            self._levels = wanted_levels(meters, loudness)
+            self._leveller = (BookLeveller("loudness", CEILING) if loudness is not None else
                               BookLeveller("rms", acx.PEAK))
 
     @property
