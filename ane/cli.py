@@ -68,6 +68,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         for name in (command,) if command in COMMANDS else COMMANDS:
             import_module(f"ane.commands.{COMMANDS[name]}").register(commands)
     add_common_arguments(top)
+    top.set_defaults(make_parser=parser)
     return top
 
 

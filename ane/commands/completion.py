@@ -29,9 +29,7 @@ def register(commands: argparse._SubParsersAction) -> None:
 
 def completion(args: argparse.Namespace) -> int:
     if args.kind == "man":
-        from ane.cli import parser
-
-        print("\n".join(manual_page(parser())))
+        print("\n".join(manual_page(args.make_parser())))
         return 0
     from argcomplete.shell_integration import shellcode  # Apache-2.0
 
