@@ -90,6 +90,7 @@ SKIPPED = 0.04          # seconds that a word takes which is not spoken: one tha
 SKIPPED_LETTERS = 3     # of such a word, at least
 GOOD_MISFIT = 3.0       # nats a frame: the highest misfit of words that are spoken correctly
 MISFIT = 50.0           # nats of a word, above that
+UNHEARD = 15.0          # nats of a word that may be missing and is not heard: one that is spoken has 14 at most
 LEFT_OVER = 0.1         # loud seconds that belong to no word
 LOUD = -12.0            # dB relative to the speech, from which a frame is loud
 
@@ -102,6 +103,11 @@ class WordFit:
     start: float
     end: float
     misfit: float
+
+    @property
+    def excess(self) -> float:
+        """Nats by which it fits worse than a word that is spoken."""
+        return max(0.0, self.misfit - GOOD_MISFIT) * (self.end - self.start) * FRAMES
 
 
 @dataclass(frozen=True)
@@ -220,8 +226,8 @@ def misfits(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> list
 
 def worst_word(words: Sequence[WordFit]) -> tuple[float, WordFit | None]:
     """The word that fits worst, and by how many nats it fits worse than a word that is spoken; (0, None): no words."""
-    excess = [(max(0.0, word.misfit - GOOD_MISFIT) * (word.end - word.start) * FRAMES, word) for word in words]
-    return max(excess, key=lambda pair: pair[0], default=(0.0, None))
+    worst = max(words, key=lambda word: word.excess, default=None)
+    return (worst.excess, worst) if worst and worst.excess else (0.0, None)
 
 
 def left_over(fit: TextFit, audio: np.ndarray, rate: int, loudness: float) -> float:

@@ -1,6 +1,6 @@
 """Campaign: does `ane read --check` find defects, and does it leave good chunks alone?
 
-    python -m tests.books.defects [--voice heart] [--chunks 240] [--defects 200] [--whisper base] [-o FILE.json]
+    python -m tests.books.defects [--bundle heart] [--voice V] [--chunks 240] [--defects 200] [--whisper base] [-o FILE]
 
 A book of sentences is narrated with an embedded voice, and its chunks are judged as they are. Then defects are put into
 sounds of it, every kind as often, and each is judged in its book. A splice has no click: the sounds overlap by 5 ms.
@@ -30,9 +30,7 @@ from ane.books.recognisers import TextAligner, TranscribingRecogniser
 from ane.books.retries import BookChecker
 from ane.books.speakers import BookSpeaker, SpokenChunk
 from ane.books.store import JobStore
-from ane.models.tortoise.settings import Settings
 from ane.models.whisper.transcription import Transcriber
-from ane.speech.request import SpeechRequest
 from ane.speech.words import SpokenWord
 from ane.system.checked import read_record
 from ane.system.files import write_json
@@ -148,9 +146,8 @@ class DefectMaker:
 
 def campaign(options: argparse.Namespace) -> dict[str, Any]:
     rng = random.Random(options.seed)
-    synthesizer = ane.load("demo", keep=True)
-    settings = Settings.of(options.preset, synthesizer.model.settings)
-    speaker = BookSpeaker(synthesizer, SpeechRequest("", options.voice, settings=settings, word_times=True))
+    synthesizer = ane.load(options.bundle, keep=True)
+    speaker = BookSpeaker(synthesizer, synthesizer.request("", options.voice, options.preset, word_times=True))
     identity = SpeechIdentity(speaker.model, speaker.voice, speaker.settings, options.seed)
     plan = plan_book(book_of_sentences(options.chunks, rng), identity, Silences(), speaker.lengths)
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +184,8 @@ def campaign(options: argparse.Namespace) -> dict[str, Any]:
     needless = [one for one in flagged if one["share_of_words_wrong"] < CONFIRMED]
     recogniser = f"whisper {options.whisper}" if options.whisper else "pocketsphinx"
     return {"recogniser": recogniser, "cpu_seconds_a_chunk": round(judging, 3),
-            "voice": options.voice, "preset": options.preset, "seed": options.seed, "chunks": len(parts),
+            "bundle": synthesizer.model.name, "voice": options.voice, "preset": options.preset, "seed": options.seed,
+            "chunks": len(parts),
             "flagged_as_they_are": len(flagged), "share_flagged": len(flagged) / len(parts),
             "flagged_and_heard_right": len(needless), "share_flagged_and_heard_right": len(needless) / len(parts),
             "defects": sum(made.values()), "found": sum(found.values()),
@@ -227,8 +225,9 @@ def distribution(parts: Sequence[SpokenPart], norms: BookNorms, aligner: TextAli
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--voice", default="heart")
-    parser.add_argument("--preset", default="fastest")
+    parser.add_argument("--bundle", default="heart")
+    parser.add_argument("--voice", help="of the bundle (default: its own)")
+    parser.add_argument("--preset", help="of the bundle, if it has any")
     parser.add_argument("--chunks", type=int, default=240, help="of the book, about")
     parser.add_argument("--defects", type=int, default=200)
     parser.add_argument("--whisper", choices=("base", "tiny.en"), help="in place of pocketsphinx")
