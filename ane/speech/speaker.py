@@ -28,7 +28,7 @@ from ane.speech.stream import Speech, Stream
 from ane.speech.turns import Turns
 from ane.system.errors import NotFoundError, UserError
 from ane.system.timeline import closing_source
-from ane.text import ANY_SCRIPT, NothingToSayError
+from ane.text import ANY_SCRIPT, NothingToSayError, is_ssml
 from ane.text.cast import cast_of
 from ane.text.other_languages import foreign_language
 from ane.text.passages import last_voice
@@ -328,11 +328,17 @@ class Speaker(ABC):
         text = request.lexicon.respelt(request.text) if request.lexicon else request.text
         names, language = foreign_scripts(text), foreign_language(text)
         signs = unread_signs(text)
-        if not (names or language or signs) or self.normaliser(request.settings) in ANY_SCRIPT:
-            return []
+        markup: list[str] = []
+        if request.ssml or (request.ssml is None and is_ssml(request.text)):
+            from ane.text.ssml import ssml_notes
+
+            markup = ssml_notes(request.text)
+        if self.normaliser(request.settings) in ANY_SCRIPT:
+            names, language, signs = [], "", []
         how = UNREADABLE[getattr(request.lexicon, "unreadable", "nearest")]
         notes = [f"{' and '.join(names)} letters are {how}"] if names else [
             f"the text looks like {language}, and is read as English"] if language else []
+        notes += markup
         if signs:
             notes.append(f"nothing is spoken for {' '.join(signs[:MOST_SIGNS])}: write in words what they mean")
         for note in notes:

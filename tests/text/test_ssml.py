@@ -6,6 +6,7 @@ from ane.speech.chunks import Chunk, split_to_fit
 from ane.system.errors import UserError
 from ane.text import normalise_english, read_passages
 from ane.text.passages import Passage
+from ane.text.ssml import ssml_notes
 from ane.text.tokenizer import NothingToSayError
 from ane.text.user_lexicon import Lexicon, LexiconEntry
 from tests.tables import rows
@@ -76,6 +77,13 @@ def test_sentences_and_paragraphs_end():
 @pytest.mark.parametrize(("element", "words"), rows(__file__, "ssml.tsv", "elements"))
 def test_elements_are_read(element, words):
     assert normalise_english("".join(passage.text for passage in passages(element))) == words
+
+
+@pytest.mark.parametrize(("element", "words", "notes"), rows(__file__, "ssml.tsv", "documented"))
+def test_tags_of_polly_and_google_are_read_with_a_note_on_each_that_has_no_effect(element, words, notes):
+    document = element if element.startswith("<speak") else f"<speak>\n{element}</speak>"
+    assert normalise_english("".join(passage.text for passage in read_passages(document))).strip() == words
+    assert "; ".join(note.removeprefix("SSML, line 2: ") for note in ssml_notes(document)) == notes
 
 
 @pytest.mark.parametrize(("inside", "fault"), rows(__file__, "ssml.tsv", "faults"))
