@@ -4,7 +4,8 @@ import logging
 import os
 import platform
 import sys
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -129,7 +130,8 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
             ONNX packages on CUDA where that loads, else on the CPU, and on TensorRT only when it is
             named; "mlx" runs the decoder and the denoiser of Tortoise
             on MLX; "mil" interprets Core ML packages on any machine, "mil:fp16" with fp16 rounding after every
-            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is ``resolve``'s choice, or MLX in place
+            operation; "coreai" runs them on Apple's Core AI in float32; "auto" is what
+            `ane bench` found fastest for this bundle on this machine, or else ``resolve``'s choice, or MLX in place
             of torch where ``mlx_is_chosen`` and its decoder passes a comparison with torch. Networks that Core ML
             refuses run on other compute units, else on torch.
         precision, threads, keep, others: the fields of ``EngineOptions``.
@@ -145,30 +147,80 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
     if spec == "auto" and kind == "onnx" and precision not in ("auto", "int8"):
         kind, device = "torch", "auto"      # the published graphs are in int8
     options.check(spec, kind)
-    if spec == "auto" and model.packages and core_ml_runs() and not core_ml_is_chosen():
+    if spec != "auto":
+        return load_kind(kind, device, model, options)
+    if model.packages and core_ml_runs() and not core_ml_is_chosen():
         LOGGER.info("Core ML of macOS %s is reported to end processes: running on torch (--backend coreml uses it)",
                     macos_version())
-    if spec == "auto" and kind == "torch" and precision == "auto" and mlx_is_chosen(model):
+    first: list[Callable[[], Backend]] = []
+    if kind in ("torch", "coreml") and not is_embedded(model.path) and not options.given():
+        first.append(partial(load_measured, model, options))
+    if kind == "torch" and precision == "auto" and mlx_is_chosen(model):
+        first.append(partial(load_proven_mlx, model, options))
+    if kind != "torch":
+        first.append(partial(load_kind, kind, device, model, options, automatic=True))
+    for load in first:
         try:
-            mlx = load_mlx(model, options)
-            mlx.prove()
-            return mlx
+            if backend := load():
+                return backend
         except UserError as error:
-            LOGGER.info("%s. Running on torch instead.", error)
+            LOGGER.info("%s. Running on %s instead.", error, "torch" if load is first[-1] else "another engine")
+    return load_torch_here(model, precision if kind == "torch" else "auto", threads, keep)
+
+
+def load_torch_here(model: "Bundle", precision: str, threads: int | None, keep: bool | None) -> "Backend":
+    """Torch on the device that "auto" means. Where that is MPS, a decoder runs on the CPU: its steps are too short for
+    MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55)."""
+    backend = load_torch(model, "auto", precision, threads, keep)
+    if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
+        return backend
+    from ane.backends.measured import PhasedBackend
+
+    decoding = load_torch(model, "cpu", precision, threads, keep)
+    return PhasedBackend(backend.stages.decoder.network, decoding, backend)
+
+
+def load_kind(kind: str, device: str, model: "Bundle", options: EngineOptions, automatic: bool = False) -> "Backend":
+    """The backend of this kind on this device. ``automatic``: whether the user did not name it."""
     if kind == "torch":
-        return load_torch(model, device, precision, threads, keep)
+        return load_torch(model, device, options.precision, options.threads, options.keep)
     if kind == "mlx":
         return load_mlx(model, options)
-    try:
-        # of networks that have no packages
-        fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", threads, keep))
-        load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=spec == "auto")
-        return load(device, model, fallback, options)
-    except UserError as error:
-        if spec != "auto":
-            raise
-        LOGGER.info("%s. Running on torch instead.", error)
-        return load_torch(model, "auto", "auto", threads, keep)
+    # of networks that have no packages
+    fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", options.threads, options.keep))
+    load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=automatic)
+    return load(device, model, fallback, options)
+
+
+def load_measured(model: "Bundle", options: EngineOptions) -> "Backend | None":
+    """Return the engines that `ane bench` found fastest for this bundle on this machine, or ``None`` without a
+    measurement.
+
+    Raises:
+        UserError: a measured engine does not run any more.
+    """
+    from ane.backends.measured import PhasedBackend, measured_engines
+
+    if (found := measured_engines(model)) is None:
+        return None
+    loaded = {}
+    for choice in dict.fromkeys((found.decoder, found.others)):
+        own = replace(options, compute_units=choice.compute_units, threads=choice.threads)
+        kind, device = resolve(choice.backend, model)
+        own.check(choice.backend, kind)
+        loaded[choice] = load_proven_mlx(model, own) if kind == "mlx" else load_kind(kind, device, model, own, True)
+    LOGGER.info("`ane bench` found %s fastest here on %s (--backend chooses another)", found, found.date[:10])
+    if found.decoder == found.others:
+        return loaded[found.decoder]
+    return PhasedBackend(model.family.stages.decoder.network, loaded[found.decoder], loaded[found.others])
+
+
+def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
+    """The backend on MLX. Raises UserError as ``load_mlx``, and where its decoder computes something else than torch's.
+    """
+    mlx = load_mlx(model, options)
+    mlx.prove()
+    return mlx
 
 
 def load_torch(model: "Bundle", *options: Any) -> "Backend":

@@ -1,8 +1,9 @@
 """`ane bench`: measure the backends of this machine, and print the fastest settings as flags of `ane say`."""
 
 import argparse
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """
 Measure the time of a sentence on the backends of this machine, and of each function of Core ML packages. The
-settings that speak the sentence fastest are printed as flags of `ane say`. On a Mac, Core ML is measured on CPU_ONLY,
-CPU_AND_GPU and CPU_AND_NE; on a macOS whose Core ML is reported to crash on the GPU, without CPU_AND_GPU.
+settings that speak the sentence fastest are printed as flags of `ane say`, with the fastest engine of each phase. For
+a bundle of yours the fastest engines are written down, and --backend auto uses them on this machine. On a Mac, Core ML
+is measured on CPU_ONLY, CPU_AND_GPU and CPU_AND_NE; on a macOS whose Core ML is reported to crash on the GPU, without
+CPU_AND_GPU.
 """
 SENTENCE = "The train leaves at nine, and it will not wait for anyone."
 RUNS = 20       # calls of each function of a package
+PHASES = {"decode": "Decoding", "rank": "Ranking", "diffuse": "Diffusion", "vocode": "Vocoding"}
+WORTH_TWO = 0.1     # share of the time that a second engine must save, since both take memory
 CHECKERS = ("mil", "coreai")        # engines that run packages to check them, and are never chosen
 
 
@@ -39,7 +44,8 @@ def register(commands: argparse._SubParsersAction) -> None:
     add_model_arguments(parser)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", type=comma_separated, metavar="NAME,…",
-        help=f"backends, of {', '.join(NAMES[1:])} (default: torch, and onnx and coreml where there are packages)")
+        help=f"backends, of {', '.join(NAMES[1:])} (default: torch, onnx and coreml where there are packages, and on "
+             "Apple silicon mlx, torch:mps and torch:cpu)")
     add("--compute-units", type=comma_separated, metavar="COMPUTE_UNITS,…",
         help=f"of {', '.join(COMPUTE_UNITS)} (default: the first three)")
     add("--precision", type=comma_separated, metavar="P,…",
@@ -108,6 +114,7 @@ def bench(args: argparse.Namespace) -> int:
 def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
     """Open the model for each backend. Raises UserError for an unknown backend."""
     from ane.backends import PACKAGED, core_ml_is_chosen
+    from ane.backends.choosing import mlx_is_chosen
     from ane.bundles.opening import is_embedded
     from ane.models.tortoise.settings import default_preset
     from ane.speech.request import check_option
@@ -117,7 +124,8 @@ def prepare(args: argparse.Namespace, console: Console) -> BenchRun:
         check_option(model, "preset")
     packaged = model.packages or is_embedded(model.path)
     core_ml = core_ml_is_chosen() and packaged
-    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(model.onnx_packages), "torch"]
+    usual = [*["coreml"] * bool(core_ml), *["onnx"] * bool(model.onnx_packages), *["mlx"] * mlx_is_chosen(model),
+             "torch", *["torch:cpu"] * (sys.platform == "darwin" and not is_embedded(model.path))]
     models = dict(model_for(spec, model, console) for spec in args.backend or usual)
     if args.runs and not any(spec.partition(":")[0] in PACKAGED for spec in models):
         raise UserError(f"--runs has no effect on {' and '.join(models)}: only Core ML packages are measured by "
@@ -145,6 +153,11 @@ def model_for(spec: str, model: Bundle, console: Console) -> tuple[str, Bundle]:
         chosen = choose_onnx_device(device)
         refuse_cpu_precision(select_packages(model, "auto", format="onnx", device=chosen.name), chosen)
         return f"onnx:{chosen.name}", model
+    if engine == "mlx":
+        from ane.backends.choosing import EngineOptions, load_mlx
+
+        load_mlx(model, EngineOptions())        # raises where it is not installed, or runs none of the networks
+        return engine, model
     from ane.backends.torch.device import choose_device
     from ane.bundles.opening import is_embedded
 
@@ -247,5 +260,59 @@ def report(run: BenchRun) -> None:
     spread = run.sentences[chosen].value.farthest
     doubt = f", but its times spread by {spread:.0%}" if spread > NOISY else ""
     doubt += ", which computes less exactly: listen to it" if chosen.precision == "int8" else ""
+    for line in phase_lines(sentences):
+        console.print(line)
     console.print(f"Fastest: {chosen}{doubt}.")
     console.print(f"Use it with: ane say {chosen.flags}")
+    if line := remember_fastest(run, machine["date"]):
+        console.print(line)
+
+
+def per_second(row: "BenchRow", stage: str) -> float | None:
+    """Return the seconds that a phase takes for a second of speech, or ``None`` if it was not measured."""
+    seconds = row.figures.get(f"{stage}_s")
+    return seconds / row.figures["audio_s"] if row.value and seconds is not None else None
+
+
+def phase_lines(sentences: "Sequence[BenchRow]") -> list[str]:
+    """Return a line for each phase that was measured on several engines, with the fastest."""
+    lines = []
+    for stage, word in PHASES.items():
+        found = {row.competitor: seconds for row in sentences if (seconds := per_second(row, stage)) is not None}
+        if len(found) > 1:
+            best = min(found, key=found.__getitem__)
+            lines.append(f"{word}: {best} is fastest, {found[best]:.3f} s for a second of speech (slowest: "
+                         f"{max(found.values()):.3f}).")
+    return lines
+
+
+def fastest_engines(sentences: "Mapping[Tuning, BenchRow]") -> "tuple[Tuning, Tuning] | None":
+    """Return the fastest tunings for the decoder and for all other networks.
+
+    It leaves out tunings that compute less exactly. It chooses two engines only if they save ``WORTH_TWO`` of the time.
+    It returns ``None`` if a decoder was measured on fewer than two engines.
+    """
+    decode = {tuning: seconds for tuning, row in sentences.items()
+              if tuning.precision == "auto" and (seconds := per_second(row, "decode")) is not None}
+    if len({tuning.backend for tuning in decode}) < 2:
+        return None
+    whole = {tuning: sentences[tuning].value.median for tuning in decode}
+    rest = {tuning: whole[tuning] - decode[tuning] for tuning in decode}
+    single, decoder, others = (min(times, key=times.__getitem__) for times in (whole, decode, rest))
+    if decode[decoder] + rest[others] < (1 - WORTH_TWO) * whole[single]:
+        return decoder, others
+    return single, single
+
+
+def remember_fastest(run: BenchRun, date: str) -> str:
+    """Write down the fastest engines, and say so. "" for a model whose engine is not chosen by measurement."""
+    from ane.backends.measured import EngineChoice, measured_file, remember
+    from ane.bundles.opening import is_embedded
+
+    found = fastest_engines(run.sentences)
+    if found is None or is_embedded(run.subject.path):
+        return ""
+    decoder, others = (EngineChoice(one.backend, one.compute_units, one.threads) for one in found)
+    remember(run.subject, date, decoder, others)
+    engines = decoder if decoder == others else f"{decoder} for the decoder, {others} for the other networks"
+    return f"--backend auto now uses {engines} for this bundle on this machine ({measured_file(run.subject)})."

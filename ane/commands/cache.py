@@ -15,7 +15,8 @@ from ane.system.staging import leftovers
 # Folders of the cache besides the compiled models, and their content.
 FOLDERS = {"verified": "hashes of files that were checked", "voices": "latents of voices' clips",
            "packages": "Core ML packages of the embedded voice", "engines": "TensorRT engines and timings",
-           "functions": "functions of packages that Core ML refuses whole"}
+           "functions": "functions of packages that Core ML refuses whole",
+           "measured": "fastest engines of bundles, by `ane bench`"}
 COMPILED, LEFTOVERS = "compiled models", "unfinished files of killed processes"
 ENGINE_NAME = re.compile(r"[0-9a-f]{32}")
 SUFFIXES = (".json", ".safetensors", ".lock", ".timing")        # of the program's own files in these folders

@@ -95,7 +95,20 @@ def plan(args: argparse.Namespace) -> int:
         write_json(args.json, plans_json(plans, broken, chips))
     if args.json != "-":
         print_plans(output_console(), plans, broken, chips)
+        if args.package is None:
+            output_console().print(engines_of_phases(args.bundle))
     return 0
+
+
+def engines_of_phases(bundle: str | None) -> str:
+    """Return which engines `--backend auto` runs a bundle's phases on, if `ane bench` has measured them here."""
+    from ane.backends.measured import measured_engines
+    from ane.bundles import open_model
+    from ane.bundles.opening import DEMO
+
+    found = measured_engines(open_model(bundle or DEMO))
+    return (f"On this machine --backend auto runs {found}: `ane bench` measured it on {found.date[:10]}." if found else
+            "Which engine is fastest for each phase on this machine was not measured: `ane bench` does it.")
 
 
 def find_packages(args: argparse.Namespace) -> list[tuple[Path, str]]:

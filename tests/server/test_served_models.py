@@ -1,6 +1,7 @@
 """Models that are served, and lanes that their clients share."""
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +25,7 @@ from ane.server.settings import Limits, ServerSettings
 from ane.server.speech import Catalogue, ServedRequest, in_its_voice
 from ane.server.speech_service import Service
 from ane.speech.request import SpeechContext
+from ane.system.decibels import snr_db
 from tests.fastspeech_files import write_fastspeech
 from tests.imported import imported
 from tests.random_model import random_model
@@ -103,10 +105,13 @@ def test_loading_at_the_start_may_take_longer_than_a_request():
         service.engine.stop()
 
 
-@pytest.mark.parametrize("calls", [1, 2])
-async def test_sound_beside_others_is_that_alone(calls):
-    """Bit for bit, of a model with shared lanes and of one without: a step does not depend on the other lanes."""
-    service = Service(ServerSettings(("heart", "demo"), threads=calls, calls=calls))
+@pytest.mark.parametrize(("calls", "backend", "db"), [(1, "auto", math.inf), (2, "auto", math.inf), (1, "mlx", 60)])
+async def test_sound_beside_others_is_that_alone(calls, backend, db):
+    """Bit for bit, of a model with shared lanes and of one without: a step does not depend on the other lanes. On MLX
+    it does by rounding, which in float32 changes no code, so that sounds have the same length and nearly the same
+    samples."""
+    models, precision = (("demo",), "fp32") if backend == "mlx" else (("heart", "demo"), "auto")
+    service = Service(ServerSettings(models, threads=calls, calls=calls, backend=backend, precision=precision))
 
     async def sound(model: str, text: str, seed: int | None = None) -> np.ndarray:
         preset = "fastest" if model == "demo" else None
@@ -116,15 +121,16 @@ async def test_sound_beside_others_is_that_alone(calls):
         finally:
             utterance.close()
 
-    requests = [("heart", TEXT), ("heart", "Good morning to you.", 1), ("demo", TEXT, 3), ("demo", "One.", 0),
-                ("demo", "One.", 2)]
+    requests = [request for request in (("heart", TEXT), ("heart", "Good morning to you.", 1), ("demo", TEXT, 3),
+                                        ("demo", "One.", 0), ("demo", "One.", 2)) if request[0] in models]
     try:
         alone = [await sound(*request) for request in requests]
         together = await asyncio.gather(*(sound(*request) for request in requests))
     finally:
         service.engine.stop()
     for found, expected in zip(together, alone, strict=True):
-        np.testing.assert_array_equal(found, expected)
+        assert found.shape == expected.shape
+        assert np.array_equal(found, expected) or snr_db(expected, found) >= db
 
 
 def test_the_names_of_openais_examples_mean_the_default_model_and_voice():

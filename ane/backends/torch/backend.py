@@ -71,7 +71,8 @@ class TorchPrecision:
 
 
 def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPrecision:
-    """The precision wanted; "auto" is that of the stored weights where the device is fast at it, else float32.
+    """The precision wanted; "auto" is that of the stored weights where the device is fast at it, else float32. On MPS,
+    it is fp16 in place of bf16.
 
     On the CPU, "auto" keeps the decoder's weights in their stored size even if it computes in float32.
 
@@ -90,6 +91,8 @@ def choose_precision(wanted: str, stored: str, device: torch.device) -> TorchPre
                 raise UserError(f"precision bf16: {torch.cuda.get_device_name(device)} does not compute in bfloat16 "
                                 "(NVIDIA GPUs do from Ampere on); use fp16 or fp32")
             name = "fp32"
+        elif name == "bf16" and device.type == "mps" and wanted == "auto":
+            name = "fp16"       # 10 bits of mantissa in place of 7, in as many bytes
         return TorchPrecision(name, DTYPES[name])
     native = stored == "bf16" and torch.cpu._is_avx512_bf16_supported()
     usual = torch.bfloat16 if native else torch.float32

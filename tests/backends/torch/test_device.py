@@ -113,6 +113,8 @@ def test_bfloat16_needs_a_gpu_that_computes_in_it(monkeypatch, native):
         assert choose_precision("auto", stored, CUDA).name == stored
         assert choose_precision("fp16", stored, CUDA).dtype == torch.float16
     assert choose_precision("auto", "bf16", CUDA).name == ("bf16" if native else "fp32")
+    on_mps = [choose_precision(wanted, "bf16", torch.device("mps")).dtype for wanted in ("auto", "bf16", "fp32")]
+    assert on_mps == [torch.float16, torch.bfloat16, torch.float32]
     if native:
         assert choose_precision("bf16", "fp16", CUDA).dtype == torch.bfloat16
     else:

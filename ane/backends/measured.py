@@ -1,0 +1,125 @@
+"""The engines that `ane bench` found fastest for a bundle on this machine, which "auto" follows."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ane.backends.base import Backend, ForwardingBackend
+from ane.backends.decoding import Decoder
+from ane.system.checked import checked, read_record
+from ane.system.errors import UserError
+from ane.system.files import read_json, write_json
+from ane.system.machine import processor_name, system_version
+from ane.system.paths import cache_dir
+
+if TYPE_CHECKING:
+    from ane.bundles import Bundle
+
+
+@checked
+class EngineChoice:
+    """A backend by its name, where Core ML runs (``None``: where the bundle states), and the threads of the CPU."""
+
+    backend: str
+    compute_units: str | None = None
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        threads = f"{self.threads} threads" if self.threads else None
+        return ", ".join(filter(None, (self.backend, self.compute_units, threads)))
+
+
+@checked
+class MeasuredEngines:
+    """The fastest engines of a bundle, as `ane bench` wrote them down.
+
+    Attributes:
+        machine: Chip and system that were measured. The result applies to these alone.
+        date: When they were measured.
+        decoder: Engine of the decoder.
+        others: Engine of all networks but the decoder.
+    """
+
+    machine: str
+    date: str
+    decoder: EngineChoice
+    others: EngineChoice
+
+    def __str__(self) -> str:
+        return str(self.decoder) if self.decoder == self.others else \
+            f"the decoder on {self.decoder}, the other networks on {self.others}"
+
+
+def this_machine() -> str:
+    """Return chip and system, after whose update another engine may be faster."""
+    return f"{processor_name()}, {system_version()}"
+
+
+def measured_file(model: "Bundle") -> Path:
+    return cache_dir() / "measured" / f"{model.identity[:32]}.json"
+
+
+def measured_engines(model: "Bundle") -> MeasuredEngines | None:
+    """Return the measurement of a bundle on this machine with this system, or ``None`` if there was no measurement."""
+    with suppress(UserError):
+        file = measured_file(model)
+        if file.is_file():
+            found = read_record(MeasuredEngines, read_json(file), str(file))
+            return found if found.machine == this_machine() else None
+    return None
+
+
+def remember(model: "Bundle", date: str, decoder: EngineChoice, others: EngineChoice) -> None:
+    """Write down the fastest engines of a bundle. Raises UserError when the cache cannot be written."""
+    file = measured_file(model)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"machine": this_machine(), "date": date, "decoder": vars(decoder), "others": vars(others)})
+
+
+class PhasedBackend(ForwardingBackend):
+    """The decoder on one engine, and all other networks on another.
+
+    Args:
+        network: Name of the decoder's network.
+        decoding: Backend that runs it.
+        others: Backend that runs all networks but the decoder.
+    """
+
+    def __init__(self, network: str, decoding: Backend, others: Backend):
+        self.network, self.decoding, self.fallback = network, decoding, others
+        self.max_batched_frames, self.returns_attention = others.max_batched_frames, decoding.returns_attention
+        self.blocks_python = decoding.blocks_python or others.blocks_python
+        self.keep = decoding.keep and others.keep
+
+    @property
+    def name(self) -> str:      # type: ignore[override]
+        return f"{self.decoding.name}; other networks: {self.fallback.name}"
+
+    def run_each(self, stage: str, calls: Sequence[dict[str, np.ndarray]]) -> Iterator[np.ndarray]:
+        return self.fallback.run_each(stage, calls)
+
+    def longest(self, stage: str, length: str) -> int | None:
+        return self.fallback.longest(stage, length)
+
+    def embeddings(self) -> dict[str, np.ndarray]:
+        return self.decoding.embeddings()
+
+    def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
+        return self.decoding.decoder(lanes, capacity, prefixes, max_prefix_length)
+
+    def prefix_attention(self, *arguments: Any) -> np.ndarray:
+        return self.decoding.prefix_attention(*arguments)
+
+    def load(self, *networks: str) -> None:
+        self.decoding.load(*(name for name in networks if name == self.network))
+        self.fallback.load(*(name for name in networks if name != self.network))
+
+    def release(self, *networks: str) -> None:
+        if not networks or self.network in networks:
+            self.decoding.release(*([self.network] if networks else []))
+        others = [name for name in networks if name != self.network]
+        if others or not networks:
+            self.fallback.release(*others)
