@@ -66,8 +66,9 @@ def convert(model: Bundle, destination: Path, options: Sequence[Any],
             target: ConversionTarget = COREML_TARGET) -> Bundle:
     """Write ``model`` with packages of the target's format as a bundle.
 
-    Packages are collected in ``<destination>.converting`` until all are done. An interrupted conversion resumes there
-    if the model, the options and the code that builds the graphs are unchanged. Other packages of the model are kept.
+    Packages are collected in ``<destination>.converting`` until all are done. After an interruption, the next call
+    keeps the complete ones if the model, the options and the code that builds the graphs are unchanged. Other packages
+    of the model are kept.
 
     Args:
         options: one for each precision; the runtime uses the first by default.

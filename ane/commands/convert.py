@@ -36,8 +36,8 @@ ONLY_FOR = {"buckets": ("coreml",), "cache": ("coreml",), "lanes": ("coreml",), 
 DESCRIPTION = """
 Convert a model for another engine. SOURCE is a bundle, a name or a path; demo is the embedded one. --to coreml and --to
 onnx write a bundle with packages of its networks added; every function is compared with the float32 networks before the
-bundle appears at OUT. An interrupted conversion continues when the same command is given again; until then finished
-packages are kept in OUT.converting, which may be deleted.
+bundle appears at OUT. After an interruption, the same command keeps the finished packages and begins with the one that
+was being made. Until then they are in OUT.converting, which you may delete.
 --to gguf writes a whole Tortoise model as one file, its decoder with the names of GPT-2 in llama.cpp. --to ggml writes
 the files that tortoise.cpp reads, with one voice.
 """

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rich.text import Text
 
-from ane.commands.messages import output_console
+from ane.commands.messages import counted, output_console
 from ane.system import paths
 from ane.system.errors import UserError
 from ane.system.machine import macos_version, memory_bytes, processor_name, system_version, usable_cores
@@ -191,8 +191,8 @@ def check_bundles() -> list[Finding]:
                                     "pip install --force-reinstall tortoise-ane" if embedded
                                     else "import or convert it again"))
             continue
-        content = [f"{len(model.networks)} networks" if model.networks else f"{model.family.title} graph"] + [
-            f"{len(packages)} {kind} packages" for kind, packages in (
+        content = [counted(len(model.networks), "network") if model.networks else f"{model.family.title} graph"] + [
+            counted(len(packages), f"{kind} package") for kind, packages in (
                 ("Core ML", model.packages), ("ONNX", model.onnx_packages))
             if packages]
         weights = "" if model.trained else ", random weights: noise, not speech"

@@ -81,6 +81,11 @@ def output_console() -> Console:
     return TerminalConsole(highlight=False, markup=False, soft_wrap=True, width=width)
 
 
+def counted(number: int, name: str) -> str:
+    """Return "1 network", "3 networks"."""
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
 def how_to_use(family: "ModelFamily", bundle: str) -> str:
     """The end of a message about a bundle that was written."""
     use = "--bundle" if family.settings else "ane transcribe FILE --model"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ane.commands.messages import status_display
+from ane.commands.messages import counted, status_display
 from ane.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def prewarm(model: "Bundle", runtime: "CoreMLRuntime", console: Console, report:
     size = sum(file.bytes for package in packages for file in package.files) / 1e9
     estimate = runtime.cache.load_estimate(len(functions), [model.path / package.path for package in packages],
                                            runtime.machine)
-    report.print(f"{len(packages)} packages ({size:.2f} GB, as much again when they are compiled) and {len(functions)} "
-                 f"functions: {estimate}; less where some were loaded before.")
+    report.print(f"{counted(len(packages), 'package')} ({size:.2f} GB, as much again when compiled) and "
+                 f"{counted(len(functions), 'function')}: {estimate}; less where some were loaded before.")
     if dry_run:
         return
     started, refused, ready = time.monotonic(), [], 0

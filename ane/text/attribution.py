@@ -53,18 +53,18 @@ class AttributionRule:
 
 
 RULES = (
-    AttributionRule("“…” said Anna", "after", rf"\s*[—-]*\s*{VERB}\s+{NAME}{END}"),
+    AttributionRule("“…” said NAME", "after", rf"\s*[—-]*\s*{VERB}\s+{NAME}{END}"),
     AttributionRule("“…” I said", "after", rf"\s*[—-]*\s*(?:{VERB}\s+(?P<name>I)|(?P<first>I)\s+{ADVERB}{VERB}){END}"),
-    AttributionRule("“…” Anna said", "after", rf"\s*[—-]*\s*{NAME}{BESIDE}\s+{ADVERB}{VERB}{END}"),
-    AttributionRule("Anna said: “…”", "before", rf"{NAME}{BESIDE}\s+{ADVERB}{VERB}\b{LEAD}"),
-    AttributionRule("said Anna: “…”", "before", rf"{VERB}\s+{NAME}{END}{LEAD}"),
+    AttributionRule("“…” NAME said", "after", rf"\s*[—-]*\s*{NAME}{BESIDE}\s+{ADVERB}{VERB}{END}"),
+    AttributionRule("NAME said: “…”", "before", rf"{NAME}{BESIDE}\s+{ADVERB}{VERB}\b{LEAD}"),
+    AttributionRule("said NAME: “…”", "before", rf"{VERB}\s+{NAME}{END}{LEAD}"),
     AttributionRule("I said: “…”", "before", rf"\b(?P<name>I)\s+{ADVERB}{VERB}\b{LEAD}"),
     AttributionRule("“…” she said", "after", rf"\s*[—-]*\s*(?:{VERB}\s+{PRONOUN}){END}", True),
     AttributionRule("“…” she said", "after", rf"\s*[—-]*\s*{PRONOUN}{BESIDE}\s+{ADVERB}{VERB}{END}", True),
     AttributionRule("she said: “…”", "before", rf"\b{PRONOUN}{BESIDE}\s+{ADVERB}{VERB}\b{LEAD}", True),
     AttributionRule("“…” said his wife", "after", rf"\s*[—-]*\s*{VERB}\s+{ROLE}{END}", True),
     AttributionRule("“…” his wife said", "after", rf"\s*[—-]*\s*{ROLE}\s+{ADVERB}{VERB}{END}", True),
-    AttributionRule("Anna smiled. “…”", "before", rf"\A\s*{NAME}\s+\w+[^“”\"]*\Z", True),
+    AttributionRule("NAME smiled. “…”", "before", rf"\A\s*{NAME}\s+\w+[^“”\"]*\Z", True),
 )
 OF_CAST, SAME, CONTINUED = "the cast's lines", "the same paragraph", "a quotation goes on"
 ALTERNATING, UNKNOWN, NO_SPEECH = "alternating speakers", "no attribution", "quoted words, no speech"
