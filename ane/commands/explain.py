@@ -8,16 +8,15 @@ from typing import Any
 from ane.bundles import Bundle
 from ane.bundles.opening import DEMO
 from ane.commands.messages import output_console, plain_table
+from ane.speech.request import SpeechContext, SpeechRequest
 from ane.system.errors import UserError
-from ane.text import read_passages
-from ane.text.explanation import ReadingStep, explain_english, respelled
-from ane.text.user_lexicon import Lexicon
+from ane.text.cast import cast_of
+from ane.text.explanation import explain_english, respelled
 
 
-def print_explanation(args: argparse.Namespace, model: Bundle, settings: Any, text: str,
-                      lexicon: Lexicon | None) -> int:
-    """Print what is read and a table of steps for each chunk; with --json one object."""
-    found = explanation(model, settings, text, lexicon, args)
+def print_explanation(args: argparse.Namespace, model: Bundle, request: SpeechRequest) -> int:
+    """Print each chunk as it is read, with a table of the steps to that. With --json, print one object."""
+    found = explanation(model, request)
     if args.json:
         print(json.dumps(found, ensure_ascii=False))
         return 0
@@ -42,35 +41,32 @@ def print_steps(title: str, steps: list[dict[str, str]]) -> None:
         output_console().print(title)
 
 
-def explanation(model: Bundle, settings: Any, text: str, lexicon: Lexicon | None,
-                args: argparse.Namespace) -> dict[str, Any]:
-    """What the lexicon respells, and the chunks: what the model is given, and the steps to it.
+def explanation(model: Bundle, request: SpeechRequest) -> dict[str, Any]:
+    """Return the respellings of the lexicon, and for each chunk the model's input and the steps to it.
 
     Raises:
-        UserError: the model does not read text with the English normaliser, or what ``speak`` raises for the text.
+        UserError: The model does not read text with the English normaliser, or the text is one that ``speak`` refuses.
     """
     from ane.models.hibari.settings import HibariSettings
     from ane.models.hibari.synthesizer import MOST_IDS
     from ane.models.phoneme_chunks import split_into_phonemes
     from ane.models.tortoise.chunks import split_into_chunks
 
+    settings, lexicon = request.settings, request.lexicon
     normaliser, cased = getattr(settings, "normaliser", None), isinstance(settings, HibariSettings)
     if normaliser != "english" and not cased:
         reader = f"the normaliser {normaliser!r}" if normaliser else f"the normaliser of {model.family.title} models"
         raise UserError(f"--explain shows the rules of the normaliser 'english', and this text is read by {reader}; "
                         f"--bundle {DEMO} has it")
-    markdown = args.markdown
-    ssml, speed = args.ssml, 1.0 if args.speed is None else args.speed
-    steps: list[ReadingStep] = []
-    if lexicon:
-        steps = [step for passage in read_passages(text, None, ssml, markdown)
-                 for step in respelled(passage.text, lexicon)]
-    chunks, passages = [], read_passages(text, lexicon, ssml, markdown)
+    request = request.changed(cast=cast_of(request.cast, request.quote_voice), quote_voice=None)
+    steps = [step for passage in SpeechContext().passages(request.changed(lexicon=None))
+             for step in respelled(passage.text, lexicon)] if lexicon else []
+    chunks, passages = [], SpeechContext().passages(request)
     for chunk in (split_into_phonemes(passages, settings.split, MOST_IDS) if cased
                   else split_into_chunks(passages, model, settings)):
         normalised, own = explain_english(chunk.text, cased)
         tokens = chunk.ids.tolist() if cased else chunk.tokens[:-1]
         chunks.append({"text": chunk.text, "normalised": normalised, "tokens": tokens,
-                       "speed": chunk.speed * speed, "gain": chunk.gain, "silence_before": chunk.before,
+                       "speed": chunk.speed * request.speed, "gain": chunk.gain, "silence_before": chunk.before,
                        "silence_after": chunk.after, "steps": [asdict(step) for step in own]})
     return {"respelled": [asdict(step) for step in steps], "chunks": chunks}

@@ -122,11 +122,11 @@ def say(args: argparse.Namespace) -> int:
         check_kept(args, range(1, 1 + (1 if args.lines else args.best or 1)), cast)
         check_outputs(args)
     settings = read_settings(args, model)
+    request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=timed_words_wanted(args))
     if args.explain:
-        return print_explanation(args, model, settings, text or "", lexicon)
+        return print_explanation(args, model, request)
     console = message_console(args)
     synthesizer = load_synthesizer(args, model, settings, console)
-    request = requested(args, text or "", settings, lexicon=lexicon, cast=cast, word_times=timed_words_wanted(args))
     named = args.voice or (cast.narrator if cast else "") or None
     if text is None:
         voice = synthesizer.prepare(settings=settings, **({"voice": named} if model.takes_voices else {}))

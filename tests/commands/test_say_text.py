@@ -59,6 +59,14 @@ def test_the_explanation_has_the_tokens_of_the_text_that_is_spoken(capsys, workp
     assert first["tokens"] == plain["tokens"]
 
 
+def test_what_is_explained_are_the_chunks_that_a_cast_divides(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("cast.toml").write_text('[speakers]\nAnna = "michael"\n', encoding="utf-8")
+    flags = ["“It cost $5,” said Anna. Nobody replied.", "--cast", "cast.toml"]
+    explained_chunks = [chunk["text"] for chunk in explained(capsys, *flags)["chunks"]]
+    assert explained_chunks == ["“It cost $5,”", "said Anna. Nobody replied."]
+
+
 def test_the_default_voice_explains_too_with_its_capitals(capsys):
     assert main(["say", "--explain", "--json", "Dr. Smith paid $5 to the FBI."]) == 0
     [chunk] = json.loads(capsys.readouterr().out)["chunks"]
