@@ -127,7 +127,7 @@ void multiply_pair(const Layer& layer, const Rows& rows, long row, long count, l
         const Factors factors{rows.values + (row + tap) * rows.stride, rows.stride, count, left, left + bytes, taps, tiles};
         multiply<KIND>(amx, factors, prefetch, sums[0], PAIR);
         for (long i = 0; i < count; i++) {
-            if (prefetch && i < TILES_AHEAD) {
+            if (amx && prefetch && i < TILES_AHEAD) {
                 fetch_tile(weights + 2 * bytes + i * WHOLE_TILE<KIND>);
                 fetch_tile(weights + 3 * bytes + i * WHOLE_TILE<KIND>);
             }
