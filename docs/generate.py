@@ -33,7 +33,8 @@ BLOCK = re.compile(r"(?ms)^<!-- (reading path[^\n]*?|every file|results|table: [
 # From `ane say` to sound by the default voice, hibari, on ONNX Runtime, in the order in which to read them. A test
 # compares them with the files whose functions are called.
 READING_PATH = {
-    "The command": ["ane.cli", "ane.commands.say", "ane.commands.speech_options", "ane.commands.say_report"],
+    "The command": ["ane.cli", "ane.commands.say", "ane.commands.say_text", "ane.commands.speech_options",
+                    "ane.commands.say_report"],
     "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.chunks",
                   "ane.speech.stream", "ane.speech.turns", "ane.speech.words"],
