@@ -121,13 +121,13 @@ def clock():
 
 def test_a_stage_within_a_stage_interrupts_it():
     timeline = Timeline(clock())
-    with timeline.record("vocode"), timeline.record("decode"):
+    with timeline.record("vocode"), timeline.record("decode"), timeline.record("read"):
         pass
     spans = [(span.phase, span.start, span.end) for span in timeline.spans]
-    assert [phase for phase, *_ in spans] == ["vocode", "decode", "vocode"]
+    assert [phase for phase, *_ in spans] == ["vocode", "decode", "read", "decode", "vocode"]
     assert all(end <= start for (_, _, end), (_, start, _) in pairwise(spans))
-    assert timeline.seconds_by_phase() == {"vocode": 2, "decode": 1}
-    assert list(timeline.seconds_by_phase()) == ["vocode", "decode"]
+    assert timeline.seconds_by_phase() == {"vocode": 2, "decode": 2, "read": 1}
+    assert list(timeline.seconds_by_phase()) == ["vocode", "decode", "read"]
 
 
 def test_computing_an_item_is_work_of_its_stage_and_what_is_done_with_it_is_not():
