@@ -16,6 +16,7 @@ RESERVE = 128           # descriptors for everything but open connections: files
 MOST_UNCOUNTED = 1000       # frames of a WebSocket whose text no limit counts: empty ones, continuations, pings, pongs
 MOST_SMALL, SMALL = 1000, 256        # parts of a chunked body below so many bytes; a client that sends more means harm
 SLICE = 4096            # bytes of a WebSocket that are parsed at a time
+QUEUE = 1024            # connections that wait in the system to be accepted
 BACKLOG = 16            # connections that asyncio accepts before any of them is looked at
 MAX_HEADERS = 32 << 10
 PLACE = "ane.place"     # the key under which a WebSocket's scope has the function that keeps its connection

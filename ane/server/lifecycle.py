@@ -20,6 +20,7 @@ from ane.server.app import make_app
 from ane.server.connections import (
     BACKLOG,
     MAX_HEADERS,
+    QUEUE,
     Connections,
     affordable_connections,
     limited_protocol,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ane.server.wyoming_protocol import WyomingServer
 
 LOGGER = logging.getLogger("ane.server")
-QUEUE = 1024            # connections that wait to be accepted
 REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those beyond are counted
 INTERVAL = 60.0
 ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request

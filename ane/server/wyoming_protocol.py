@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped, SynthesizeVoice
 
 from ane.audio.writer import pcm16
-from ane.server.connections import BACKLOG, Connections
+from ane.server.connections import BACKLOG, QUEUE, Connections
 from ane.server.errors import RefusedError, error_content
 from ane.server.speech import ServedRequest
 from ane.server.speech_service import Service, Utterance
@@ -76,6 +77,9 @@ class WyomingServer:
             self._server = await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
         except OSError as error:
             raise UserError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+        for opened in self._server.sockets:
+            with socket.fromfd(opened.fileno(), opened.family, opened.type) as same:
+                same.listen(QUEUE)          # asyncio made its queue as short as what it accepts at a time
 
     @property
     def port(self) -> int:

@@ -33,7 +33,7 @@ from ane.server.lifecycle import QuietServer, open_port, run_server, serve
 from ane.server.settings import ServerSettings
 from ane.server.speech import Catalogue
 from ane.server.speech_service import Service
-from ane.server.wyoming_protocol import LimitedReader, WyomingClient
+from ane.server.wyoming_protocol import LimitedReader, WyomingClient, WyomingServer
 from ane.system.errors import UserError
 from tests.server.server_process import PATIENCE, ServerProcess
 from tests.server.speech_requests import begin
@@ -308,6 +308,19 @@ def test_neither_an_event_nor_the_end_of_a_header_is_awaited_for_ever():
     began = time.monotonic()
     asyncio.run(read())
     assert time.monotonic() - began < PATIENCE / 2
+
+
+def test_wyoming_clients_wait_in_the_systems_queue_while_others_are_served():
+    """Without room in the queue, Linux drops a connection's first packet, and the client tries again after 1 s."""
+    async def connect() -> None:
+        server = WyomingServer(SimpleNamespace(settings=ServerSettings(("heart",)), is_full=bool), Connections(500))
+        await server.start("127.0.0.1", 0)
+        clients = [socket.create_connection(("127.0.0.1", server.port), 0.5) for _ in range(100)]     # none is accepted
+        for client in clients:
+            client.close()
+        server.stop()
+
+    asyncio.run(connect())
 
 
 FIRST, SECOND = "The wind blew over the hill. And then ", "it rained."
