@@ -18,6 +18,7 @@ from ane.models.vocoders.convnext import SourceFilterConfig
 from ane.models.vocoders.source_filter import PARAMETERS, SourceFilter
 from ane.models.vocoders.streaming import StreamingVocoder, VocodingWindow
 
+LARGEST = 254                           # frames of a call to a network of a source filter
 SCALES = 1024 / 256, 24000 / 22050      # frames per latent at 22050 Hz; then from 22050 Hz to the output's 24000 Hz
 
 
@@ -87,6 +88,8 @@ class SourceFilterSound:
         if longest := backend.longest(stage, "frames"):         # of a package
             window = replace(window, window=min(window.window, longest)) if window else VocodingWindow(
                 longest - config.margin, longest)
+        elif window:
+            window = replace(window, largest=LARGEST, growth=2)     # the network is small, its margins are wide
         self.parameters = StreamingVocoder(config.margin, lambda columns: backend.run(
             stage, frames=columns.T[None], mask=np.ones((1, columns.shape[1]), np.float32)).ravel(), window)
 

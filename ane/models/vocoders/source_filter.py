@@ -93,7 +93,7 @@ class SourceFilter:
         logarithms = minimum_phase(self.frames[start:int(positions[-1]) + 2, :ENVELOPE])
         logarithms = between(logarithms.view(np.float32), positions - start).view(np.complex64)
         parts = np.lib.stride_tricks.sliding_window_view(self.source, WINDOW, axis=1)[:, :len(windows) * STEP:STEP]
-        pulses, noise = fft.rfft(parts * HANN, n=FFT, axis=2).astype(np.complex64, copy=False)
+        pulses, noise = fft.rfft(parts * (HANN * FFT), n=FFT, axis=2, norm="forward")   # other norms are in float64
         shares = shares_of_sources()[:, voiced.astype(np.int64)]
         pulses *= shares[0]
         noise *= shares[1]
@@ -142,4 +142,5 @@ def minimum_phase(envelopes: np.ndarray) -> np.ndarray:
     cepstra = fft.irfft(logarithms, n=FFT, axis=1)
     cepstra[:, 1:FFT // 2] *= 2
     cepstra[:, FFT // 2 + 1:] = 0
-    return np.ascontiguousarray(fft.rfft(cepstra, axis=1), np.complex64)       # NumPy's is not contiguous
+    cepstra *= FFT
+    return np.ascontiguousarray(fft.rfft(cepstra, axis=1, norm="forward"))      # NumPy's is not contiguous

@@ -30,15 +30,16 @@ class VocodingWindow:
     # of a later call including both margins, which take as long as new frames: the larger bucket of converted vocoders
     window: int = 62
     largest: int = 0        # what the window grows to, for an engine that takes calls of any length
+    growth: float = 0.5     # new frames of a window that grows, at most, for each frame that has been vocoded
 
     def new_frames(self, done: int, margin: int) -> int:
         """New frames of the next call, when ``done`` have been vocoded: as many as fit into the window.
 
-        It grows by ``STEP`` as far as new frames are at most half of ``done``: they are there in time where a second of
-        sound takes less than two thirds of a second.
+        It grows by ``STEP`` as far as ``growth`` allows: with half of ``done``, new frames are there in time where a
+        second of sound takes less than two thirds of a second, with twice of it less than a third.
         """
         window = self.window
-        while window + STEP <= self.largest and 2 * (window + STEP - 2 * margin) <= done:
+        while window + STEP <= self.largest and window + STEP - 2 * margin <= self.growth * done:
             window += STEP
         return max(window - margin - min(done, margin), min(self.first, LEAST)) if done else self.first
 

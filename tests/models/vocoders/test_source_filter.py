@@ -1,5 +1,7 @@
 """The sound of a source and a filter has the pitch and the envelope of its parameters, and streams exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -125,6 +127,28 @@ def test_streamed_latents_and_mels_sound_as_the_whole(stage, size):
     expected = np.concatenate(list(sound_of(source(None), whole)))
     assert len(streamed) % HOP == 0
     np.testing.assert_allclose(streamed, expected, atol=2e-4)
+
+
+def test_a_stream_computes_few_frames_twice_whatever_the_pieces(monkeypatch):
+    """A sentence of 2 s: every frame was computed 2.6 times with windows that grew more slowly."""
+    stage, frames = "mel_source_filter", 190
+    monkeypatch.setitem(CONFIGS, stage, replace(CONFIGS[stage], layers=6))
+    backend = OneNetwork(stage)
+    mel, run, calls = np.random.default_rng(0).standard_normal((100, frames), dtype=np.float32), backend.run, []
+
+    def counted(name: str, **inputs: np.ndarray) -> np.ndarray:
+        calls.append(inputs["frames"].shape[1])
+        return run(name, **inputs)
+
+    monkeypatch.setattr(backend, "run", counted)
+    heard = []
+    for size in (3, frames):
+        stream = SourceFilterSound(backend, stage, CONFIGS[stage], np.random.default_rng(1), VocodingWindow())
+        pieces = [piece for start in range(0, frames, size) for piece in stream.feed(mel[:, start:start + size])]
+        heard.append(np.concatenate((*pieces, *stream.finish())))
+    assert calls[0] < 40, "the first sound comes soon"
+    assert sum(calls) < 2 * 1.7 * frames
+    np.testing.assert_array_equal(*heard)
 
 
 @pytest.mark.parametrize(("networks", "diffused", "expected"), [
