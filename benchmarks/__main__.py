@@ -19,6 +19,7 @@ from benchmarks import (
     engines,
     exactness,
     memory,
+    peers,
     quality,
     server,
     speech,
@@ -31,7 +32,7 @@ from benchmarks.harness import Benchmark, add_shared_options, run_benchmark
 BENCHMARKS: dict[str, Benchmark] = {
     **speech.BENCHMARKS, "embedded": embedded.BENCHMARK, "engines": engines.BENCHMARK, "memory": memory.BENCHMARK,
     "quality": quality.BENCHMARK, "server": server.BENCHMARK, "exactness": exactness.BENCHMARK,
-    "steps": steps.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
+    "peers": peers.BENCHMARK, "steps": steps.BENCHMARK, "whisper": whisper.BENCHMARK, "witnesses": witnesses.BENCHMARK,
 }
 
 
