@@ -53,7 +53,8 @@ def select_packages(model: "Bundle", precision: str, packages: Sequence[PackageR
         if weights and weights != model.manifest.networks[package.network].weights.sha256:
             raise UserError(f"{model.path / package.path} was converted from other weights than those in the bundle: "
                             "convert the model again")
-    return {package.network: package for package in reversed(packages)} | found
+    first = {package.network: package for package in reversed(packages)} | found
+    return {package.network: first[package.network] for package in packages}
 
 
 def refuse_cpu_precision(packages: Mapping[str, PackageRecord], device: "OnnxDevice") -> None:
