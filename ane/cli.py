@@ -14,7 +14,7 @@ from importlib import import_module
 from rich.markup import escape
 
 from ane.commands.arguments import CommandParser, add_common_arguments
-from ane.commands.defaults import apply_defaults
+from ane.commands.defaults import apply_defaults, with_sources
 from ane.commands.messages import TerminalConsole, logging_to_standard_error
 from ane.system.errors import UserError
 from ane.system.files import no_such_file
@@ -123,7 +123,7 @@ def describe_error(error: BaseException, stops: Interruptions, args: argparse.Na
             isinstance(error, OSError) or "standard output" in str(error)):
         return 0, ""            # whoever reads it, as `head` does, has enough
     if isinstance(error, UserError):
-        message = with_flags(error, args.parser)
+        message = with_sources(with_flags(error, args.parser), args)
     elif isinstance(error, OSError):
         message = system_message(error)
     else:

@@ -55,10 +55,10 @@ class BookLeveller:
             after = measured_file(path)
             off = wanted - getattr(after, self.level)
             excess = after.true_peak - self.peak
-            if excess <= 0 and (abs(off) <= CLOSE or not math.isfinite(off)):
+            if not math.isfinite(before) or (excess <= 0 and abs(off) <= CLOSE):        # silence has no level
                 break
             self.ceiling -= excess + SAFE if excess > 0 else 0.0
-            self.correction += off if math.isfinite(off) and abs(off) > CLOSE else 0.0
+            self.correction += off if abs(off) > CLOSE else 0.0
         if not self.whole:
             self.whole = LoudnessMeter(after.rate)
         self.whole.include(after)

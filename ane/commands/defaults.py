@@ -87,3 +87,10 @@ def source_of(args: argparse.Namespace, name: str) -> str:
     """Return the variable or the file that the value of a flag comes from, or "" if it is given or built in."""
     value, source = getattr(args, "sources", {}).get(name, (None, ""))
     return source if value is not None and getattr(args, name, None) == value else ""
+
+
+def with_sources(message: str, args: argparse.Namespace) -> str:
+    """Return the message of an error, with the variable or the file that a value in it comes from."""
+    named = [f"{name} of {source}" for name, (value, _) in getattr(args, "sources", {}).items()
+             if name in message and repr(value) in message and (source := source_of(args, name))]
+    return f"{message} ({', '.join(named)})" if named else message

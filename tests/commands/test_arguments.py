@@ -228,6 +228,11 @@ def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, mon
     assert main(["say", "Hello.", "-o", "x.wav", "--bundle", "heart"]) == 0
     assert "the voice of ANE_VOICE has no effect on heart" in capsys.readouterr().err
     assert main(["say", "Hello.", "-o", "x.wav", "--bundle", "heart", "-v", "anna"]) == 1
+    capsys.readouterr()
+    for variable in ("ANE_VOICE", "ANE_BUNDLE"):
+        monkeypatch.setenv(variable, "nobody")
+        assert main(["say", "Hello.", "-o", "x.wav", *(["--bundle", "demo"] if variable == "ANE_VOICE" else [])]) == 1
+        assert f" of {variable})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [[], ["cache"], ["voices"]])

@@ -76,7 +76,7 @@ def test_lines_and_json(bundle, files, capsys):
     assert [fact["chunks"] for fact in facts] == [["One line."], ["Another line."]]
     assert facts[0]["speed"] == 1.0
     assert not {"seed", "voice", "codes", "preset"} & set(facts[0])
-    assert (files / "x-2.wav").is_file()
+    assert (files / "x-3.wav").is_file()
 
 
 @pytest.mark.parametrize(("command", "fault"), rows(__file__, "refusals_of_models.tsv", "FastSpeech"))
