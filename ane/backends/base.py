@@ -54,8 +54,9 @@ class Stage:
         network: name of the network to call.
         inputs: by name. output: its single output.
         method: method of the PyTorch network to call, with the inputs in their order.
-        packaged: (functions, stage's name, inputs) → output, on a package's fixed-shape functions; None: the network
-            is never in a package.
+        packaged: How it runs on a package's fixed-shape functions, (functions, stage's name, inputs) → output: a
+            declaration of ``ane.backends.fixed_shapes`` (``Rows``, ``Exact``), or a small function of the host where
+            these do not fit. ``None`` means that the network is never in a package.
     """
 
     network: str

@@ -1,6 +1,7 @@
 """Arrays of any length on functions of fixed shapes: the smallest bucket, padding, masks, row after row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,64 @@ def sequence_masks(length: int, bucket: int) -> dict[str, np.ndarray]:
     return {"inside": inside, "mean_weight": inside / np.float32(length)}
 
 
-def run_rows(package: FunctionSet, stage: str, x: np.ndarray, mask: np.ndarray, unit: str,
-             outputs: Sequence[str] = ("y",)) -> np.ndarray:
-    """Run each row of x (B, N, C) → (B, N, C'), zeros after its length. Raises UserError for a row that is too long.
+@dataclass(frozen=True)
+class Rows:
+    """``Stage.packaged`` of a stage that takes rows (B, N, C), or ids (B, N), and their mask: row after row in the
+    smallest bucket, the output (B, N, C'), zeros after a row's length. A row that is too long raises UserError.
 
-    Args:
-        unit: what a row has, as the buckets name it. outputs: of the function, side by side.
+    Attributes:
+        unit: Name in a bucket for the length of a row.
+        outputs: Outputs of the function that the result has side by side.
+        tables: Keys of the tables in which ids are looked up. The vectors are side by side, too.
+        finish: The host's part: what the stage returns for the result.
     """
-    rows = []
-    for row, length in zip(x, row_lengths(mask), strict=True):
-        function = smallest_fitting(package.functions(stage), f"the {stage}", **{unit: length})
-        width = function.bucket[unit]
-        found = function(x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
-                         inside=sequence_masks(length, width)["inside"])                    # (1, C', 1, N') each
-        y = np.concatenate([found[name] for name in outputs], axis=1)[0, :, 0, :length]
-        rows.append(pad_last_axis(y, x.shape[1]).T)
-    return np.stack(rows)
+
+    unit: str
+    outputs: tuple[str, ...] = ("y",)
+    tables: tuple[str, ...] = ()
+    finish: Callable[[np.ndarray], np.ndarray] = lambda result: result
+
+    def __call__(self, package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        [x] = (array for name, array in inputs.items() if name != "mask")
+        if self.tables:
+            x = np.concatenate([package.table(key) for key in self.tables], axis=1)[x]
+        rows = []
+        for row, length in zip(x, row_lengths(inputs["mask"]), strict=True):
+            function = smallest_fitting(package.functions(stage), f"the {stage}", **{self.unit: length})
+            width = function.bucket[self.unit]
+            found = function(x=pad_last_axis(np.ascontiguousarray(row[:length].T)[None, :, None], width),
+                             inside=sequence_masks(length, width)["inside"])                    # (1, C', 1, N') each
+            y = np.concatenate([found[name] for name in self.outputs], axis=1)[0, :, 0, :length]
+            rows.append(pad_last_axis(y, x.shape[1]).T)
+        return self.finish(np.stack(rows))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """``Stage.packaged`` of a stage whose rows (C, N) or (C,) fill a function, since padding would change its output.
+
+    Attributes:
+        output: Output of the function: (1, C', 1, N').
+        unit: Name in a bucket for the length; "" means that all rows have the same. per: Columns of the input for each.
+        sequence: Whether the stage returns (B, N', C'), or else (B, C').
+    """
+
+    output: str
+    unit: str = ""
+    per: int = 1
+    sequence: bool = False
+
+    def __call__(self, package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        [(name, x)] = inputs.items()
+        lengths = {self.per * each.bucket[self.unit] if self.unit else x.shape[-1]: each
+                   for each in package.functions(stage)}
+        if x.shape[-1] not in lengths:
+            package_name = next(iter(lengths.values())).package.stem
+            raise UserError(f"{x.shape[-1]} {name} frames: {package_name} takes exactly "
+                            f"{' or '.join(map(str, lengths))} frames; convert the model again")
+        function = lengths[x.shape[-1]]
+        found = [function(**{name: row.reshape(1, len(row), 1, -1)})[self.output][0, :, 0].T for row in x]
+        return np.stack(found if self.sequence else [y[0] for y in found])
 
 
 def row_lengths(mask: np.ndarray) -> list[int]:

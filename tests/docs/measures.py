@@ -11,13 +11,19 @@ made; a test finds every one of these places.
 import ast
 import sys
 import tokenize
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+from ane.backends.packaged.backend import PackagedBackend
+from ane.backends.packaged.functions import Runtime
+from ane.bundles.family import families
+from ane.bundles.packages import FunctionRecord, PackageFolder, PackageRecord
 from docs.generate import READING_PATH, module_file
 from tests.docs.structure import ROOT, circles, sources, tree_of
 
@@ -61,6 +67,8 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("StoredChunk", "ane/books/store.py", "JobStore.chunks")],
 }
 REQUEST_FIELDS = {"voice", "preset", "seed", "speed", "lexicon", "ssml", "word_times", "cast", "quote_voice"}
+COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<genexpr>")
+EIGHT = defaultdict(lambda: 8, states=4)        # a bucket; Whisper has a state for two frames
 ENOUGH = 4      # of these fields in one class, signature or table make it a declaration of the request
 
 
@@ -174,6 +182,49 @@ def made_by_one_chunk() -> Counter[str]:
     return made
 
 
+class HopCount(Exception):  # noqa: N818 (no error: it carries a count up to the caller)
+    """How many calls lie between the run of a stage and the prediction of a package."""
+
+
+class CountingRuntime(Runtime):
+    """Loads functions that predict nothing, but raise the count of calls from the backend's ``run`` to them."""
+
+    name = "counting"
+
+    def load(self, package: Path, function: str, compute_units: str) -> Any:
+        return self
+
+    def predict(self, inputs: Mapping[str, Any], state: Any = None) -> Any:
+        frame, names = sys._getframe(), []
+        while frame.f_code is not PackagedBackend.run.__code__:
+            names.append(frame.f_code.co_name)
+            frame = frame.f_back
+        raise HopCount(sum(name not in COMPREHENSIONS for name in names))
+
+
+def hops() -> dict[str, int]:
+    """Calls from ``Backend.run`` to ``predict``, by stage, with inputs and a bucket of 8 in every dimension."""
+    found = {}
+    for family in families():
+        for name, stage in family.stages.calls.items() if family.networks else ():
+            package = PackageRecord(stage.network, "fp32", "p", [], {name: FunctionRecord(name, EIGHT)})
+            model = SimpleNamespace(name=family.name, family=family, path=ROOT, networks=frozenset(family.networks))
+            backend = PackagedBackend(model, CountingRuntime(), None, unpublished=PackageFolder(ROOT, [package]))
+            backend.table = lambda network, key: np.ones(() if key == "temperature" else (8, 8), np.float32)
+            inputs = {key: np.ones([length(size) for size in spec.shape], spec.dtype)
+                      for key, spec in stage.inputs.items()}
+            try:
+                backend.run(name, **inputs)
+            except HopCount as count:
+                found[f"{family.name}: {name}"] = count.args[0]
+    return found
+
+
+def length(dimension: int | str) -> int:
+    """A size for a dimension: 8 for a name, 18 for "L+10"."""
+    return dimension if isinstance(dimension, int) else 8 + int(dimension.partition("+")[2] or 0)
+
+
 def report() -> Iterator[str]:
     for title, forms in FORMS.items():
         yield f"forms of a chunk, {title}: {len(forms)}"
@@ -189,6 +240,8 @@ def report() -> Iterator[str]:
                           [", ".join(circle) for circle in circles()])):
         yield f"{title}: {len(found)}"
         yield from (f"  {each}" for each in found)
+    yield (f"calls from a backend's run to a package's predict: at most {max(hops().values())} "
+           f"({', '.join(f'{stage} {count}' for stage, count in sorted(hops().items()))})")
     for folders in (("ane", "converters"), ("tests",), ("training",), ("benchmarks",)):
         yield f"logical lines of {' and '.join(folders)}: {logical_lines(*sources(*folders)):,}"
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 
+from tests.docs.measures import hops
 from tests.docs.structure import (
     LONGEST_FILE,
     ROOT,
@@ -43,6 +44,12 @@ def test_imports_run_downward() -> None:
 
 def test_no_modules_import_each_other_in_a_circle_not_even_for_types() -> None:
     assert not circles(), "move what both need into one of them, or pass it as an argument"
+
+
+def test_a_stage_reaches_its_package_in_five_calls() -> None:
+    found = hops()
+    assert len(found) > 15
+    assert max(found.values()) <= 5, found
 
 
 def test_no_model_names_a_backend_or_another_model() -> None:

@@ -54,8 +54,8 @@ class OnnxBackend(PackagedEngine):
         asked = getattr(self.options, f"engine_{length}", ()) if (stage, length) in LIMITED else ()
         return max(asked, default=None)
 
-    def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return self.run_graph(declared.network, stage, inputs)
+    def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+        return partial(self.run_graph, declared.network, stage)
 
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> "OnnxDecoder":
         from ane.backends.onnx.decoder import OnnxDecoder  # imports torch

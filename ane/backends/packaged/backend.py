@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ane.backends.base import Backend, ForwardingBackend, FunctionSet, Stage, ch
 from ane.backends.decoding import Decoder
 from ane.backends.denoising import Denoiser, each_alone
 from ane.backends.packaged.decoder import PackagedDecoder
-from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits, attempt
+from ane.backends.packaged.fallback import FallbackDecoder, FallbackDenoiser, FunctionUnits
 from ane.backends.packaged.functions import EngineRefusalError, PackageFunction, Runtime
 from ane.backends.packaged.probes import FILE as PROBES
 from ane.backends.packaged.selection import describe_packages, select_packages
@@ -51,8 +51,12 @@ class PackagedEngine(ForwardingBackend):
         self._checked: set[str] = set()
 
     @abstractmethod
-    def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """Run a stage of a network that has a package."""
+    def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+        """Return what runs a stage of a network that has a package."""
+
+    def _move_on(self, network: str, error: UserError) -> None:
+        """After an error of a network's package: choose what replaces the function, or the network; or raise it."""
+        raise error
 
     @abstractmethod
     def _decoder(self, lanes: int, capacity: int, prefixes: int, max_prefix_length: int | None) -> Decoder:
@@ -70,16 +74,15 @@ class PackagedEngine(ForwardingBackend):
     def _unload(self, network: str) -> None:
         """Free what is loaded of a network's package."""
 
-    def _attempt(self, network: str, work: Callable[[], Any]) -> Any:
-        """The result of ``work``, a call of this network."""
-        return work()
-
     def run(self, stage: str, **inputs: np.ndarray) -> np.ndarray:
         declared = self.stages.calls[stage]
         check_inputs(stage, declared, inputs)
-        return self._attempt(declared.network, lambda: (
-            self._run(declared, stage, inputs) if declared.network in self.packages
-            else self.fallback.run(stage, **inputs)))
+        while declared.network in self.packages:
+            try:
+                return self._call(declared, stage)(inputs)
+            except UserError as error:
+                self._move_on(declared.network, error)
+        return self.fallback.run(stage, **inputs)
 
     def decoder(self, lanes: int, capacity: int, prefixes: int = 1, max_prefix_length: int | None = None) -> Decoder:
         make = self._decoder if self.stages.decoder.network in self.packages else self.fallback.decoder
@@ -154,11 +157,8 @@ class PackagedBackend(PackagedEngine):
         self._units: dict[str, FunctionUnits] = {}
         self._functions: dict[str, list[PackageFunction]] = {}
 
-    def _attempt(self, network: str, work: Callable[[], Any]) -> Any:
-        return attempt(work, partial(self._move_on, network))
-
-    def _run(self, declared: Stage, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        return declared.packaged(self._function_set(declared.network), stage, inputs)
+    def _call(self, declared: Stage, stage: str) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+        return partial(declared.packaged, self._function_set(declared.network), stage)
 
     def _function_set(self, network: str) -> FunctionSet:
         return FunctionSet(partial(self.functions, network), partial(self.table, network))
@@ -195,7 +195,6 @@ class PackagedBackend(PackagedEngine):
         return stage.packaged(self._function_set(stage.network), latents, conditioning, frames)
 
     def _move_on(self, network: str, error: UserError) -> None:
-        """After an error of a network's package: choose what replaces the function, or the network; or raise it."""
         units = self.units(network) if network in self.packages else None
         if units is None or not (self.moves_on or units.replaces_state(error)):
             raise error

@@ -10,19 +10,13 @@ from typing import Any
 import numpy as np
 
 from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
-from ane.backends.fixed_shapes import pad_last_axis, row_lengths, run_rows, sequence_masks, smallest_fitting
+from ane.backends.fixed_shapes import Rows, pad_last_axis, row_lengths, sequence_masks, smallest_fitting
 from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.models.fastspeech.checkpoints import import_fastspeech, is_fastspeech, source_files
 from ane.models.fastspeech.networks import NETWORKS
 from ane.models.fastspeech.settings import FastSpeechSettings
 from ane.models.vocoders.segments import hifigan_sounds
-
-
-def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of text. Raises UserError when a row has more symbols than the largest bucket."""
-    states = package.table("word_emb.weight")[inputs["ids"]]
-    return run_rows(package, stage, states, inputs["mask"], "symbols", ("states", "log_durations"))
 
 
 def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -44,7 +38,8 @@ def run_mel(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> 
 STAGES = {
     # the output's last channel is the log durations, the others are the encoder's states
     "text": Stage("fastspeech", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
-                  TensorSpec(("B", "T", "C+1")), "text", run_text),
+                  TensorSpec(("B", "T", "C+1")), "text",
+                  Rows("symbols", ("states", "log_durations"), ("word_emb.weight",))),
     # the alignment repeats the states (ane.models.durations)
     "mel": Stage("fastspeech", {"states": TensorSpec(("B", "T", "C")), "alignment": TensorSpec(("B", "T", "L")),
                                 "mask": TensorSpec(("B", "L"))}, TensorSpec(("B", "M", "L")), "mel", run_mel),

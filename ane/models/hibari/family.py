@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ane.backends.base import FunctionSet, ModelStages, Stage, TensorSpec
-from ane.backends.fixed_shapes import run_rows
+from ane.backends.base import ModelStages, Stage, TensorSpec
+from ane.backends.fixed_shapes import Rows
 from ane.bundles.family import ModelFamily
 from ane.models.hibari.config import MAX_GRAPH, NETWORKS, PITCH_SCALE
 from ane.models.hibari.settings import HibariSettings
@@ -27,15 +27,8 @@ REPOSITORY = "maureesewilliams/hibari"
 TABLES = "pn.text.emb.weight", "m.text.emb.weight"      # of the phonemes: for the prosody, and for the sound
 
 
-def run_text(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of text: phonemes are looked up here."""
-    tables = np.concatenate([package.table(key) for key in TABLES], axis=1)
-    return run_rows(package, stage, tables[inputs["ids"]], inputs["mask"], "symbols")
-
-
-def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of prosody. Packages return both frames of a slow frame side by side, f0 in hundreds of Hz."""
-    found = run_rows(package, stage, inputs["states"], inputs["mask"], "frames")            # (B, S, 4)
+def two_frames(found: np.ndarray) -> np.ndarray:
+    """The prosody (B, 2S, 2) of what packages return: a slow frame's two side by side, f0 in hundreds of Hz."""
     B, S, _ = found.shape
     found = found.reshape(B, S, 2, 2).transpose(0, 1, 3, 2).reshape(B, 2 * S, 2)
     return found * np.array([PITCH_SCALE, 1], np.float32)
@@ -44,13 +37,12 @@ def run_prosody(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray])
 STAGES = {
     # channels: the states for the prosody, those for the sound, and the log durations
     "text": Stage("hibari", {"ids": TensorSpec(("B", "T"), "int64"), "mask": TensorSpec(("B", "T"))},
-                  TensorSpec(("B", "T", "P+C+1")), "text", run_text),
+                  TensorSpec(("B", "T", "P+C+1")), "text", Rows("symbols", tables=TABLES)),
     # states repeated for their durations → f0 in Hz, and energy
     "prosody": Stage("hibari", {"states": TensorSpec(("B", "S", "P")), "mask": TensorSpec(("B", "S"))},
-                     TensorSpec(("B", "2S", 2)), "prosody", run_prosody),
+                     TensorSpec(("B", "2S", 2)), "prosody", Rows("frames", finish=two_frames)),
     "spectra": Stage("hibari", {"frames": TensorSpec(("B", "L", "C+2")), "mask": TensorSpec(("B", "L"))},
-                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra",
-                     lambda package, stage, given: run_rows(package, stage, given["frames"], given["mask"], "frames")),
+                     TensorSpec(("B", "L", SPECTRA * BINS)), "spectra", Rows("frames")),
 }
 
 

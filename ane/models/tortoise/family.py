@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ane.backends.base import DecoderStage, DenoiserStage, ModelStages, Stage, TensorSpec
-from ane.backends.fixed_shapes import run_rows
+from ane.backends.fixed_shapes import Exact, Rows
 from ane.bundles import Bundle, open_model
 from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
@@ -23,12 +23,11 @@ from ane.models.tortoise.networks import NETWORKS
 from ane.models.tortoise.packaged import (
     bind_denoiser,
     denoiser_conditioning,
-    run_clip_encoder,
     run_clvp,
-    run_random_converter,
-    run_vocoder,
+    univnet_sounds,
 )
 from ane.models.tortoise.settings import Settings
+from ane.models.vocoders.segments import hifigan_sounds
 from ane.models.vocoders.source_filter import PARAMETERS
 from ane.system.errors import UserError
 
@@ -37,13 +36,13 @@ SOURCE_FILTERS = "source_filter", "mel_source_filter"
 STAGES = {
     # reference audio to voice latents, one clip per row
     "ar_conditioning": Stage("conditioning_encoder", {"mel": TensorSpec(("B", 80, "L"))}, TensorSpec(("B", "D")),
-                             packaged=run_clip_encoder),
+                             packaged=Exact("latent", "frames")),
     "diffusion_conditioning": Stage("contextual_embedder", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", "C")),
-                                    packaged=run_clip_encoder),
+                                    packaged=Exact("latent", "frames")),
     "ar_random": Stage("rlg_auto", {"noise": TensorSpec(("B", "D"))}, TensorSpec(("B", "D")),
-                       packaged=run_random_converter),
+                       packaged=Exact("latent")),
     "diffusion_random": Stage("rlg_diffuser", {"noise": TensorSpec(("B", "C"))}, TensorSpec(("B", "C")),
-                              packaged=run_random_converter),
+                              packaged=Exact("latent")),
     # ranking: a score is the dot product of a text's row with the speech's
     "clvp_text": Stage("clvp", {"tokens": TensorSpec(("B", "T"), "int64")}, TensorSpec(("B", "E")), "text",
                        run_clvp),
@@ -51,16 +50,17 @@ STAGES = {
                          run_clvp),
     # vocoders; "frames" are latents interpolated to the rate of mel frames (ane.models.tortoise.vocoding)
     "univnet": Stage("univnet", {"mel": TensorSpec(("B", 100, "L")), "noise": TensorSpec(("B", "Z", "L+10"))},
-                     TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
+                     TensorSpec(("B", 1, "256L")),
+                     packaged=lambda package, stage, given: univnet_sounds(package.functions(stage), **given)),
     "bigvgan": Stage("bigvgan", {"mel": TensorSpec(("B", 100, "L"))}, TensorSpec(("B", 1, "256L")),
-                     packaged=run_vocoder),
+                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), given["mel"])),
     "hifigan": Stage("hifigan", {"frames": TensorSpec(("B", "D", "L")), "conditioning": TensorSpec(("B", "D"))},
-                     TensorSpec(("B", 1, "256L")), packaged=run_vocoder),
+                     TensorSpec(("B", 1, "256L")),
+                     packaged=lambda package, stage, given: hifigan_sounds(package.functions(stage), **given)),
     # parameters of sound (ane.models.vocoders.source_filter); masks are 1 at a row's frames and 0 after them
     **{name: Stage(name, {"frames": TensorSpec(("B", "L", "D")), "mask": TensorSpec(("B", "L"))},
                    TensorSpec(("B", "L", PARAMETERS)),
-                   packaged=lambda package, stage, given: run_rows(package, stage, given["frames"], given["mask"],
-                                                                   "frames")) for name in SOURCE_FILTERS},
+                   packaged=Rows("frames")) for name in SOURCE_FILTERS},
 }
 
 

@@ -10,7 +10,7 @@ from ane.backends.denoising import Denoiser
 from ane.backends.fixed_shapes import FixedFunction, pad_last_axis, sequence_masks, smallest_fitting
 from ane.models.tortoise.networks.diffusion_decoder import timestep_embedding
 from ane.models.tortoise.networks.univnet import SILENCE, SILENT_FRAMES
-from ane.models.vocoders.segments import hifigan_sounds, sound_of_windows, zero_padded
+from ane.models.vocoders.segments import sound_of_windows, zero_padded
 from ane.system.errors import UserError
 
 INPUT = "the text"      # what is too long when no bucket fits
@@ -90,17 +90,17 @@ def clvp_vectors(functions: Sequence[FixedFunction], table: np.ndarray, factor: 
     Raises:
         UserError: too long for every bucket, or an id that has no embedding.
     """
-    def vector(row: np.ndarray) -> np.ndarray:
+    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
+        raise UserError(f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
+                        f"{len(table)} ids")
+    vectors = []
+    for row in ids:
         function = smallest_fitting(functions, what, positions=len(row))
         positions = function.bucket["positions"]
         x = pad_last_axis(table[row].T[None, :, None], positions)
         latent = function(x=x, **sequence_masks(len(row), positions))["latent"].reshape(-1)
-        return latent / max(np.linalg.norm(latent), np.float32(1e-12)) * np.float32(factor)
-
-    if ids.size and not 0 <= ids.min() <= ids.max() < len(table):
-        raise UserError(f"{what} has the id {ids.max() if ids.min() >= 0 else ids.min()}, and CLVP has embeddings for "
-                        f"{len(table)} ids")
-    return np.stack([vector(row) for row in ids])
+        vectors.append(latent / max(np.linalg.norm(latent), np.float32(1e-12)) * np.float32(factor))
+    return np.stack(vectors)
 
 
 def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -111,42 +111,14 @@ def run_clvp(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) ->
     return clvp_vectors(package.functions(stage), package.table(f"{side}_emb.weight"), factor, f"the {side}", ids)
 
 
-def run_clip_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of ar_conditioning and diffusion_conditioning: mel (B, M, L) → (B, width) float32. Raises
-    UserError: no function takes clips of exactly this length; padding would change the latent."""
-    functions, length = package.functions(stage), inputs["mel"].shape[-1]
-    function = next((f for f in functions if f.bucket["frames"] == length), None)
-    if function is None:
-        lengths = " or ".join(str(f.bucket["frames"]) for f in functions)
-        raise UserError(f"a clip of {length} mel frames: {functions[0].package.stem} takes exactly {lengths} frames; "
-                        "convert the model again")
-    return np.concatenate([function(mel=row[None, :, None])["latent"][:, :, 0, 0] for row in inputs["mel"]])
-
-
-def run_random_converter(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of ar_random and diffusion_random: noise (B, width) → (B, width) float32."""
-    function, = package.functions(stage)
-    return np.concatenate([function(noise=row[None, :, None, None])["latent"][:, :, 0, 0] for row in inputs["noise"]])
-
-
 MIRRORED = 3        # frames of noise that UnivNet's first convolution mirrors at either end
 
 
 def univnet_sounds(functions: Sequence[FixedFunction], mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """mel (B, 100, L), noise (B, Z, L + 10) → (B, 1, 256·L), all float32."""
-    def sound(mel: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        stop = mel.shape[1]
-        mel = np.pad(mel, ((0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
-        length = mel.shape[1]
-        noise = np.pad(noise[:, :length], ((0, 0), (MIRRORED, MIRRORED)), mode="reflect")
-        return sound_of_windows(functions, stop, length, lambda begin, width: {
-            "mel": zero_padded(mel, begin, width), "noise": zero_padded(noise, begin + MIRRORED, width)})
-
-    return np.stack([sound(*row)[None] for row in zip(mel, noise, strict=True)])
-
-
-def run_vocoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged`` of univnet, hifigan and bigvgan."""
-    if stage == "bigvgan":
-        return hifigan_sounds(package.functions(stage), inputs["mel"])
-    return {"univnet": univnet_sounds, "hifigan": hifigan_sounds}[stage](package.functions(stage), **inputs)
+    stop, length = mel.shape[2], mel.shape[2] + SILENT_FRAMES
+    mel = np.pad(mel, ((0, 0), (0, 0), (0, SILENT_FRAMES)), constant_values=SILENCE)
+    noise = np.pad(noise[:, :, :length], ((0, 0), (0, 0), (MIRRORED, MIRRORED)), mode="reflect")
+    return np.stack([sound_of_windows(functions, stop, length, lambda begin, width, row=row: {
+        "mel": zero_padded(mel[row], begin, width), "noise": zero_padded(noise[row], begin + MIRRORED, width)})[None]
+        for row in range(len(mel))])

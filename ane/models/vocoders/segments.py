@@ -44,9 +44,10 @@ def sound_of_windows(functions: Sequence[FixedFunction], stop: int, length: int,
 def hifigan_sounds(functions: Sequence[FixedFunction], frames: np.ndarray,
                    conditioning: np.ndarray | None = None) -> np.ndarray:
     """frames (B, D, L), and for a network that is conditioned (B, D'), → (B, 1, hop·L), all float32."""
-    def sound(index: int, row: np.ndarray) -> np.ndarray:
+    sounds = []
+    for index, row in enumerate(frames):
         constant = {} if conditioning is None else {"conditioning": conditioning[index:index + 1, :, None, None]}
-        return sound_of_windows(functions, row.shape[1], row.shape[1], lambda begin, width: {
-            "x": zero_padded(row, begin, width), **constant})
-
-    return np.stack([sound(index, row)[None] for index, row in enumerate(frames)])
+        sounds.append(sound_of_windows(
+            functions, row.shape[1], row.shape[1],
+            lambda begin, width, row=row, constant=constant: {"x": zero_padded(row, begin, width), **constant})[None])
+    return np.stack(sounds)

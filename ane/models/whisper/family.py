@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from ane.backends.base import DecoderStage, FunctionSet, ModelStages, Stage, TensorSpec
+from ane.backends.base import DecoderStage, ModelStages, Stage, TensorSpec
+from ane.backends.fixed_shapes import Exact
 from ane.bundles.contents import Contents
 from ane.bundles.family import ModelFamily
 from ane.bundles.hub import Snapshot, download_files
@@ -27,21 +26,8 @@ from ane.models.whisper.checkpoints import (
 )
 from ane.models.whisper.networks import WHISPER_NETWORKS
 
-
-def run_encoder(package: FunctionSet, stage: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """``Stage.packaged``: mel (B, M, 2N) → states (B, N, D) float32, the windows of a batch one by one.
-
-    Raises:
-        ValueError: the function takes another number of frames.
-    """
-    function, = package.functions(stage)
-    mel, frames = inputs["mel"], 2 * function.bucket["states"]
-    if mel.shape[-1] != frames:
-        raise ValueError(f"mel must have {frames} frames, got {mel.shape[-1]}")
-    return np.stack([function(mel=row[None, :, None])["states"][0, :, 0].T for row in mel])
-
-
-ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")), packaged=run_encoder)
+ENCODER = Stage("encoder", {"mel": TensorSpec(("B", "M", "L"))}, TensorSpec(("B", "N", "D")),
+                packaged=Exact("states", "states", per=2, sequence=True))
 TABLES = {"token": "token_embedding.weight", "position": "positional_embedding"}
 WHISPER_STAGES = ModelStages({"encoder": ENCODER}, DecoderStage("decoder", TABLES, tied=("token",)))
 

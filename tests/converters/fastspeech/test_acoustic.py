@@ -11,7 +11,7 @@ import torch
 from ane.backends.mil import Package
 from ane.backends.packaged.functions import PackageFunction
 from ane.models.durations import alignment_matrix, length_mask
-from ane.models.fastspeech.family import run_mel, run_text
+from ane.models.fastspeech.family import STAGES
 from ane.models.fastspeech.networks import FastSpeech
 from ane.system.decibels import snr_db
 from converters import fastspeech as acoustic
@@ -82,8 +82,8 @@ def worst(network: FastSpeech, package: Functions) -> float:
     """dB of the worse side, over batches whose rows nearly fill, fill and barely use a bucket."""
     text, mel = text_inputs(1, 24, 17), mel_inputs(20, 64, 3, 33)
     frames = mel["mask"][:, None].astype(bool)              # outside the mask anything is returned
-    return min(snr_db(expected(network, text), run_text(package, "text", text)),
-               snr_db(np.where(frames, expected(network, mel), 0), run_mel(package, "mel", mel)))
+    return min(snr_db(expected(network, text), STAGES["text"].packaged(package, "text", text)),
+               snr_db(np.where(frames, expected(network, mel), 0), STAGES["mel"].packaged(package, "mel", mel)))
 
 
 @pytest.mark.parametrize(("style", "arithmetic", "least"), [

@@ -13,7 +13,7 @@ from torch import nn
 
 from ane.backends.mil import Arithmetic, Package
 from ane.backends.packaged.functions import PackageFunction
-from ane.models.tortoise import packaged
+from ane.models.tortoise.family import STAGES
 from ane.models.tortoise.networks.clvp import CLVP, CLVPConfig
 from ane.models.tortoise.packaged import clvp_vectors
 from ane.system.decibels import snr_db
@@ -175,8 +175,12 @@ class ConditioningCase:
         return functions(graphs, saved(graphs, style, folder))
 
     def latents(self, served: list[PackageFunction]) -> np.ndarray:
-        encode = packaged.run_clip_encoder if self.input == "mel" else packaged.run_random_converter
-        return encode(StoredFunctions(served), "", {self.input: self.value()})
+        return encoding(served, {self.input: self.value()})
+
+
+def encoding(served: list[PackageFunction], inputs: dict[str, np.ndarray]) -> np.ndarray:
+    stage = STAGES["ar_conditioning" if "mel" in inputs else "ar_random"]
+    return stage.packaged(StoredFunctions(served), "", inputs)
 
 
 CASES = {
@@ -235,4 +239,4 @@ def test_a_clip_of_another_length_is_reported(length):
     package = Path("conditioning_encoder.mlpackage")
     served = [PackageFunction(None, package, "ar_conditioning_517", {"frames": 517}, "ALL")]
     with pytest.raises(UserError, match=f"{length} mel frames: conditioning_encoder takes exactly 517 frames"):
-        packaged.run_clip_encoder(StoredFunctions(served), "", {"mel": np.zeros((1, 80, length), np.float32)})
+        encoding(served, {"mel": np.zeros((1, 80, length), np.float32)})
