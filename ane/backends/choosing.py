@@ -262,13 +262,13 @@ def load_packages(kind: str, device: str, model: "Bundle", fallback: "Backend", 
                   automatic: bool) -> "Backend":
     """The backend on a model's Core ML packages. Raises UserError when Core ML or the packages are not usable."""
     from ane.backends.packaged.backend import PackagedBackend
-    from ane.backends.packaged.selection import fits_in_memory
+    from ane.backends.packaged.selection import fits_in_memory, select_packages
 
-    backend = PackagedBackend(model, package_runtime(kind, device), fallback, options.precision, options.cache,
-                              options.compute_units, moves_on=automatic, prefer_state=kind == "coreml")
-    usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(backend.packages))
-    backend.keep = usual if options.keep is None else options.keep
-    return backend
+    runtime = package_runtime(kind, device)
+    usual = kind == "coreai" or (kind == "coreml" and fits_in_memory(select_packages(model, options.precision)))
+    return PackagedBackend(model, runtime, fallback, options.precision, options.cache,
+                           options.compute_units, keep=usual if options.keep is None else options.keep,
+                           moves_on=automatic, prefer_state=kind == "coreml")
 
 
 def load_graph(spec: str, model: "Bundle", options: EngineOptions) -> "Backend":
