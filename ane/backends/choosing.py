@@ -92,6 +92,8 @@ class EngineOptions(TensorRTOptions):
             on Core ML where the memory of this machine is large enough).
         cache: kind of kv-cache of Core ML packages: "io", "state" or "auto".
         compute_units: where Core ML may run all networks, such as "CPU_AND_NE" (None: what the bundle states).
+        shared: Whether requests of several users share the engine. Then all networks keep their number of threads, so
+            that a request has the same bytes whatever runs at the same time, and a text makes one call at a time.
     """
 
     precision: str = "auto"
@@ -99,11 +101,13 @@ class EngineOptions(TensorRTOptions):
     keep: bool | None = None
     cache: Literal["auto", "io", "state"] = "auto"
     compute_units: str | None = None
+    shared: bool = False
 
     def given(self) -> list[str]:
-        """The names of those that have another value than by default; that loaded networks are kept is no demand."""
+        """The names of those that have another value than by default; loaded networks and sharing are no demands."""
         usual = vars(EngineOptions())
-        return [name for name, value in vars(self).items() if value != usual[name] and not (name == "keep" and value)]
+        return [name for name, value in vars(self).items()
+                if value != usual[name] and not (name in ("keep", "shared") and value)]
 
     def check(self, spec: str, kind: str) -> None:
         """Raise UserError for more threads than cores, or an option that the backend ignores."""
@@ -165,29 +169,29 @@ def load_backend(spec: str, model: "Bundle", precision: str = "auto", threads: i
                 return backend
         except UserError as error:
             LOGGER.info("%s. Running on %s instead.", error, "torch" if load is first[-1] else "another engine")
-    return load_torch_here(model, precision if kind == "torch" else "auto", threads, keep)
+    return load_torch_here(model, precision if kind == "torch" else "auto", options)
 
 
-def load_torch_here(model: "Bundle", precision: str, threads: int | None, keep: bool | None) -> "Backend":
+def load_torch_here(model: "Bundle", precision: str, options: EngineOptions) -> "Backend":
     """Torch on the device that "auto" means. Where that is MPS, a decoder runs on the CPU: its steps are too short for
     MPS to be faster (118 s in place of 19 on an M2, OpenMOSS/MOSS-TTS-Nano#55)."""
-    backend = load_torch(model, "auto", precision, threads, keep)
+    backend = load_torch(model, "auto", precision, options)
     if backend.device.type != "mps" or backend.stages.decoder is None or backend.stages.denoiser is None:
         return backend
     from ane.backends.measured import PhasedBackend
 
-    decoding = load_torch(model, "cpu", precision, threads, keep)
+    decoding = load_torch(model, "cpu", precision, options)
     return PhasedBackend(backend.stages.decoder.network, decoding, backend)
 
 
 def load_kind(kind: str, device: str, model: "Bundle", options: EngineOptions, automatic: bool = False) -> "Backend":
     """The backend of this kind on this device. ``automatic``: whether the user did not name it."""
     if kind == "torch":
-        return load_torch(model, device, options.precision, options.threads, options.keep)
+        return load_torch(model, device, options.precision, options)
     if kind == "mlx":
         return load_mlx(model, options)
     # of networks that have no packages
-    fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", options.threads, options.keep))
+    fallback = DeferredBackend(partial(load_torch, model, "cpu", "auto", options))
     load = load_onnx if kind == "onnx" else partial(load_packages, kind, automatic=automatic)
     return load(device, model, fallback, options)
 
@@ -223,10 +227,10 @@ def load_proven_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
     return mlx
 
 
-def load_torch(model: "Bundle", *options: Any) -> "Backend":
+def load_torch(model: "Bundle", device: str, precision: str, options: EngineOptions) -> "Backend":
     from ane.backends.torch.backend import TorchBackend  # a second
 
-    return TorchBackend(model, *options)
+    return TorchBackend(model, device, precision, options.threads, options.keep, keeps_threads=options.shared)
 
 
 def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
@@ -236,7 +240,7 @@ def load_mlx(model: "Bundle", options: EngineOptions) -> "MlxBackend":
     except ImportError as error:
         raise UserError(f"the backend mlx needs the library MLX ({error}): install tortoise-ane[mlx], on Apple "
                         "silicon or Linux", "backend") from error
-    fallback = load_torch(model, "cpu", "auto", options.threads, options.keep)
+    fallback = load_torch(model, "cpu", "auto", options)
     keep = (memory_bytes() or 0) >= MLX_KEEPS_FROM if options.keep is None else options.keep
     return MlxBackend(model, fallback, options.precision, keep)
 
@@ -250,11 +254,11 @@ def load_onnx(device: str, model: "Bundle", fallback: "Backend", options: Engine
     small = has_published_graphs(model)
     usual = small or chosen.memory != "cpu"
     # the bits of a graph that quantises activations depend on its number of threads: it has one for each call
+    calls = 1 if options.shared else options.threads or usable_cores()
     onnx = OnnxBackend(model, chosen, fallback, options.precision, 1 if small else options.threads,
-                       keep=usual if options.keep is None else options.keep, options=options)
+                       keep=usual if options.keep is None else options.keep, options=options,
+                       calls=calls if small else None)
     refuse_cpu_precision(onnx.packages, chosen)
-    if small:
-        onnx.any_thread, onnx.calls_at_once = True, options.threads or usable_cores()
     return onnx
 
 

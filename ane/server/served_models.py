@@ -140,9 +140,7 @@ class ServedModels:
         makes all calls."""
         settings, thread = self.settings, ThreadPoolExecutor(1, "owner")
         backend = thread.submit(load_backend, settings.backend, model, settings.precision, settings.threads,
-                                True).result()
-        backend.keeps_threads = True        # a request has the same bytes whatever runs beside it
-        backend.calls_at_once = 1           # the threads are for other requests
+                                True, shared=True).result()
         if backend.any_thread:
             thread.shutdown(wait=False)
             return backend

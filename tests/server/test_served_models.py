@@ -178,8 +178,8 @@ class Sharing:
 
     def __init__(self, engine: Engine, lanes: int = 4):
         model = random_model()
-        self.synthesizer = Synthesizer(model, TorchBackend(model, "cpu", "fp32", keep=True))
-        self.synthesizer.backend.keeps_threads = True       # as of a server's models
+        self.synthesizer = Synthesizer(model, TorchBackend(
+            model, "cpu", "fp32", keep=True, keeps_threads=True))        # as of a server's models
         self.lanes = self.synthesizer.shared_lanes(lanes, engine.turns)
 
     def work(self, text: str, seed: int, settings: Settings = SETTINGS) -> Work:

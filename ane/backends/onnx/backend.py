@@ -36,6 +36,7 @@ class OnnxBackend(PackagedEngine):
         machine: what TensorRT's engines are built for (default: this machine).
         options: how they are built.
         unpublished: Packages of the model to use in place of those in its bundle.
+        calls: Calls that one text may make at a time, from any threads. ``None`` means that one thread calls it.
 
     Raises:
         UserError: the bundle has no ONNX packages, or none of that precision.
@@ -44,9 +45,10 @@ class OnnxBackend(PackagedEngine):
     def __init__(self, model: "Bundle", device: OnnxDevice, fallback: Backend, precision: str = "auto",
                  threads: int | None = None, keep: bool = False, load: Callable[[SessionKey], Any] | None = None,
                  machine: str | None = None, options: TensorRTOptions = USUAL,
-                 unpublished: PackageFolder | None = None):
+                 unpublished: PackageFolder | None = None, calls: int | None = None):
         chosen = select_packages(model, precision, unpublished and unpublished.packages, "onnx", device.name)
         super().__init__(model, chosen, f"onnx:{device.name}", fallback, keep, unpublished)
+        self.any_thread, self.calls_at_once = calls is not None, calls or 1
         self.options, self.sessions = options, SessionCache(load or session_loader(device, threads))
         self.graphs = PackageGraphs(self.folder, self.checked, device, self.sessions, machine, options)
 

@@ -115,13 +115,14 @@ class TorchBackend(Backend):
         device, precision: see ``choose_device`` and ``choose_precision``.
         threads, keep: see ``ane.backends.load_backend``. With ``threads``, the vocoders keep this number, and
             the denoiser if its bits depend on it; else all networks use fewer while the machine has other work.
+        keeps_threads: Whether networks keep their number of threads without ``threads``, too.
         exact: for the reference of a comparison: norms are computed in two passes, and no layer is packed.
     """
 
     returns_attention = True
 
     def __init__(self, model: Bundle, device: str = "auto", precision: str = "auto", threads: int | None = None,
-                 keep: bool | None = None, exact: bool = False):
+                 keep: bool | None = None, exact: bool = False, keeps_threads: bool = False):
         if threads is not None:
             choose_threads(threads)      # torch has one count for the whole process
         self.model, self.stages = model, model.family.stages
@@ -138,7 +139,8 @@ class TorchBackend(Backend):
         self.max_batched_frames = MAX_BATCHED_FRAMES[self.device.type]
         # where nothing is decoded code by code, reading the networks takes as long as running them
         self.keep = (self.device.type != "cpu" or self.stages.decoder is None) if keep is None else keep
-        self.governor, self.keeps_threads = ThreadGovernor() if self.device.type == "cpu" else None, threads is not None
+        self.governor = ThreadGovernor() if self.device.type == "cpu" else None
+        self.keeps_threads = keeps_threads or threads is not None
         if self.device.type == "cpu":
             keep_freed_memory()
         self._rows_on_cpu = refuses_long_rows(self.device)
