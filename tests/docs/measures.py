@@ -31,7 +31,7 @@ from tests.docs.structure import ROOT, circles, sources, tree_of
 FORMS: dict[str, list[tuple[str, str, str]]] = {
     "the default voice, ane say": [
         ("Namespace", "ane/commands/say.py", "say"),
-        ("text, str", "ane/commands/say.py", "read_text"),
+        ("text, str", "ane/commands/say_text.py", "read_text"),
         ("SpeechRequest", "ane/commands/say.py", "say"),
         ("Passage", "ane/text/passages.py", "read_pauses"),
         ("TextPiece, a str", "ane/text/splitter.py", "words"),
@@ -41,7 +41,7 @@ FORMS: dict[str, list[tuple[str, str, str]]] = {
         ("sound, array", "ane/models/hibari/synthesizer.py", "HibariSynthesizer.sound")],
     "Tortoise, ane say": [
         ("Namespace", "ane/commands/say.py", "say"),
-        ("text, str", "ane/commands/say.py", "read_text"),
+        ("text, str", "ane/commands/say_text.py", "read_text"),
         ("SpeechRequest", "ane/commands/say.py", "say"),
         ("SpeechRequest with its seed", "ane/models/tortoise/synthesizer.py", "Synthesizer.completed"),
         ("Passage", "ane/text/passages.py", "read_pauses"),
