@@ -195,6 +195,8 @@ def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path, name, mes
     check_output_file(tmp_path / "new" / "x", makes_folders=True)
     assert not (tmp_path / "new").exists()
     check_output_file("-")
+    with pytest.raises(UserError, match=r"^cannot write .*file/x: [^;]*$"), replacing(tmp_path / "file" / "x"):
+        pass
 
 
 @pytest.mark.parametrize(("target", "message"), [
