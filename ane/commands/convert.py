@@ -247,6 +247,8 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
     """Print one row per package: its size, and what its worst function or graph reaches."""
+    from converters.functions import speech_lines
+
     onnx = format == "onnx"
     columns = {"dB": "cpu"} if onnx else {
         f"dB, {kind}": kind for kind in ("fp32 maths", "fp16 rounding", "fp16 flushed")}
@@ -265,3 +267,6 @@ def report(console: Console, bundle: "Bundle", format: str) -> None:
                   "error is a share of the largest value." if onnx else
                   "dB: signal-to-noise ratio of the worst function against the float32 networks, in the interpreter. "
                   "Flushed: numbers below 6e-5 become 0, as on an M1.")
+    for line in speech_lines(package.precision for package in bundle.packages
+                             if package.network == "autoregressive" and not onnx):
+        console.print(line)

@@ -223,12 +223,17 @@ def results_json(model: "Bundle", runner: "Runner", results: "Sequence[FunctionC
 
 def print_results(console: Console, results: "Sequence[FunctionCheck]", runner: "Runner",
                   layers: "LayerComparison | None", show: bool) -> None:
+    from converters.functions import speech_lines
+
     narrow = min(console.width, WIDTH)
     for network in dict.fromkeys(one.network for one in results):
         console.print(f"{network}: {summary([one for one in results if one.network == network])}", width=narrow,
                       soft_wrap=False)
     console.print(function_table(results, runner), width=narrow)
     console.print(COLUMNS, width=narrow, soft_wrap=False)
+    for line in () if runner.name.startswith("onnx") else speech_lines(
+            one.package.rpartition("-")[2] for one in results if one.network == "autoregressive"):
+        console.print(line, width=narrow, soft_wrap=False)
     if not layers:
         return
     if len(results) > 1:

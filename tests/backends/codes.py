@@ -1,38 +1,59 @@
 """Count the sentences whose codes another engine or precision changes, against torch in float32.
 
-Run ``python -m tests.backends.codes mlx:fp32 mlx:8bit -o FILE``. An engine is ``BACKEND:PRECISION``, and its result is
-added to FILE. The model is `demo`, or with ``--bundle`` a conversion of it. Both engines draw with the same seeds.
+Run ``python -m tests.backends.codes mlx:fp32 mil:fp16:8bit -o FILE``. An engine is ``BACKEND:PRECISION``. Its result
+is added to FILE. For ``mil:fp16``, the decoder becomes a Core ML package of this precision, which the interpreter
+runs with fp16 rounding. The model is `demo`. Both engines draw with the same seeds.
 """
 
 import argparse
 import json
+import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from ane.backends import load_backend
-from ane.bundles import open_model
+from ane.backends.base import Backend
+from ane.backends.choosing import package_runtime
+from ane.backends.packaged.backend import PackagedBackend
+from ane.bundles import Bundle, open_model
+from ane.bundles.packages import PackageFolder
 from ane.models.tortoise.sampling import InverseCdfSampler
 from ane.models.tortoise.settings import Settings
 from ane.system.files import read_json, write_json
 from ane.text.tokenizer import Tokenizer
 from ane.voices import load_voice
+from converters.coreml.package import CoreMLOptions, write_package
 from tests.decoding import ChunkPrompt, decode
 from training.text import held_out_sentences
 
 SENTENCES = 20
 
 
-def drawn_codes(bundle: str, backend: str, precision: str) -> list[list[int]]:
+def load_engine(model: Bundle, backend: str, precision: str, folder: Path) -> Backend:
+    """The backend; of Core ML packages the decoder alone, built in ``folder``."""
+    if not backend.startswith("mil"):
+        return load_backend(backend, model, precision)
+    options = CoreMLOptions(precision, lanes=(1,), caches=("io",), buckets={"prefill": (128,), "step": (512,)})
+    package = write_package(model, "autoregressive", options, folder)
+    return PackagedBackend(model, package_runtime(*backend.split(":")), load_backend("torch:cpu", model, "fp32"),
+                           unpublished=PackageFolder(folder, [package]))
+
+
+def drawn_codes(backend: str, precision: str) -> list[list[int]]:
     """The codes of each sentence, with a seed of its own, in the model's default preset."""
-    model = open_model(bundle)
-    engine, config = load_backend(backend, model, precision), model.config("autoregressive")
+    model = open_model("demo")
+    folder = Path(tempfile.mkdtemp(prefix="codes-"))
+    engine, config = load_engine(model, backend, precision, folder), model.config("autoregressive")
     voice = load_voice(model.path / "voices" / f"{model.default_voice}.safetensors")
     tokenizer = Tokenizer(model.tokenizer)
     sampling = Settings.of("fastest", model.settings).sampling
     prompts = [ChunkPrompt(voice.ar, tokenizer.encode(text), [InverseCdfSampler(np.random.default_rng(seed))])
                for seed, text in enumerate(held_out_sentences()[:SENTENCES])]
-    return [next(decode(engine, [prompt], config, sampling, lanes=1))[0].codes for prompt in prompts]
+    drawn = [next(decode(engine, [prompt], config, sampling, lanes=1))[0].codes for prompt in prompts]
+    shutil.rmtree(folder)
+    return drawn
 
 
 def compared(expected: list[list[int]], found: list[list[int]]) -> dict[str, int]:
@@ -46,14 +67,13 @@ def compared(expected: list[list[int]], found: list[list[int]]) -> dict[str, int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engines", nargs="+", metavar="BACKEND:PRECISION")
-    parser.add_argument("--bundle", default="demo")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
-    expected = drawn_codes("demo", "torch:cpu", "fp32")
+    expected = drawn_codes("torch:cpu", "fp32")
     results = read_json(args.output) if args.output.exists() else {}
     for engine in args.engines:
         backend, _, precision = engine.rpartition(":")
-        results[engine] = compared(expected, drawn_codes(args.bundle, backend, precision))
+        results[engine] = compared(expected, drawn_codes(backend, precision))
         write_json(args.output, {"model": open_model("demo").identity[:16]} | results)
         print(engine, json.dumps(results[engine]))  # noqa: T201
 

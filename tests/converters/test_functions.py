@@ -50,6 +50,16 @@ def test_each_row_is_known_by_network_and_kind_and_calls_rows_of_its_network():
     assert family_of("clvp").name == "tortoise"
 
 
+def test_the_kept_codes_that_reports_state_are_those_that_were_counted():
+    counted = json.loads((ROOT / "tests" / "backends" / "codes.json").read_text())
+    kept = {name.removeprefix("mil:fp16:"): found["with all codes equal"]
+            for name, found in counted.items() if name.startswith("mil:fp16:")}
+    assert kept == functions.KEPT_CODES
+    for count, line in zip(kept.values(), functions.speech_lines(kept), strict=True):
+        assert f"{count} of 20 sentences" in line
+    assert functions.speech_lines(["fp32"]) == []
+
+
 def test_an_unknown_network_is_reported_with_the_known_ones():
     with pytest.raises(UserError, match="whisperer is not converted; there are autoregressive, "):
         functions_of("whisperer", "coreml")
