@@ -37,7 +37,7 @@ READING_PATH = {
                     "ane.commands.say_report"],
     "A model": ["ane.bundles.opening", "ane.bundles.family", "ane.bundles.bundle", "ane.bundles.manifest"],
     "A request": ["ane.speech.speaker", "ane.speech.request", "ane.speech.settings", "ane.speech.chunks",
-                  "ane.speech.stream", "ane.speech.turns", "ane.speech.words"],
+                  "ane.speech.stream", "ane.speech.ahead", "ane.speech.turns", "ane.speech.words"],
     "Text to phonemes": ["ane.text", "ane.text.passages", "ane.text.splitter", "ane.text.english", "ane.text.rule",
                          "ane.text.phonemes", "ane.text.phonemes.dictionary", "ane.models.phoneme_chunks"],
     "Phonemes to sound": ["ane.models.hibari.family", "ane.models.hibari.config", "ane.models.hibari.settings",

@@ -235,8 +235,9 @@ def _write(store: JobStore, timeline: BookTimeline, options: OutputOptions, owne
                                 "seconds": timeline.samples / timeline.rate, "chapters": [
                                     {"file": path.name, **chapter} for part, path in zip(parts, paths, strict=True)
                                     for chapter in times(part)]})
-    return WrittenBook(files, timeline.samples / timeline.rate, *(
-        (sounds.whole.loudness, sounds.whole.true_peak) if sounds.whole else ()), measures=sounds.measures)
+    whole = sounds.whole
+    return WrittenBook(files, timeline.samples / timeline.rate, whole.loudness if whole else None,
+                       whole.true_peak if whole else None, measures=sounds.measures)
 
 
 def playlist(parts: Sequence[BookTimeline], paths: Sequence[Path]) -> str:

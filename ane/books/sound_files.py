@@ -39,7 +39,7 @@ class SoundFiles:
 
     @property
     def whole(self) -> LoudnessMeter | None:
-        return self._leveller and self._leveller.whole
+        return self._leveller.whole if self._leveller else None
 
     def write(self, part: BookTimeline, path: Path, tags: Mapping[str, str] = MappingProxyType({}),
               marks: Sequence[ChapterMark] = (), cover: CoverImage | None = None) -> None:

@@ -15,9 +15,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"(?ms)(?:^<!-- not run: (?P<reason>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$")
 REASONS = {"needs a Mac", "needs Core AI", "needs an NVIDIA GPU", "needs the network", "needs a loudspeaker",
            "needs a cluster", "needs a container engine",
-           "needs a running server", "needs a book", "needs the official weights", "takes hours",
+           "needs a running server", "needs a book", "needs the official weights", "takes hours", "takes minutes",
            "`.ci/run` runs it"}
-LANGUAGES = {"bash", "python", "swift", "text"}
+LANGUAGES = {"bash", "python", "swift", "text", "toml"}
 LIMIT_S = 240           # a block; 124 is the status of one that took longer
 
 
