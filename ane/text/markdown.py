@@ -6,11 +6,15 @@ text is read as Markdown if it has marks that other texts do not have.
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ane.text.blocks import TextBlock
+from ane.text import number_words
+from ane.text.blocks import HEADING, TextBlock
 from ane.text.html_blocks import BlockReader
 from ane.text.lexicon import HTML_ELEMENTS
+from ane.text.markup_rules import indexed
+from ane.text.math_rules import plain_formula
 from ane.text.omissions import OMISSIONS, Omission
 from ane.text.passages import COMMAND
 
@@ -35,7 +39,7 @@ MARKS = re.compile("(?m)" + "|".join((
     r"^[ \t]*[-*+][ \t]+\[[ xX]\][ \t]",                            # a task
     r"\[\^[^\]\s]{1,50}\]", r"~~\S[^~\n]{0,300}~~", r"\*\*\S[^*\n]{0,300}\*\*",
     rf"(?i:</?(?:{BLOCK_TAGS})(?:\s[^<>]{{0,300}})?/?>)")))
-MATH = re.compile(rf"(?m)(?P<code>{FENCE}(?s:.*?)(?:{FENCE}|\Z)|`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
+MATH = re.compile(rf"(?m)(?P<listing>{FENCE}(?s:.*?)(?:{FENCE}|\Z))|(?P<code>`[^`\n]*`)|(?P<displayed>{DISPLAYED_MATH})"
                   rf"|{INLINE_MATH}")
 TASK = re.compile(r"(<li>\s{0,9}(?:<p>)?)\[[ xX]\]\s")
 NOTE = re.compile(r"(?m)^\[\^([^\]\s]{1,50})\]:[ \t]*(.*(?:\n(?:[ \t]+\S.*|(?=\n[ \t]+\S)))*)")
@@ -51,36 +55,38 @@ def has_marks(text: str) -> bool:
     return MARKS.search(text) is not None
 
 
-def markdown_html(text: str, rules: Mapping[str, Omission], numbered: bool = False) -> tuple[str, int]:
+def markdown_html(text: str, rules: Mapping[str, Omission], message: bool = False) -> tuple[str, int]:
     """Return Markdown as HTML, and how many notes it has.
 
     Args:
         rules: The rules of omission. Notes stay in the text if "footnotes" is not among the rules.
-        numbered: Whether items of numbered lists keep their numbers.
+        message: Whether the text is no document: items of numbered lists keep their numbers, and formulas are read.
     """
     from markdown_it import MarkdownIt
 
     text, notes = NOTE.subn("" if "footnotes" in rules else r"\2", text)
-    text = MATH.sub(without_dollars, NOTE_REFERENCE.sub("", text))
+    text = MATH.sub(partial(without_dollars, message=message), NOTE_REFERENCE.sub("", text))
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    if numbered:
+    if message:
         parser.disable("code")          # in a message, an indented line is no listing
     for kind in ("html_inline", "html_block"):
         parser.add_render_rule(kind, known_html)
     tokens = parser.parse(text)
-    if numbered:
+    if message:
         number_items(tokens)
     return TASK.sub(r"\1", parser.renderer.render(tokens, parser.options, {})), notes
 
 
-def without_dollars(match: re.Match[str]) -> str:
-    """Return a formula as it is read: a plain expression, or nothing if it has commands of TeX."""
-    if match["code"]:
+def without_dollars(match: re.Match[str], message: bool) -> str:
+    """Return a formula as it is read. In a document, one that is displayed or has commands of TeX is left out."""
+    if match["listing"]:
         return match[0]
-    inner = (match["inner"] or match["bracketed"] or "").strip()
-    if not inner or re.search(r"[\\{}&]", inner):
+    if match["code"]:
+        return indexed(match)
+    inner = match["inner"] or match["bracketed"] or (match["displayed"][2:-2] if message else "\\")
+    if not message and re.search(r"[\\&]", inner):
         return FORMULA
-    return re.sub(r"[*_<]", r"\\\g<0>", inner)
+    return re.sub(r"[*_<\[\]`]", r"\\\g<0>", plain_formula(inner)) or FORMULA
 
 
 def known_html(renderer: Any, tokens: "Sequence[Token]", index: int, options: Any, env: Any) -> str:
@@ -105,14 +111,20 @@ def number_items(tokens: "Sequence[Token]") -> None:
 def plain_text(text: str) -> str:
     """Return Markdown or HTML as text without marks: its blocks, each with the end of a sentence.
 
-    It lacks listings, images, notes and their marks, formulas and struck-out text, as documents do. [pause:1.5s] and
+    It lacks listings, images, notes and their marks, and struck-out text, as documents do. [pause:1.5s] and
     other commands stay.
     """
     protected = COMMAND.sub(lambda match: match[0].translate(PROTECTED), text)
     reader = BlockReader({name: rule for name, rule in OMISSIONS.items() if name in ("code", "footnotes", "struck")})
-    blocks = reader.read(markdown_html(protected, reader.rules, numbered=True)[0])
-    return "\n\n".join(ended(block.text) for block in blocks if isinstance(block, TextBlock) and block.text
+    blocks = reader.read(markdown_html(protected, reader.rules, message=True)[0])
+    return "\n\n".join(spoken_block(block) for block in blocks if isinstance(block, TextBlock) and block.text
                        ).translate(RESTORED)
+
+
+def spoken_block(block: TextBlock) -> str:
+    """Return the text of a block with a mark at its end; a heading that is I, V or X is a number."""
+    lone = block.kind == HEADING and re.fullmatch(r"[IVX]\.?", block.text)
+    return ended(number_words.cardinal(number_words.roman(block.text.rstrip("."))) if lone else block.text)
 
 
 def ended(text: str) -> str:

@@ -76,9 +76,15 @@ def expand_escape(match: re.Match) -> str:
     return "\n\n" if match[0].endswith("n") else ", "
 
 
+def indexed(match: re.Match) -> str:
+    """Write the index of `a[0]` without its brackets, in which it would be a citation."""
+    return re.sub(r"(?<=[\w\])])\[([\w-]{1,40})\]", r" \1 ", match[0])
+
+
 LAYOUT_RULES = (
     rule("\\n of a program", r"\\(?:r\\)?[nt]", expand_escape),
     rule("spaces", r"[ \t]{2,}", " "),
+    rule("`a[0]`", r"`[^`\n]{1,200}`", indexed),
     rule("citation [12]", r"(?<=[\w.,;:!?)\"'])(?:\[\d{1,3}\])+", ""),
     rule("divider", r"(?m)^[ \t]*([-=_*~#+])(?:[ \t]*\1){2,}[ \t]*$", ""),
     rule("divider in a line", r"[=*#~_]{4,}|-{4,}", " "),

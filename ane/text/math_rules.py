@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, TEX, VERBS_OF_AMOUNTS
+from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, TEX, VERBS_OF_AMOUNTS
 from ane.text.rule import TextRule, any_of, follows, rule
 
 COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
@@ -46,19 +46,32 @@ def expand_tex(match: re.Match) -> str:
     if re.fullmatch("[A-Za-z]{3,}", formula) or (
             formula[0].isdigit() and not re.search(r"[\\^={}]|\d[a-z]\b", formula)):
         return match[0]
-    formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1 over \2", formula)
-    formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√ \1", formula)
+    return f" {plain_formula(formula)} "
+
+
+def plain_formula(formula: str) -> str:
+    """Return a formula of TeX without commands and braces: x_{1}^{2} \\le \\frac{a}{b} → "x 1^2 ≤ a over b"."""
+    formula = re.sub(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[^A-Za-z]|&", " ", formula)
+    formula = re.sub(r"([_^])\s*\{(-?(?:\d+|[a-z]))\}", r"\1\2", formula)
+    formula = re.sub(r"\^\s*\{([^{}]*)\}", r" to the power of \1 ", formula).replace("_", " ")
+    for _ in range(3):          # one may be within another
+        formula = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1 over \2 ", formula)
+        formula = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r" √ \1 ", formula)
     formula = re.sub(r"\\([A-Za-z]+)", lambda name: f" {TEX.get(name[1], name[1])} ", formula)
-    formula = re.sub(r"\{(-?[0-9n]+)\}", r"\1", formula)
-    return f" {re.sub(r'[{}_]', ' ', formula).strip()} "
+    return " ".join(re.sub(r"[{}]", " ", formula).split())
 
 
 def expand_formula(match: re.Match) -> str:
-    """Spell CO2 "C O 2" and H2SO4 "H 2 S O 4", if all of it are elements."""
-    parts = re.findall(r"([A-Z][a-z]?)(\d*)", match[0])
-    if not all(element in ELEMENTS for element, _ in parts):
+    """Spell CO2 "C.O 2", H2SO4 "H 2 S.O 4" and Ca^2+ "C.A 2 plus", if all of it are elements."""
+    formula, _, charge = match[0].partition("^")
+    positive = (charge or formula).endswith("+")
+    formula, charge = formula.rstrip("+"), charge.rstrip("+-")
+    parts = re.findall(r"([A-Z][a-z]?)(\d*)", formula)
+    if formula in NO_FORMULAS or not all(element in ELEMENTS for element, _ in parts):
         return match[0]
-    return " ".join(" ".join(element.upper()) + f" {count}" * bool(count) for element, count in parts)
+    spelt = re.sub(r"(?<=[A-Z])(?=[A-Z])", ".", "".join(f"{element.upper()} {count} " if count else element.upper()
+                                                        for element, count in parts)).strip()
+    return spelt if formula == match[0] else f"{spelt} {charge} {'plus' if positive else 'minus'}"
 
 
 RULES: tuple[TextRule, ...] = (
@@ -68,12 +81,14 @@ RULES: tuple[TextRule, ...] = (
     rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
         number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
     rule("x−1", r" ?− ?", " minus "),
-    rule("CO2, H2SO4", r"\b(?=[A-Za-z]{1,10}\d)(?:[A-Z][a-z]?\d{0,3}){2,8}(?!\w)", expand_formula),
+    rule("CO2, H2SO4, NaCl", r"\b(?=[A-Za-z]{1,10}\d|[A-Z]{0,2}[A-Z][a-z][A-Z]|[HK](?:Cl|Br)\b)"
+         r"(?:[A-Z][a-z]?\d{0,3}){2,8}(?![\w+^])", expand_formula),
+    rule("Ca2+, SO4^2-", r"\b(?:[A-Z][a-z]?\d{0,3}){1,8}(?:\^\d?[+-]|\+)(?![\w+])", expand_formula),
     rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?= [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])", r"\1 \2"),
     rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
     rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
-    rule("3 < 4, x ≈ 3", r"(?<=[\w)]) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€-]|\.\d))) ?", expand_comparison),
+    rule("3 < 4, x ≈ 3", r"(?<=[\w)]) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€√-]|\.\d))) ?", expand_comparison),
     rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=[$£€]?\.?\d)", lambda match: f" {COMPARISONS[match[1]]} "),
 )

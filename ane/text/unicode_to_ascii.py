@@ -11,7 +11,7 @@ from functools import lru_cache
 from anyascii import anyascii
 
 from ane.system.errors import UserError
-from ane.text.lexicon import CURRENCIES, DETERMINERS, RULERS, UNITS
+from ane.text.lexicon import CURRENCIES, DETERMINERS, ELEMENTS, RULERS, UNITS
 from ane.text.number_words import roman
 from ane.text.rule import TextRule, any_of, follows, rule
 
@@ -40,7 +40,8 @@ UNREADABLE = {"nearest": "read as the English ones nearest to them: the voice sp
               "spell": "spelt by name", "skip": "left out", "refuse": "refused"}
 GREEK = "[\u0370-\u03ff\u1f00-\u1fff]"
 SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻ⁿ"
-SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS, "0123456789-n")
+SUPERSCRIPT_DIGITS = str.maketrans(SUPERSCRIPTS + "⁺", "0123456789-n+")
+ELEMENT = any_of(ELEMENTS)
 
 
 @lru_cache(maxsize=4096)
@@ -161,6 +162,10 @@ RULES: tuple[TextRule, ...] = (
     rule("μm: micro", r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)", "µ"),
     rule("µ: mu", r"µ(?!(?:[mgslLFAVWJ]|mol)\b)", "μ"),
     rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
+    rule("¹⁴C", rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
+         lambda match: f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}"),
+    rule("Ca²⁺", rf"(?<=[A-Za-z₀-₉)\]])[²³⁴-⁹]?[⁺⁻](?![{SUPERSCRIPTS}⁺])",      # a later rule reads Ca^2+
+         lambda match: f"^{match[0].translate(SUPERSCRIPT_DIGITS)}"),
     rule("10⁶", rf"((?<![A-Za-z])[A-Za-z]{{1,3}}|[\d)]|)([{SUPERSCRIPTS}]+)", expand_superscript),
     rule("the ™ sign", r"[™®](?<![^\s\"'(][™®])(?![^\s\"').,;:!?])", expand_mark),
     rule("ASCII", r"[^ -~\n]", lambda match: ascii_character(match[0])),
