@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ane.audio.writer import pcm16
+from ane.audio.writer import clipped, pcm16
 from ane.system import sound_formats
 from ane.system.interruption import uninterrupted
 from ane.system.sound_formats import MediaFormat
@@ -139,10 +139,9 @@ class MediaEncoder:
         self._container.mux(packet)
 
     def append(self, audio: np.ndarray) -> None:
-        """Encode samples (n,) float32, clipped to [-1, 1]."""
+        """Encode samples (n,) float32, clipped to [-1, 1]. Raises UserError for NaN or infinite samples."""
         if len(audio):
-            form, samples = ("s16", pcm16(audio)) if self._gain == 1 else (
-                "flt", np.clip(audio, -1, 1).astype(np.float32) * self._gain)
+            form, samples = ("s16", pcm16(audio)) if self._gain == 1 else ("flt", clipped(audio) * self._gain)
             frame = self._av.AudioFrame.from_ndarray(samples[None], format=form, layout="mono")
             frame.sample_rate, frame.pts, frame.time_base = self.rate, self.samples, Fraction(1, self.rate)
             self.samples += len(audio)

@@ -48,7 +48,7 @@ def writing(path: Path | str, sample_rate: int, encoding: str = "") -> Iterator[
             disk = _DiskFile(opened)
             with _sound_file(disk, sample_rate, encoding, container) as file:
                 def append(audio: np.ndarray) -> None:
-                    samples = pcm16(audio) if encoding == "PCM_16" else _clipped(audio)
+                    samples = pcm16(audio) if encoding == "PCM_16" else clipped(audio)
                     for start in range(0, len(samples), _BLOCK):
                         with uninterrupted():
                             file.write(samples[start:start + _BLOCK])
@@ -129,10 +129,10 @@ def endless_wav_header(sample_rate: int) -> bytes:
 
 def pcm16(audio: np.ndarray) -> np.ndarray:
     """Convert audio (S,) float32, clipped to [-1, 1], to (S,) little-endian int16, rounded (libsndfile truncates)."""
-    return np.rint(_clipped(audio) * 32767).astype("<i2")
+    return np.rint(clipped(audio) * 32767).astype("<i2")
 
 
-def _clipped(audio: np.ndarray) -> np.ndarray:
+def clipped(audio: np.ndarray) -> np.ndarray:
     """Clip to [-1, 1], float32. UserError for NaN or infinite samples."""
     if not np.isfinite(audio).all():
         raise UserError("cannot write or play sound that holds NaN or infinite samples; "

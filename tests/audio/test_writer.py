@@ -11,6 +11,7 @@ import pytest
 import soundfile
 
 from ane.audio import check_output, read_audio, read_clip, write, writing
+from ane.audio.media import FORMATS
 from ane.system.errors import UserError
 from tests.audio.recording_device import RATE, tone
 
@@ -71,6 +72,16 @@ def test_a_device_is_refused_before_there_is_sound_to_lose(tmp_path):
 def test_a_rate_that_the_format_lacks_and_nan_are_refused_and_no_file_is_left(tmp_path, name, audio, rate, fault):
     with pytest.raises(UserError, match=fault):
         write(tmp_path / name, audio, rate)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_no_encoder_of_ffmpeg_takes_nan_or_infinite_samples(tmp_path, suffix, value):
+    audio = np.append(tone(), value).astype(np.float32)
+    with (pytest.raises(UserError, match="NaN or infinite"),
+          writing(tmp_path / f"speech{suffix}", RATE, {"title": "A"}) as feed):
+        feed(audio)
     assert list(tmp_path.iterdir()) == []
 
 
