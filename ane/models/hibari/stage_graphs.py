@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 
+from ane.backends.onnx.providers import CPU, make_session
 from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
 
@@ -85,7 +85,8 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
         weights: The bundle's safetensors, in ``folder``.
 
     Raises:
-        ValueError: The graph is of another form, or a stage computes something else than its part of the graph.
+        ValueError, KeyError: The graph is of another form, or a stage computes something else than its part of the
+            graph. ONNX Runtime has errors of its own.
     """
     model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)
@@ -112,12 +113,12 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
     stated = {one.name for one in whole.graph.output}
     values = [name for cut in cuts for name in (cut.inner, *cut.outputs) if name not in (*stated, "ids")]
     whole.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(values))
-    session = onnxruntime.InferenceSession(whole.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = make_session(whole.SerializeToString(), [CPU])
     names = [one.name for one in session.get_outputs()]
     found = dict(zip(names, session.run(None, {"ids": PROBE, "speed": np.ones(1, np.float32)}), strict=True))
     for cut, file in zip(cuts, files, strict=True):
         given = found[cut.inner].transpose(0, 2, 1) if cut.channels else PROBE
-        stage = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        stage = make_session(file, [CPU])
         mask = np.ones(given.shape[:2], np.float32)
         [result] = stage.run(None, {cut.value: given, "mask": mask})
         parts = SPECTRA_OUTPUTS if cut.rows else cut.outputs

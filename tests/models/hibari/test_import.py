@@ -119,7 +119,24 @@ def other_inputs(model: ModelProto) -> None:
         node.input[:] = ["tempo" if name == "speed" else name for name in node.input]
 
 
+def without_padding(model: ModelProto) -> None:
+    """The first convolution does not state its padding, which ONNX allows."""
+    node = next(node for node in model.graph.node if node.op_type == "Conv")
+    node.attribute.remove(next(attribute for attribute in node.attribute if attribute.name == "pads"))
+
+
+def with_seven_frames(model: ModelProto) -> None:
+    """The graph is well-formed, and fails when it runs on another number of frames."""
+    with_another_order(model)
+    node = next(node for node in model.graph.node if node.output[0] == "frames/more")
+    sizes = {one.name: one.dims for one in model.graph.initializer}
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, sizes["m.dec_in.weight"][1], 7]), "seven"))
+    node.op_type = "Reshape"
+    node.input.append("seven")
+
+
 @pytest.mark.parametrize(("change", "message"), [
+    (without_padding, "its part 'pads' is missing"), (with_seven_frames, "ONNX Runtime cannot run it: "),
     (without_part, "pn.pro_in.weight"), (with_unknown, "m.more.weight has the shape (9, 9), the network has none"),
     (not_finite, "m.head.bias has NaN"), (other_inputs, "its inputs are ids, tempo, not ids and speed")])
 def test_graphs_of_another_form_are_refused_in_one_line(graph: Path, home: Path, capsys, change, message) -> None:
