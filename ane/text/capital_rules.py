@@ -14,7 +14,9 @@ from ane.text.lexicon import (
     AFTER_RULER,
     BARE_TITLES,
     CASE_SENSITIVE,
+    DEEDS,
     ENDINGS,
+    FEELINGS,
     INTERJECTIONS,
     NUMERAL_ABBREVIATIONS,
     NUMERAL_AFTER,
@@ -110,6 +112,9 @@ PRONOUN = re.compile(rf"'|\s+(?i:{any_of(AFTER_PRONOUN_I)})\b")
 AT_END_OF_CLAUSE = re.compile(r"[.;:)]|\s*\Z|\s+of\b")
 AT_END_OF_SMALL_CLAUSE = re.compile(r"[,.;:)]|\s*\Z|\s+(?:of|and|to|scene)\b")
 REIGN = re.compile(rf"\s+(?:{any_of(AFTER_RULER)})\b|[,.;:)]|'s\b")
+DEED = re.compile(rf"\s+(?!{any_of(FEELINGS)}\b)(?:[a-z]{{2,}}ed|{any_of(DEEDS)})\b")
+SUBJECT = re.compile(r"(?:(?:\A|[.!?]['\")]*\s|\n)['\"(]*"
+                     r"|\b(?:King|Queen|Emperor|Pope|Tsar|Czar|Kaiser|Prince)\s)\w+\s+\Z")
 INITIAL = re.compile(r"[VX]\.\s+[A-Z]")
 FOURTH_OR_NINTH = re.compile(r"\((?:four|nine)\)(?s:.*)\Z")
 
@@ -136,7 +141,7 @@ def expand_numerals(match: re.Match) -> str:
         words = cardinals(numerals)
         return words.upper() if heading[0].isupper() else words
     ruler = follows(match, RULER)
-    if ruler and (REIGN.match(text, end) if numerals[0] == "I" and lone else not INITIAL.match(text, match.start())):
+    if ruler and (is_first(match) if lone else not INITIAL.match(text, match.start())):
         first, rest = re.match(r"(\w+)(.*)", numerals, re.S).groups()       # type: ignore[union-attr]
         ordinal = f"the {number_words.ordinal(number_words.roman(first))}"
         return (ordinal.upper() if ruler[0].isupper() else ordinal) + cardinals(rest)
@@ -145,6 +150,12 @@ def expand_numerals(match: re.Match) -> str:
     if CENTURY.match(text, end):
         return number_words.ordinal(number_words.roman(numerals)) if numerals.isalpha() else numerals
     return re.sub(rf"\b{BARE}", lambda bare: number_or_year(number_words.roman(bare[0])), numerals)
+
+
+def is_first(match: re.Match) -> bool:
+    """Tell whether the I after the name of a ruler is "the first": before a verb of reigning, or of a deed."""
+    text, end = match.string, match.end()
+    return bool(REIGN.match(text, end) or (DEED.match(text, end) and follows(match, SUBJECT, 40)))
 
 
 def expand_small_numerals(match: re.Match) -> str:

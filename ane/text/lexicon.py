@@ -131,7 +131,11 @@ UNITS = {           # abbreviation: singular
     "mW": "milliwatt", "W": "watt", "kW": "kilowatt", "MW": "megawatt", "GW": "gigawatt", "TW": "terawatt",
     "Wh": "watt hour", "kWh": "kilowatt hour", "MWh": "megawatt hour", "mAh": "milliamp hour", "mA": "milliamp",
     "mV": "millivolt", "V": "volt", "kV": "kilovolt", "J": "joule", "kJ": "kilojoule", "MJ": "megajoule",
-    "Pa": "pascal", "hPa": "hectopascal", "kPa": "kilopascal", "MPa": "megapascal", "ohm": "ohm", "kohm": "kiloohm",
+    "Pa": "pascal", "hPa": "hectopascal", "kPa": "kilopascal", "MPa": "megapascal", "ohm": "ohm", "mohm": "milli ohm",
+    "kohm": "kilo ohm", "Mohm": "mega ohm", "Gohm": "giga ohm", "µF": "microfarad", "uF": "microfarad",
+    "nF": "nanofarad", "pF": "picofarad", "mF": "millifarad", "µH": "microhenry", "uH": "microhenry",
+    "nH": "nanohenry", "mH": "millihenry", "µA": "microamp", "uA": "microamp", "nA": "nanoamp", "µV": "microvolt",
+    "µW": "microwatt",
     "kB": "kilobyte", "KB": "kilobyte", "MB": "megabyte", "GB": "gigabyte", "TB": "terabyte", "PB": "petabyte",
     "GiB": "gibibyte", "MiB": "mebibyte", "Mb": "megabit", "Gb": "gigabit", "Mbit": "megabit", "Gbit": "gigabit",
     "kbps": "kilobit per second", "Mbps": "megabit per second", "Gbps": "gigabit per second",
@@ -157,6 +161,8 @@ UNITS |= {form: UNITS[unit] for unit in words("""
 # Units only after a space where the number has a single digit: "5 s" and "30s" are seconds, an "iPhone 5s" is not.
 SPACED_UNITS = frozenset({"s", "t", "J"})
 UNSPACED_UNITS = frozenset({"in"})              # "5in" is inches, "5 in" may be "5 in the morning"
+# A number with an s after one of these is a model's, not one of seconds: "two iPhone 15s".
+MODELS = words("boeing airbus iphone ipad galaxy pixel porsche ferrari peugeot mazda cessna spitfire concorde lotus")
 IRREGULAR_PLURALS = {"foot": "feet", "inch": "inches", "hertz": "hertz", "percent": "percent", "per mille": "per mille",
                      "p s i": "p s i", "c c": "c c"}
 PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
@@ -239,11 +245,20 @@ AFTER_PRONOUN_I = words("""
 AFTER_RULER = words("""
     was is had has of and reigned ruled became succeeded died married ascended took wore gave made granted himself
     herself""")
+# The same where the name begins a sentence or follows a title, and before other words in -ed than these.
+DEEDS = words("""
+    fought wrote led built won lost fell rose chose sent brought bought sold drew drove flew fled held kept knelt laid
+    left met put sat set spoke spent stood swore taught threw wore came became began forgave forbade rode fell felt""")
+FEELINGS = words("""
+    wanted loved liked hated needed missed called asked noticed wished hoped admired adored trusted feared invited
+    visited remembered recognised recognized""")
 # After the name of a ruler it is an ordinal.
 RULERS = words("""
     Albert Alexander Benedict Carl Catherine Charles Christian Clement Edward Elizabeth Ferdinand Francis
     Frederick George Gregory Gustav Henry Innocent Ivan James John Paul Leo Leopold Louis Mary Napoleon Nicholas
-    Otto Peter Philip Pius Ramses Richard Urban Victor Wilhelm William Xerxes Darius""")
+    Otto Peter Philip Pius Ramses Richard Urban Victor Wilhelm William Xerxes Darius Ludwig Alfonso Haakon Harald Olaf
+    Umberto Maximilian Rudolf Sigismund Baldwin Malcolm Conrad Boniface Sixtus Julius Frederik Margrethe Isabella
+    Magnus Theodosius Constantine Justinian Ptolemy""")
 
 # Words without a vowel that are sounds, not initials.
 INTERJECTIONS = words("hm hmm mm mhm sh shh psst pst pfft tsk brr grr nth zz")

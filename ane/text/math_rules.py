@@ -4,6 +4,7 @@ import re
 
 from ane.text import number_words
 from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, TEX, VERBS_OF_AMOUNTS
+from ane.text.number_rules import UNIT_AFTER, expand_unit
 from ane.text.rule import TextRule, any_of, follows, rule
 
 COMPARISONS = {"<": "less than", ">": "greater than", "<=": "at most", "≤": "at most", ">=": "at least",
@@ -25,8 +26,11 @@ def expand_comparison(match: re.Match) -> str:
 
 
 def expand_power(match: re.Match) -> str:
-    """x^2 → "x squared", 10^-6 → "10 to the power of minus six"."""
+    """x^2 → "x squared", 10^-6 → "10 to the power of minus six", 10^8 m/s → "10 to the power of eight meters ..."."""
     exponent, end = match[1].lstrip("-"), " " * match.string[match.end():match.end() + 1].isalpha()
+    if match["unit"]:
+        known = match.string.endswith("10", 0, match.start())
+        end = f" {expand_unit(match)}" if known else f" {match.string[match.end(1):match.end()].strip()}"
     if exponent == "n":
         return f" to the power of {match[1].replace('-', 'minus ')}{end}"
     if match[1] in ("2", "3"):
@@ -37,7 +41,8 @@ def expand_power(match: re.Match) -> str:
 def expand_scientific(match: re.Match) -> str:
     """Read 1.5e-3 as "1.5 times ten to the minus three"."""
     sign = "minus " if match[2] in ("-", "−") else ""
-    return f"{match[1]} times ten to the {sign}{number_words.cardinal(int(match[3]))}"
+    unit = f" {expand_unit(match)}" if match["unit"] else ""
+    return f"{match[1]} times ten to the {sign}{number_words.cardinal(int(match[3]))}{unit}"
 
 
 def expand_tex(match: re.Match) -> str:
@@ -77,7 +82,7 @@ def expand_formula(match: re.Match) -> str:
 RULES: tuple[TextRule, ...] = (
     rule("$x^2$", r"\$\$([^$]{1,300})\$\$|\$(?![\s$])([^$\n]{1,120})(?<!\s)\$(?!\w)", expand_tex),
     rule("10^−6", r"(?<=[\^eE$£€¥])−(?=\d)", "-"),
-    rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)", expand_scientific),
+    rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
         number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
     rule("x−1", r" ?− ?", " minus "),
@@ -88,7 +93,7 @@ RULES: tuple[TextRule, ...] = (
     rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),
     rule("x - 1", rf"-(?:(?<=\b[knxyz]-)(?={OPERAND})|(?<=\b[a-z] -) (?={OPERAND}|[a-z]\b))", " minus "),
-    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))", expand_power),
+    rule("2^10", r"(?:\^|(?<=\d)\*\*) ?(-?(?:\d+|n\b))" + UNIT_AFTER, expand_power),
     rule("3 < 4, x ≈ 3", r"(?<=[\w)]) ?(≈|(?:<=|>=|<|>|≤|≥)(?= ?(?:[\w$£€√-]|\.\d))) ?", expand_comparison),
     rule("< 4", r"(<=|>=|<|>|≤|≥)\s*(?=[$£€]?\.?\d)", lambda match: f" {COMPARISONS[match[1]]} "),
 )

@@ -11,6 +11,7 @@ from ane.text.lexicon import (
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
+    MODELS,
     PER_WORDS,
     SPACED_UNITS,
     UNITS,
@@ -28,7 +29,10 @@ MAGNITUDE = (rf"(?:(?:\s|-(?=[a-z]{{5}}))?(?:(?P<magnitude>{any_of(word for word
              r"|(?P<letter>[kKmMbBtT]))\b(?!'|-[A-Za-z]))?")
 LONG_UNIT = any_of(unit for unit in UNITS if len(unit) > 1 and unit != "in")
 COUNTED = re.compile(r"(?:\d|\d [a-z]{1,20}|\btimes|\bper [a-z]{1,20}) ?\Z")
+UNIT_POWER = r"(?P<power>[²³]|(?<=m)[23])?"
 PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<=[mns])[23])?(?![A-Za-z0-9]))?"
+# of a number in powers of ten: 3×10^8 m/s
+UNIT_AFTER = (rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?")
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
 ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")      # "a $5 note" is a "five dollar note"
 YEAR_CUE = re.compile(r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
@@ -134,9 +138,14 @@ def expand_quantity(match: re.Match) -> str:
     sign, gap, amount = match["unit"], match["gap"], match["amount"]
     if (gap and sign in UNSPACED_UNITS) or (not gap and len(amount) == 1 and sign in SPACED_UNITS):
         return match[0]
-    unit = POWERS[match["power"] or ""] + UNITS[sign]
     single = amount == "1" or gap == "-" or follows(match, ARTICLE)
-    return f"{number_words.number(amount)} {unit if single else plural(unit)}" + expand_per_unit(match.groupdict())
+    return f"{number_words.number(amount)} {expand_unit(match, bool(single))}"
+
+
+def expand_unit(match: re.Match, single: bool = False) -> str:
+    """Read the unit of a match, and what it is per: m/s → "meters per second"."""
+    unit = POWERS[match["power"] or ""] + UNITS[match["unit"]]
+    return (unit if single else plural(unit)) + expand_per_unit(match.groupdict())
 
 
 def parts_in_words(amounts: Sequence[str | None], units: Sequence[str]) -> list[str]:
@@ -179,12 +188,30 @@ def expand_millions(match: re.Match) -> str:
 def expand_fraction(match: re.Match) -> str:
     """3/4 → "three quarters", 1 1/2 → "one and a half", 2 1/4 tsp → "two and a quarter teaspoons"."""
     whole, unit = match[1], match[4]
+    if not (whole or unit) and is_score(match):
+        return f"{match[2]} out of {match[3]}"
     words = number_words.fraction(int(match[2]), int(match[3]))
     if whole:
         words = f"{number_words.number(whole)} and {re.sub('^one ', 'a ', words)}"
     if unit:
         words += f" {plural(UNITS[unit]) if whole else UNITS[unit]}"
     return words
+
+
+def is_score(match: re.Match) -> bool:
+    """Tell whether 17/20 is a score: after "scored", before "on the test", or out of 15, 20, 25 and so on."""
+    n, total = int(match[2]), int(match[3])
+    if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
+        return False
+    return bool((total >= 15 and total % 5 == 0 and n > 3) or follows(match, SCORED) or TEST.match(
+        match.string, match.end()))
+
+
+PART_OF = re.compile(r"-|\s(?:of\b|in\b(?!\s[a-z])|inch|[-+*=<>×÷])")
+OPERATOR = re.compile(r"[-+=*<>×÷] ?\Z")
+SCORED = re.compile(r"\b(?:(?:scor|grad|rat|mark)(?:e[ds]?|ing)|marks?|grades?)(?: (?:of|was|is|it|him|her))?:? \Z")
+TEST = re.compile(r" (?:on|in|for) (?:the|a|an|his|her|my|your|our|their|this|that|each|every) (?:[a-z]+ )?"
+                  r"(?:test|exam|quiz|paper|essay|assignment|homework|project|midterm|final)")
 
 
 def expand_count(match: re.Match) -> str:
@@ -209,10 +236,22 @@ def expand_decade(match: re.Match) -> str:
     return number_words.decade(int(match[1])) if known else match[0]
 
 
+def expand_models(match: re.Match) -> str:
+    """Read two F-16s as "two F sixteens", and Boeing 747s as "Boeing seven forty-sevens"."""
+    n = int(match[1])
+    if not (MODEL.fullmatch(match[0]) or follows(match, MODEL_BEFORE)):
+        return match[0]
+    words = number_words.decade(n) if n < 100 else re.sub("ys$", "ies", f"{number_words.year(n)}s")
+    return "-" * match.string[match.start() - 1:match.start()].isalpha() + re.sub("xs$", "xes", words)
+
+
+MODEL = re.compile("7[0-8]7s")
+MODEL_BEFORE = re.compile(rf"(?:(?:\b(?i:{any_of(MODELS)})|[a-z][A-Z]\w*) |\b[A-Z]\w*)\Z")
 COUNT = r"(\d{1,3}(?:,\d{3}){1,2}|\d{1,6})"
 LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
                       r"|part|type)\.?\s+\Z")
-BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) |[Mm]id-)\Z")
+BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) "
+                            r"|(?i:mid|late|early|pre|post|non)-)\Z")
 
 PHONE_RULES = (
     rule("call 911", r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
@@ -286,7 +325,7 @@ UNIT_RULES = (
     rule("1m23s, 2h 5min", r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
          r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])", expand_duration),
     rule("5 km", rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
-         rf"(?P<power>[²³]|(?<=m)[23])?{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
+         rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
     rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
          lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
 )
@@ -297,7 +336,7 @@ FRACTION_RULES = (
     rule("(3/5)", r"\((\d{1,3})/(\d{1,3})\)", lambda match: match[0] if int(match[1]) < int(match[2]) <= 4
          else f"({match[1]} of {match[2]})"),
     rule("4.5/5", r"(?<![\w.,/])(\d+\.\d+)\s?/\s?(5|10|100)(?![\d/])", r"\1 out of \2"),
-    rule("3/48 files", rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
+    rule("3/48 files", rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:(?!of\b)[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
          r"(?:[A-Za-z]+[a-rt-z]s|people|children|(?:wo)?men)\b)", expand_count),
     rule("1 1/2", rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
          rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])", expand_fraction),
@@ -308,6 +347,8 @@ COUNT_RULES = (
     rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
     rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
+    rule("747s, F-16s, iPhone 15s", r"(?:(?<=[A-Za-z])-|(?<=[A-Z])|(?<![\w.,$£€-])(?=\d\d))(\d{1,3})s\b(?!-)",
+         expand_models),
     rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
          lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
 )

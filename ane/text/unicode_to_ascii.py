@@ -158,9 +158,9 @@ RULES: tuple[TextRule, ...] = (
     rule("n°5", r"\b[nN][°º]\s?(?=\d)", "No. "),
     rule("Ⅻ", r"[Ⅰ-Ⅿⅰ-ⅿ]+", expand_roman_character),
     rule("10 000 with a non-breaking space", r"(?<=\d)[\u00a0\u2009\u202f](?=\d{3}(?!\d))", ","),
-    rule("5 kΩ", r"(?<=\d)(\s?)([kM]?)Ω", r"\1\2ohm"),
-    rule("μm: micro", r"[μµ](?=(?:[mgslLFAVWJ]|mol)\b)", "µ"),
-    rule("µ: mu", r"µ(?!(?:[mgslLFAVWJ]|mol)\b)", "μ"),
+    rule("5 kΩ", r"(?<=\d)(\s?)([mkMG]?)[Ω\u2126]", r"\1\2ohm"),
+    rule("μm: micro", r"[μµ](?=(?:[mgslLFHAVWJ]|mol)\b)", "µ"),
+    rule("µ: mu", r"µ(?!(?:[mgslLFHAVWJ]|mol)\b)", "μ"),
     rule("α", rf"(?<!{GREEK})([Α-ΡΣ-Ωα-ω])(?!{GREEK})(?=([A-Za-z]))?", expand_greek),      # U+03A2 is unassigned
     rule("¹⁴C", rf"(?<![\w)\]])(?:[⁰¹²³⁴-⁹]{{2,3}}(?={ELEMENT}\b)|[²³](?=H))({ELEMENT})\b",
          lambda match: f"{match[0].removesuffix(match[1]).translate(SUPERSCRIPT_DIGITS)} {' '.join(match[1].upper())}"),
