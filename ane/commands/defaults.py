@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ane.commands.messages import LOGGER
 from ane.system.errors import UserError
 from ane.system.paths import config_file
 
@@ -25,7 +26,8 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
     """
     file = config_file()
     settings = read_settings(file, names) if os.path.isfile(file) else {}
-    for command, leaf in leaves(parser):
+    found_leaves, known = [*leaves(parser)], set[tuple[str, str]]()
+    for command, leaf in found_leaves:
         common = {name: value for name, value in settings.items() if name in COMMON}
         found = {name: (value, str(file)) for name, value in {**common, **settings.get(command, {})}.items()}
         found |= {name: (os.environ[variable], variable) for name, variable in VARIABLES.items()
@@ -33,13 +35,16 @@ def apply_defaults(parser: argparse.ArgumentParser, names: Mapping[str, Any]) ->
         sources: dict[str, tuple[Any, str]] = {}
         for name, (value, source) in found.items():
             action = leaf._option_string_actions.get(f"--{name.replace('_', '-')}")
-            if action is not None and action.nargs in (None, 0):
+            if action is not None and action.nargs in (None, 0) and not isinstance(action, argparse._AppendAction):
                 value = converted(leaf, action, value, f"{source}: {name}")
                 leaf.set_defaults(**{action.dest: value})
                 sources[action.dest] = value, source
-            elif action is not None or name in settings.get(command, {}):
-                raise UserError(f"{source}: ane {command} has no setting {name}: see ane {command} --help-all")
+                known.add((command, name))
         leaf.set_defaults(sources=sources)
+    for command in dict.fromkeys(command for command, _ in found_leaves):       # subcommands share a table
+        for name in settings.get(command, {}):
+            if (command, name) not in known:
+                raise UserError(f"{file}: ane {command} has no setting {name}: see ane {command} --help-all")
 
 
 def leaves(parser: argparse.ArgumentParser, command: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -87,6 +92,14 @@ def source_of(args: argparse.Namespace, name: str) -> str:
     """Return the variable or the file that the value of a flag comes from, or "" if it is given or built in."""
     value, source = getattr(args, "sources", {}).get(name, (None, ""))
     return source if value is not None and getattr(args, name, None) == value else ""
+
+
+def left_out(args: argparse.Namespace, name: str, where: str) -> bool:
+    """Leave a value out, and say ``where`` it has no effect, if it is a default. Return whether it is."""
+    if source := source_of(args, name):
+        LOGGER.info("the %s of %s has no effect %s", name, source, where)
+        setattr(args, name, False if getattr(args, name) is True else None)
+    return bool(source)
 
 
 def with_sources(message: str, args: argparse.Namespace) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ane.bundles import add_model_arguments, open_model
 from ane.bundles.opening import DEMO
 from ane.commands import arguments
+from ane.commands.defaults import left_out
 from ane.commands.explain import print_explanation
 from ane.commands.file_flags import check_files
 from ane.commands.macos_flags import add_macos_arguments, apply_macos_arguments, listed
@@ -169,19 +170,18 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
 
     for first, second in (("stream", "lines"), ("stream", "best"), ("lines", "best"), ("lines", "play"),
                           ("follow", "lines"), ("follow", "best"), ("follow", "ssml")):
-        if getattr(args, first) and getattr(args, second):
-            raise UserError(f"--{first} and --{second} cannot be combined: leave one out")
+        refuse_both(args, first, second)
     if args.follow and (args.text or args.file not in (None, "-")):
         raise UserError("--follow speaks what is piped in: leave out TEXT and -f")
-    for timed in ("word-times", "srt", "vtt"):
+    for timed in ("times_file", "srt", "vtt"):
         for flag in ("stream", "follow", "explain"):
-            if (args.times_file if timed == "word-times" else getattr(args, timed)) and getattr(args, flag):
-                raise UserError(f"--{timed} and --{flag} cannot be combined: leave one out")
+            refuse_both(args, timed, flag)
     for flag in ("srt", "vtt"):
-        if getattr(args, flag) and (args.output is None or str(args.output) == "-"):
+        unfiled = args.output is None or str(args.output) == "-"
+        if getattr(args, flag) and unfiled and not left_out(args, flag, "without a file"):
             raise UserError(f"--{flag} writes subtitles beside the sound: add -o OUT")
     for flag in ("output", "play", "stream", "follow", "lines"):
-        if args.explain and getattr(args, flag):
+        if args.explain and getattr(args, flag) and not left_out(args, flag, "with --explain"):
             raise UserError(f"--{flag} has no effect with --explain, which speaks nothing: leave it out")
     if args.lines and (args.output is None or str(args.output) == "-"):
         raise UserError("--lines writes a file for each line: add -o OUT")
@@ -193,6 +193,14 @@ def refuse_conflicting_flags(args: argparse.Namespace) -> None:
         raise UserError("best has no effect: no file is written; add -o OUT", "best")
     if (args.best or 1) > MAX_CANDIDATES:
         raise UserError(f"best must be from 1 to {MAX_CANDIDATES}, got {args.best}", "best")
+
+
+def refuse_both(args: argparse.Namespace, first: str, second: str) -> None:
+    """Raise UserError for two flags that cannot be combined, of which neither is a default. A default is left out."""
+    names = {name: "--word-times" if name == "times_file" else f"--{name}" for name in (first, second)}
+    if getattr(args, first) and getattr(args, second) and not (
+            left_out(args, second, f"with {names[first]}") or left_out(args, first, f"with {names[second]}")):
+        raise UserError(f"{names[first]} and {names[second]} cannot be combined: leave one out")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

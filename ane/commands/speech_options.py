@@ -15,7 +15,7 @@ from ane.bundles.packages import COMPUTE_UNITS
 from ane.bundles.precisions import CORE_ML, ONNX
 from ane.bundles.precisions import NAMES as PRECISIONS
 from ane.commands.arguments import counts, natural, pair, positive, rare_group
-from ane.commands.defaults import source_of
+from ane.commands.defaults import left_out
 from ane.commands.messages import LOGGER
 from ane.commands.packages import announce_first_loads, updated_since, with_packages
 from ane.models.tortoise.settings import Settings
@@ -87,10 +87,8 @@ def read_settings(args: argparse.Namespace, model: Bundle) -> Any:
         try:
             check_option(model, name)
         except UserError as error:
-            if not (source := source_of(args, name)):
+            if not left_out(args, name, f"on {model.name}"):
                 raise with_demo(error, name, model, args) from None
-            LOGGER.info("the %s of %s has no effect on %s", name, source, model.name)
-            setattr(args, name, None)
     options = given_options(args)
     if model.family.settings is None:
         model.family.synthesizer(model, None)       # raises: it does not speak

@@ -13,6 +13,7 @@ from rich.table import Table
 from ane.backends import NAMES
 from ane.bundles.packages import COMPUTE_UNITS
 from ane.commands import arguments
+from ane.commands.defaults import left_out
 from ane.commands.file_flags import check_files
 from ane.commands.messages import message_console, output_console, plain_table, status_display
 from ane.commands.packages import with_packages
@@ -85,8 +86,9 @@ def register(subparsers: argparse._SubParsersAction) -> None:
 def verify_command(args: argparse.Namespace) -> int:
     """Verify, print, write. Raises UserError when a function fails, after everything is printed."""
     for flag in BUNDLE_FLAGS if args.package else PACKAGE_FLAGS:
-        if getattr(args, flag):
-            raise UserError(f"--{flag} has no effect {'with' if args.package else 'without'} --package")
+        where = f"{'with' if args.package else 'without'} --package"
+        if getattr(args, flag) and not left_out(args, flag, where):
+            raise UserError(f"--{flag} has no effect {where}")
     for flag in ("tolerance", "show", "dump"):
         if getattr(args, flag) and not args.layers:
             raise UserError(f"--{flag} has no effect without --layers")

@@ -183,7 +183,8 @@ def test_the_default_voice_speaks_without_torch_coremltools_or_scipy(tmp_path):
     assert not imported & {"torch", "coremltools", "scipy", "onnx", "transformers", "av", "miniaudio"}
 
 
-CONFIG = 'voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\n'
+CONFIG = ('voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\nper-chapter = true\n[voices]\n'
+          'seed = 3\n')
 
 
 @pytest.mark.parametrize(("command", "variables", "expected"), [
@@ -193,7 +194,10 @@ CONFIG = 'voice = "heart"\nbundle = "demo"\nspeed = 0.9\n[read]\nloudness = -19\
     ("say x", {"ANE_VOICE": "", "ANE_BUNDLE": "heart"}, {"voice": "heart", "bundle": "heart"}),
     ("read b.md", {}, {"loudness": -19.0, "per_chapter": True, "speed": 0.9}),
     ("read b.md --loudness -16", {}, {"loudness": -16.0}),
-    ("voices list", {"ANE_BUNDLE": "heart"}, {"bundle": "heart"}),
+    ("voices list", {"ANE_BUNDLE": "heart"}, {"bundle": "heart", "json": False}),
+    ("voices add a.wav -o a", {}, {"seed": 3}), ("verify --package a", {"ANE_BUNDLE": "heart"}, {"bundle": "heart"}),
+    ("export-swift --bundle demo -o a", {}, {"voice": None}),
+    ("export-swift --bundle demo -o a -v anna", {"ANE_VOICE": "michael"}, {"voice": ["anna"]}),
 ])
 def test_a_flag_precedes_the_environment_which_precedes_the_file(workplace, monkeypatch, command, variables, expected):
     (workplace / "home").mkdir()
@@ -233,6 +237,26 @@ def test_a_default_without_effect_on_a_model_is_left_out_and_said(workplace, mon
         monkeypatch.setenv(variable, "nobody")
         assert main(["say", "Hello.", "-o", "x.wav", *(["--bundle", "demo"] if variable == "ANE_VOICE" else [])]) == 1
         assert f" of {variable})" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("command", "said", "status"), [
+    ("say Hello. --explain", "the play of {} has no effect with --explain", 0),
+    ("say Hello. --explain", "the srt of {} has no effect with --explain", 0),
+    ("say Hello. -o a.wav --lines", "the play of {} has no effect with --lines", 0),
+    ("read a.md -o a.mp3 --acx --preview 1", "the loudness of {} has no effect with --acx", 0),
+    ("read a.md -o a.aac --preview 1", "the narrator of {} has no effect on .aac", 0),
+    ("read a.md -o a.m4b --preview 1", "the playlist of {} has no effect on one file", 0),
+    ("verify --package a.mlpackage --inputs a.npz", "the bundle of ANE_BUNDLE has no effect with --package", 1)])
+def test_a_default_without_effect_beside_a_flag_is_left_out_and_said(workplace, monkeypatch, capsys, command, said,
+                                                                     status):
+    (workplace / "home").mkdir()
+    config = workplace / "home" / "config.toml"
+    config.write_text('[say]\nplay = true\nsrt = true\n[read]\nloudness = -19\nnarrator = "Michael"\n'
+                      'playlist = true\n', encoding="utf-8")
+    (workplace / "a.md").write_text("Hello.")
+    monkeypatch.setenv("ANE_BUNDLE", "heart")
+    assert main(command.split()) == status
+    assert said.format(config) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [[], ["cache"], ["voices"]])
