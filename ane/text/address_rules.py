@@ -104,7 +104,8 @@ RULES: tuple[TextRule, ...] = (
          r"(?![\w@-]|[.,:]\d|\.\w)", expand_code),
     rule("10.0.0.1:8080", r"(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}|localhost):(\d{2,5})\b",
          lambda match: f"{match[1]} port {number_words.digits(match[2])}"),
-    rule("401(k), 501(c)(3)", r"\b([45])0(\d)\s?\(([a-z])\)(?:\((\d)\))?",
+    rule("401(k), 501(c)(3), 401k",
+         r"(?<![\w$£€.,])([45])0(\d)(?:\s?\(([a-z])\)(?:\((\d)\))?|(?:(?<=401)k|(?<=403)b)\b)",
          lambda match: " ".join(filter(None, [number_words.digits(match[1]), "oh", *map(number_words.digits, match[2]),
-                                              match[3], number_words.digits(match[4] or "")]))),
+                                              match[3] or match[0][-1], number_words.digits(match[4] or "")]))),
 )

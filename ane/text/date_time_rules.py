@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import BOOKS_OF_THE_BIBLE, DAYS, MONTHS
+from ane.text.lexicon import BIBLE_ABBREVIATIONS, BOOKS_OF_THE_BIBLE, DAYS, MONTHS
 from ane.text.rule import TextRule, any_of, follows, period_after, rule
 
 SHORT_MONTHS = {month[:3].capitalize(): month for month in MONTHS} | {"Sept": "september"}
@@ -14,7 +14,9 @@ SHORT_DAY = any_of(day.capitalize() for day in DAYS)
 DAY = r"(?:0?[1-9]|[12]\d|3[01])"
 ORDINAL = r"(?:st|nd|rd|th)?"
 LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
+BOOKS = BOOKS_OF_THE_BIBLE.union(BIBLE_ABBREVIATIONS)
 BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
+MONTH_AND_DAY = rf"(?!1/[234]|[23]/[34])(1[0-2]|0?[1-9])/({DAY})(?![\d/])"
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
 AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"           # am, PM, a.m.
 
@@ -66,7 +68,12 @@ def expand_time(match: re.Match) -> str:
 def expand_verse(match: re.Match) -> str:
     """Hebrews 11:1 → "Hebrews 11 1"."""
     book = follows(match, BOOK_BEFORE)
-    return f"{match[1]} {match[2]}" if book and book[1] in BOOKS_OF_THE_BIBLE else match[0]
+    return f"{match[1]} {match[2]}" if book and book[1] in BOOKS else match[0]
+
+
+def expand_book(match: re.Match) -> str:
+    """Write 1 Cor. 13:4 as "1 Corinthians 13:4". Without a number or a period, Tim and Dan are people."""
+    return f"{match[1] or ''}{BIBLE_ABBREVIATIONS[match[2]]} " if match[1] or match[3] else match[0]
 
 
 def expand_am_pm(match: re.Match) -> str:
@@ -82,8 +89,10 @@ def expand_minutes(match: re.Match) -> str:
 DATE_RULES = (
     rule("Mon-Fri", rf"\b({SHORT_DAY})\s?[-–]\s?({SHORT_DAY})\b",
          lambda match: f"{DAYS[match[1].lower()]} to {DAYS[match[2].lower()]}"),
-    rule("Mon., 5 May", rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH})",
+    rule("Mon., 5 May", rf"\b({SHORT_DAY})\b\.?(,?\s+)(?={MONTH}|\d{{1,2}}{ORDINAL}\s+{MONTH}|{MONTH_AND_DAY})",
          lambda match: DAYS[match[1].lower()] + match[2]),
+    rule("Jan 1 - Mar 3", rf"\b({MONTH}\s+{DAY}{ORDINAL}(?:,?\s+{YEAR})?)\s?[-–]\s?(?={MONTH}\s+{DAY}(?!\d))",
+         r"\1 to "),
     rule("2024-05-01", rf"(?<![\w./-])([12]\d{{3}})([-/.])(0?[1-9]|1[0-2])\2({DAY})(?:(T)(?=\d)|(?!\d|\2\d))",
          lambda match: month_day_words(match[3], match[4], match[1]) + (", " if match[5] else "")),
     rule("12/05/2024", r"(?<![\w./-])(\d{1,2})([-/.])(\d{1,2})\2((?:19|20)\d\d|(?<=/)\d\d)(?!\d|\2\d)",
@@ -104,8 +113,8 @@ DATE_RULES = (
          rf"(?:,?\s+(?P<year>{YEAR}))?", expand_day_month),
     rule("May 2024", rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
          lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}"),
-    rule("on 2/14", r"\b((?:on|by|until|till|since|due|before|after)\s)(?!1/[234]|[23]/[34])"
-         rf"(1[0-2]|0?[1-9])/({DAY})(?![\d/])",
+    rule("on 2/14, Saturday 4/12",
+         rf"\b((?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s){MONTH_AND_DAY}",
          lambda match: match[1] + month_day_words(match[2], match[3])),
     rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
          lambda match: month_name(match[1]) + period_after(match)),
@@ -122,6 +131,8 @@ TIME_RULES = (      # the rules for ranges come first and replace the dash only
          r"(?=\d|noon\b|midnight\b)",
          " to "),
     rule("1:25,000", r"(?<![\w:.])1:(?=\d{1,3},\d{3}|\d{3,}(?!\d*:))", "1 to "),
+    rule("1 Cor. 13:4", rf"(?<![\w.,:])([123]\s+)?({any_of(BIBLE_ABBREVIATIONS)})\b(\.?)\s+"
+         r"(?=\d{1,3}:\d{1,3}(?![\d:]|\s?[AaPp]\.?[Mm]))", expand_book),
     rule("Hebrews 11:1", r"(?<![\w:.])(\d{1,3}):(\d{1,3})(?![\d:]|\s?[AaPp]\.?[Mm])", expand_verse),
     rule("10:30-11:30", r"(?<=\d:\d\d)\s?[-–]\s?(?=\d{1,2}:\d\d)", " to "),
     rule("10:30 pm", rf"(?<![\w:.])(?P<hour>[01]?\d|2[0-4]):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?(?![\d:])"

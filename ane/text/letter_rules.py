@@ -42,5 +42,6 @@ def letter_after_word(match: re.Match) -> str:
 RULES: tuple[TextRule, ...] = (     # each begins with its letter: a search for a character is fast
     rule("Plan A, A man", r"A(?<![\w'.]A)(?![A-Za-z_']|\.[A-Za-z])", letter_or_article),
     rule("Fig. 2a, (a), vitamin a.", r"a(?:(?P<sure>(?<=\da)(?=[\s,;:)]|\.\s|\.?\Z)(?! ?m\b)|(?<=b/a)\b|(?<=[=+*] a)\b"
-         r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b))|(?<= a)(?=[.,;:)]|\Z))", letter_after_word),
+         r"|(?<![\w'.]a)(?=\)|/[a-z]\b| ?[=+*^²³]|, b\b"
+         r"| (?:squared|cubed|to the power)\b))|(?<= a)(?=[.,;:)]|\Z))", letter_after_word),
 )

@@ -25,7 +25,8 @@ NUMBERED = {
     "no": "number", "nos": "numbers", "p": "page", "pp": "pages", "vol": "volume", "ch": "chapter", "fig": "figure",
     "figs": "figures", "sec": "section", "eq": "equation", "ext": "extension", "est": "established", "c": "circa",
     "ca": "circa", "pt": "part", "art": "article", "ver": "version", "op": "opus", "b": "born", "d": "died",
-    "ste": "suite", "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone",
+    "ste": "suite", "rm": "room", "bk": "book", "par": "paragraph", "tel": "telephone", "fn": "footnote",
+    "cl": "clause", "para": "paragraph", "paras": "paragraphs", "eqs": "equations", "eqn": "equation",
 }
 # In any position; they never end a sentence.
 PHRASES = {
@@ -37,7 +38,8 @@ ENDINGS = {
     "etc": "et cetera", "inc": "incorporated", "corp": "corporation", "co": "company", "ltd": "limited",
     "bros": "brothers", "jr": "junior", "sr": "senior", "esq": "esquire", "ave": "avenue", "blvd": "boulevard",
     "rd": "road", "ln": "lane", "hwy": "highway", "apt": "apartment", "dept": "department", "govt": "government",
-    "univ": "university", "assn": "association", "intl": "international", "al": "al",
+    "univ": "university", "bdrm": "bedroom", "bdrms": "bedrooms", "assn": "association",
+    "intl": "international", "al": "al",
 }
 DAYS = {"mon": "monday", "tue": "tuesday", "tues": "tuesday", "wed": "wednesday",
         "weds": "wednesday", "thu": "thursday",
@@ -147,8 +149,8 @@ UNITS = {           # abbreviation: singular
     "gal": "gallon", "qt": "quart", "tsp": "teaspoon", "tbsp": "tablespoon", "sq ft": "square foot",
     "sq mi": "square mile", "sq km": "square kilometer", "sq m": "square meter", "fl oz": "fluid ounce",
     "mph": "mile per hour", "kph": "kilometer per hour", "kmh": "kilometer per hour", "mpg": "mile per gallon",
-    "fps": "frame per second", "rpm": "revolution per minute", "dpi": "dot per inch", "bpm": "beat per minute",
-    "psi": "p s i", "px": "pixel", "pts": "point",
+    "fps": "frame per second", "rpm": "revolution per minute", "dpi": "dot per inch",
+    "bps": "basis point", "bpm": "beat per minute", "psi": "p s i", "px": "pixel", "pts": "point",
     "mbps": "megabit per second", "gbps": "gigabit per second", "cc": "c c", "ppm": "part per million",
     "ppb": "part per billion",
     "°C": "degree celsius", "°F": "degree fahrenheit", "°": "degree", "%": "percent", "‰": "per mille",
@@ -276,9 +278,17 @@ BOOKS_OF_THE_BIBLE = words("""
     Genesis Exodus Leviticus Numbers Deuteronomy Joshua Judges Ruth Samuel Kings Chronicles Ezra Nehemiah Esther Job
     Psalm Psalms Proverbs Ecclesiastes Isaiah Jeremiah Lamentations Ezekiel Daniel Hosea Joel Amos Obadiah Jonah Micah
     Nahum Habakkuk Zephaniah Haggai Zechariah Malachi Matthew Mark Luke John Acts Romans Corinthians Galatians Ephesians
-    Philippians Colossians Thessalonians Timothy Titus Philemon Hebrews James Peter Jude Revelation Gen Exod Lev Num
-    Deut Josh Judg Sam Chron Neh Ps Prov Eccl Isa Jer Lam Ezek Dan Hos Mic Matt Mk Lk Jn Rom Cor Gal Eph Phil Col Thess
-    Tim Heb Jas Pet Rev Sura Surah Quran""")
+    Philippians Colossians Thessalonians Timothy Titus Philemon Hebrews James Peter Jude Revelation Sura Surah Quran""")
+
+BIBLE_ABBREVIATIONS = {     # before a chapter and a verse
+    "Gen": "Genesis", "Ex": "Exodus", "Exod": "Exodus", "Lev": "Leviticus", "Num": "Numbers", "Deut": "Deuteronomy",
+    "Josh": "Joshua", "Judg": "Judges", "Sam": "Samuel", "Kgs": "Kings", "Chron": "Chronicles", "Chr": "Chronicles",
+    "Neh": "Nehemiah", "Ps": "Psalm", "Pss": "Psalms", "Prov": "Proverbs", "Eccl": "Ecclesiastes", "Isa": "Isaiah",
+    "Jer": "Jeremiah", "Lam": "Lamentations", "Ezek": "Ezekiel", "Dan": "Daniel", "Hos": "Hosea", "Mic": "Micah",
+    "Zech": "Zechariah", "Mal": "Malachi", "Matt": "Matthew", "Mt": "Matthew", "Mk": "Mark", "Lk": "Luke",
+    "Jn": "John", "Rom": "Romans", "Cor": "Corinthians", "Gal": "Galatians", "Eph": "Ephesians",
+    "Phil": "Philippians", "Col": "Colossians", "Thess": "Thessalonians", "Tim": "Timothy", "Heb": "Hebrews",
+    "Jas": "James", "Pet": "Peter", "Rev": "Revelation"}
 
 # --- web addresses and markup ----------------------------------------------------------------------------------------
 

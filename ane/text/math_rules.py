@@ -85,6 +85,10 @@ RULES: tuple[TextRule, ...] = (
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
         number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
+    rule("n!, 5! = 120", r"!(?:(?<=(?<![\w'.])[b-hj-z]!)(?=\s?[-+*/^=<>≤≥)])|(?<=(?<![\w'.])[kmn]!)"
+         r"|(?<=\d!)(?=\s?[+*/^=<>≤≥]))(?![!=?])", " factorial"),
+    rule("(n-1)!", r"(\((?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])", r"\1 factorial"),
+    rule("n!/k!", r"(?<= factorial) ?/ ?", " over "),
     rule("x−1", r" ?− ?", " minus "),
     rule("CO2, H2SO4, NaCl", r"\b(?=[A-Za-z]{1,10}\d|[A-Z]{0,2}[A-Z][a-z][A-Z]|[HK](?:Cl|Br)\b)"
          r"(?:[A-Z][a-z]?\d{0,3}){2,8}(?![\w+^])", expand_formula),

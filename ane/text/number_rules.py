@@ -35,6 +35,7 @@ PER_UNIT = rf"(?:\s?/\s?(?P<per>{any_of([*PER_WORDS, *UNITS])})(?P<of>[²³]|(?<
 UNIT_AFTER = (rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³]))?")
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
 ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")      # "a $5 note" is a "five dollar note"
+BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
 YEAR_CUE = re.compile(r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
                       r"\s+\Z")
 NOT_PLURAL = (r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|minus|versus|equals|across|besides"
@@ -76,7 +77,7 @@ def expand_money(match: re.Match) -> str:
         amount = amount.replace(".", "").replace(",", ".")
     whole, _, decimals = amount.replace(",", "").partition(".")
     magnitude = MAGNITUDES.get(groups.get("magnitude") or groups.get("letter") or "")
-    if follows(match, ARTICLE) or match.string.startswith("-", match.end()):
+    if follows(match, ARTICLE) or BEFORE_MONEY.match(match.string, match.end()):
         many = one
     if magnitude:
         words = f"{number_words.number(amount)} {magnitude} {many}"
@@ -289,6 +290,8 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
     rule("~5", rf"[~≈]\s?(?={SIGN}?\.?\d)", "about "),
     rule("6 ft. tall", r"(?<=\d)\s?(ft|oz|lbs?|in|hrs?|mins?|secs?|yds?|mi|yrs?|tsp|tbsp|gal|qt)\."
          r"(?=\s+[a-z\d(]|[,;])", r"\1"),
+    rule("8 fl. oz.", r"(?<=\d)\s?fl\.\s?oz\b\.?",
+         lambda match: " fl oz" + (period_after(match) if match[0].endswith(".") else "")),
     rule("5 ft 10 in", r"(?<![\w.,])(\d) ?ft\.? (1[01]|\d) ?in\b", expand_height),
     rule("5'10\"", r"(?<![\w.,])(\d)'\s?(1[01]|\d)(?:\"|''|(?![\w']))", expand_height),
     rule("6' tall", r"(?<=\d)(['\"])(?=\s(?:tall|high|long|wide|deep)\b)",        # a later rule expands the unit
@@ -326,6 +329,7 @@ UNIT_RULES = (
          r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])", expand_duration),
     rule("5 km", rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
          rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
+    rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|h|m|km|W)\b)", " kelvin"),
     rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
          lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
 )

@@ -94,10 +94,10 @@ def phonemise(text: str, british: bool = False) -> list[PhonemeWord]:
 def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionary) -> Following:
     """Give the parts of a word their phonemes, the longest known runs first. Returns what follows the word before."""
     right = len(parts)
-    if is_stutter([part.text.lower() for part in parts]):
-        following = pronounce(parts[-1:], following, dictionary)
-        for part in parts[:-1]:
-            part.phonemes = first_sound(parts[-1].phonemes or "", len(part.text)) if part.text.isalpha() else " "
+    if stutters := stuttered([part.text.lower() for part in parts]):
+        following = pronounce(parts[stutters:], following, dictionary)
+        for part in parts[:stutters]:
+            part.phonemes = first_sound(parts[stutters].phonemes or "", len(part.text)) if part.text.isalpha() else " "
         return following
     while right:
         left = next((left for left in range(right) if look_up_run(parts, left, right, following, dictionary)), None)
@@ -119,12 +119,14 @@ def pronounce(parts: Sequence[Part], following: Following, dictionary: Dictionar
     return following
 
 
-def is_stutter(words: Sequence[str]) -> bool:
-    """Tell whether the parts of a word are its beginning, again and again, and the word: "s", "-", "stop"."""
-    last = words[-1]
-    return (len(words) > 2 and len(words) % 2 == 1 and "".join(words) not in NO_STUTTER
-            and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:-1:2])
-            and all(word == "-" for word in words[1::2]))
+def stuttered(words: Sequence[str]) -> int:
+    """Count the parts before a word that are its beginning, again and again: 2 of "d", "-", "did", "n't"."""
+    count = len(words) - next((at for at, word in enumerate(reversed(words)) if word == "-"), len(words))
+    last = "".join(words[count:])
+    known = (last and count % 2 == 0 and "".join(words) not in NO_STUTTER
+             and all(0 < len(word) < min(3, len(last)) and last.startswith(word) for word in words[:count:2])
+             and all(word == "-" for word in words[1:count:2]))
+    return count if known else 0
 
 
 def first_sound(phonemes: str, letters: int) -> str:
