@@ -24,7 +24,8 @@ PIECE = 1 << 17             # samples that are measured at once
 class BookLeveller:
     """Encodes files again until their level is right after decoding.
 
-    Corrections are kept, because one encoder changes all files of a book alike.
+    Corrections are kept, because one encoder changes all files of a book alike. Those of a file that cannot reach its
+    level are not, since its peaks are the cause.
 
     Attributes:
         level: Name of the property of ``LoudnessMeter`` that shall be right.
@@ -49,7 +50,7 @@ class BookLeveller:
             wanted: Level of the file in dB.
             encode: Writes ``path``, and passes the sound through the function that it is given.
         """
-        gain = wanted - before if math.isfinite(before) else 0.0
+        gain, kept = wanted - before if math.isfinite(before) else 0.0, (self.correction, self.ceiling)
         for _ in range(TRIES):
             encode(partial(self._levelled, gain))
             after = measured_file(path)
@@ -59,6 +60,8 @@ class BookLeveller:
                 break
             self.ceiling -= excess + SAFE if excess > 0 else 0.0
             self.correction += off if abs(off) > CLOSE else 0.0
+        else:
+            self.correction, self.ceiling = kept
         if not self.whole:
             self.whole = LoudnessMeter(after.rate)
         self.whole.include(after)
