@@ -23,7 +23,6 @@ from ane.text.markdown import has_marks
 from ane.text.omissions import Omission, active_omissions
 
 SUFFIXES = (".txt", ".md", ".epub", ".html", ".docx", ".pdf", ".srt", ".vtt")
-SUBTITLES = (".srt", ".vtt")
 MARKDOWN, HTML, PLAIN = (".md", ".markdown"), (".html", ".htm", ".xhtml"), (".txt", ".text", "")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 MAX_MARKDOWN = 8 << 20      # markdown-it takes about a second a megabyte
