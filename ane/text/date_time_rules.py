@@ -16,7 +16,8 @@ ORDINAL = r"(?:st|nd|rd|th)?"
 LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
 BOOKS = BOOKS_OF_THE_BIBLE.union(BIBLE_ABBREVIATIONS)
 BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
-MONTH_AND_DAY = rf"(?!1/[234]|[23]/[34])(1[0-2]|0?[1-9])/({DAY})(?![\d/])"
+MONTH_AND_DAY = rf"(1[0-2]|0?[1-9])/(?!(?<=\b1/)[234]\b|(?<=\b[23]/)[34]\b)({DAY})(?![\d/])"
+BEFORE_DATE = re.compile(rf"\b(?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s\Z")
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
 AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"           # am, PM, a.m.
 
@@ -113,9 +114,8 @@ DATE_RULES = (
          rf"(?:,?\s+(?P<year>{YEAR}))?", expand_day_month),
     rule("May 2024", rf"\b(?P<month>{MONTH}),?\s+(?P<year>{YEAR})",
          lambda match: f"{month_name(match['month'])} {number_words.year(int(match['year']))}"),
-    rule("on 2/14, Saturday 4/12",
-         rf"\b((?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s){MONTH_AND_DAY}",
-         lambda match: match[1] + month_day_words(match[2], match[3])),
+    rule("on 2/14, Saturday 4/12", MONTH_AND_DAY,
+         lambda match: month_day_words(match[1], match[2]) if follows(match, BEFORE_DATE) else match[0]),
     rule("Sept.", r"\b(Jan|Feb|Aug|Sept?|Oct|Nov|Dec|JAN|FEB|AUG|SEPT?|OCT|NOV|DEC)\.",
          lambda match: month_name(match[1]) + period_after(match)),
     rule("Tues.", rf"\b(Tues?|Thu(?:rs?)?|Weds?|Fri|(?:Mon|Sat|Sun)(?=\.,? (?:and |to )?{SHORT_DAY}\b))\.",

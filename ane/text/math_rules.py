@@ -90,9 +90,10 @@ RULES: tuple[TextRule, ...] = (
     rule("(n-1)!", r"(\((?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])", r"\1 factorial"),
     rule("n!/k!", r"(?<= factorial) ?/ ?", " over "),
     rule("x−1", r" ?− ?", " minus "),
-    rule("CO2, H2SO4, NaCl", r"\b(?=[A-Za-z]{1,10}\d|[A-Z]{0,2}[A-Z][a-z][A-Z]|[HK](?:Cl|Br)\b)"
-         r"(?:[A-Z][a-z]?\d{0,3}){2,8}(?![\w+^])", expand_formula),
-    rule("Ca2+, SO4^2-", r"\b(?:[A-Z][a-z]?\d{0,3}){1,8}(?:\^\d?[+-]|\+)(?![\w+])", expand_formula),
+    rule("CO2, H2SO4, NaCl", r"[A-Z](?<!\w[A-Z])(?=[A-Za-z]{0,9}\d|[A-Z]{0,2}[a-z][A-Z]|(?<=[HK])(?:Cl|Br)\b)"
+         r"[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){1,7}(?![\w+^])", expand_formula),
+    rule("Ca2+, SO4^2-", r"[A-Z](?<!\w[A-Z])[a-z]?\d{0,3}(?:[A-Z][a-z]?\d{0,3}){0,7}(?:\^\d?[+-]|\+)(?![\w+])",
+         expand_formula),
     rule("3x - 5", r"(?<![\w.])(\d+)([xX])(?= [-+=*] ?[\w(.]|[+=*^] ?[\w(.]|-(?!\d+[xX]\b)[\w(.]| ?[²³^])", r"\1 \2"),
     rule("2 + 3x", r"(?:(?<=[+=*])|(?<= -)(?= ))(\s?\d+)([xX])\b(?!-)", r"\1 \2"),
     rule("5 - 3x", r" - (?=\d+ [xX]\b)", " minus "),

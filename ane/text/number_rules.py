@@ -239,15 +239,16 @@ def expand_decade(match: re.Match) -> str:
 
 def expand_models(match: re.Match) -> str:
     """Read two F-16s as "two F sixteens", and Boeing 747s as "Boeing seven forty-sevens"."""
-    n = int(match[1])
-    if not (MODEL.fullmatch(match[0]) or follows(match, MODEL_BEFORE)):
+    n, before = int(match[1]), match.string[match.start() - 1:match.start()]
+    known = follows(match, MODEL_JOINED) or (n > 9 and follows(match, MODEL_BEFORE))
+    if not known and (not re.fullmatch("7[0-8]7", match[1]) or re.match(r"[\w.,$£€-]", before)):
         return match[0]
     words = number_words.decade(n) if n < 100 else re.sub("ys$", "ies", f"{number_words.year(n)}s")
-    return "-" * match.string[match.start() - 1:match.start()].isalpha() + re.sub("xs$", "xes", words)
+    return "-" * before.isalpha() + re.sub("xs$", "xes", words)
 
 
-MODEL = re.compile("7[0-8]7s")
-MODEL_BEFORE = re.compile(rf"(?:(?:\b(?i:{any_of(MODELS)})|[a-z][A-Z]\w*) |\b[A-Z]\w*)\Z")
+MODEL_JOINED = re.compile(r"(?:[A-Z]|\b[A-Z]\w*-)\Z")
+MODEL_BEFORE = re.compile(rf"(?:\b(?i:{any_of(MODELS)})|[a-z][A-Z]\w*) \Z")
 COUNT = r"(\d{1,3}(?:,\d{3}){1,2}|\d{1,6})"
 LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
                       r"|part|type)\.?\s+\Z")
@@ -351,8 +352,7 @@ COUNT_RULES = (
     rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
     rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
     rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
-    rule("747s, F-16s, iPhone 15s", r"(?:(?<=[A-Za-z])-|(?<=[A-Z])|(?<![\w.,$£€-])(?=\d\d))(\d{1,3})s\b(?!-)",
-         expand_models),
+    rule("747s, F-16s, iPhone 15s", r"(\d{1,3})s\b(?!-)", expand_models),
     rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
          lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
 )
