@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
         if "_ARGCOMPLETE" in os.environ:
             from ane.commands.completion import answer_shell
 
-            answer_shell(parser)
+            answer_shell(parser, COMMANDS)
         command = arguments[0] if arguments else LISTING[0]
         top = parser(command)
         try:

@@ -3,9 +3,12 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
+from ane.commands.defaults import apply_defaults
+from ane.system.errors import UserError
 from ane.system.version import version
 
 SHELLS = ("bash", "zsh", "fish")
@@ -37,12 +40,14 @@ def completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser]) -> None:
-    """Print the words that complete the line of a shell's script, and end the process."""
+def answer_shell(make_parser: Callable[[str], argparse.ArgumentParser], names: Mapping[str, Any]) -> None:
+    """Print the words that complete the line of a shell's script, and end the process. ``names``: of all commands."""
     import argcomplete
 
     words = os.environ.get("COMP_LINE", "").split()
     parser = make_parser(words[1] if len(words) > 1 else "--help")
+    with suppress(UserError):           # the command itself will report a faulty default
+        apply_defaults(parser, names)
     for leaf in parsers(parser):
         for action in leaf._actions:
             if action.dest in ("voice", "bundle", "quote_voice"):

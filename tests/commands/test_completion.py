@@ -37,11 +37,14 @@ def ane(tmp_path: Path) -> dict[str, str]:
 def test_a_shell_completes_commands_flags_bundles_and_voices(ane, shell):
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}: {INSTALL.format(shell)}")
-    for line, word in (("ane tra", "transcribe"), ("ane say --follo", "--follow"), ("ane say --bundle hea", "heart"),
-                       ("ane read --bundle demo --voice mich", "michael"), ("ane voices rem", "remove")):
+    for line, word, default in (
+            ("ane tra", "transcribe", ""), ("ane say --follo", "--follow", ""), ("ane say --bundle hea", "heart", ""),
+            ("ane read --bundle demo --voice mich", "michael", "heart"), ("ane say --voice mich", "michael", "demo"),
+            ("ane voices rem", "remove", "nobody")):
         name = ["argument"] if shell == "fish" else ["-"]
         asked = subprocess.run([shell, "-c", ASK[shell].format(), *(name[:0] if shell == "fish" else ["shell"]), line],
-                               env=ane, capture_output=True, text=True, timeout=120, check=False)
+                               env=ane | {"ANE_BUNDLE": default}, capture_output=True, text=True, timeout=120,
+                               check=False)
         found = [one.split("\t")[0].split(":")[0].strip() for one in asked.stdout.splitlines()]
         assert word in found, (line, asked.stdout, asked.stderr)
 
