@@ -87,8 +87,7 @@ class SsmlReader:
         try:
             parser.Parse(document.encode("utf-8", "replace"), True)
         except expat.ExpatError as error:
-            fault = f"not well-formed XML ({expat.ErrorString(error.code)}): correct it"
-            raise self.error(fault, error.lineno) from error
+            self.fault(f"not well-formed XML ({expat.ErrorString(error.code)}): correct it", error.lineno)
         if self.faults:
             more = len(self.faults) - MAX_FAULTS
             raise UserError("SSML, " + "; ".join(self.faults[:MAX_FAULTS])
@@ -103,9 +102,9 @@ class SsmlReader:
         """Keep a note on markup without effect."""
         self.notes.setdefault(text, set()).add(self._parser.CurrentLineNumber)
 
-    def error(self, fault: str, line: int = 0) -> UserError:
-        """``line``: 0: where the parser is."""
-        return UserError(f"SSML, line {line or self._parser.CurrentLineNumber}: {fault}")
+    def error(self, fault: str) -> UserError:
+        """Return the error for a fault after which no more of the document can be read."""
+        return UserError(f"SSML, line {self._parser.CurrentLineNumber}: {fault}")
 
     def start(self, name: str, attributes: Mapping[str, str]) -> None:
         parent = self._open[-1] if self._open else None
@@ -121,7 +120,8 @@ class SsmlReader:
         if name in ("p", "s"):
             self._end_sentence()
         self._open.append(SsmlElement(name, attributes, speed, gain, voice, len(self.passages)))
-        self._text = ""
+        if name in TEXT_ONLY:
+            self._text = ""
         if name == "break":
             self.passages.append(Passage("", self._pause(attributes)))
 
