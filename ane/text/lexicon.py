@@ -179,7 +179,8 @@ PER_WORDS = {       # after a slash, beside ``UNITS``: "$5/day"
 ELEMENTS = words("""
     H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo
     Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce W Pt Au Hg Tl Pb Bi Rn Ra Th U Pu""")
-NO_FORMULAS = words("NaN HeLa BeOS CoCo NiCd BSc")      # words that consist of symbols of elements
+NONMETALS = words("H C N O F P S Cl As Se Br Te I")      # end a formula without digits: NaCl, but not NeMo
+NO_FORMULAS = words("NaN BeOS")                 # words that consist of symbols of elements
 # Before < or ≤ in its clause these are a verb already, or need none: "should be ≤ 5", "I need ≥ 3", "with p < 0.05".
 VERBS_OF_AMOUNTS = words("""
     is are was were be been being am isn't aren't wasn't weren't has have had do does did can could will would shall
@@ -192,6 +193,8 @@ CLAUSE_STARTERS = words("""
 TEX = {         # a command of TeX: how it is read; others by their name
     "cdot": "times", "times": "times", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠",
     "approx": "≈", "pm": "±", "to": "→", "infty": "infinity", "sum": "the sum of", "int": "the integral of",
+    "prod": "the product of", "lim": "the limit as", "circ": "°", "mathbb": "", "mathbf": "", "mathcal": "", "vec": "",
+    "operatorname": "", "overline": "", "div": "÷", "neg": "not",
     "left": "", "right": "", "mathrm": "", "text": "", "quad": "", "ldots": "and so on", "dots": "and so on",
 }
 

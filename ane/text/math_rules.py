@@ -3,7 +3,7 @@
 import re
 
 from ane.text import number_words
-from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, TEX, VERBS_OF_AMOUNTS
+from ane.text.lexicon import CLAUSE_STARTERS, ELEMENTS, NO_FORMULAS, NONMETALS, TEX, VERBS_OF_AMOUNTS
 from ane.text.number_rules import UNIT_AFTER, expand_unit
 from ane.text.rule import TextRule, any_of, follows, rule
 
@@ -56,6 +56,9 @@ def expand_tex(match: re.Match) -> str:
 
 def plain_formula(formula: str) -> str:
     """Return a formula of TeX without commands and braces: x_{1}^{2} \\le \\frac{a}{b} → "x 1^2 ≤ a over b"."""
+    formula = re.sub(r"\\([%$#])", r"\1", re.sub(r"\^\s*\{?\\circ\}?", "°", formula))
+    formula = re.sub(r"\\(sum|prod|int)\s*_\s*(\{[^{}]*\}|\w)\s*\^\s*(\{[^{}]*\}|\\?\w+)", expand_bounds, formula)
+    formula = re.sub(r"(?<=\d)(?=[a-df-zA-Z])", " ", formula)         # 3x is no "three times"
     formula = re.sub(r"\\(?:begin|end)\s*\{[^{}]*\}|\\[^A-Za-z]|&", " ", formula)
     formula = re.sub(r"([_^])\s*\{(-?(?:\d+|[a-z]))\}", r"\1\2", formula)
     formula = re.sub(r"\^\s*\{([^{}]*)\}", r" to the power of \1 ", formula).replace("_", " ")
@@ -66,13 +69,19 @@ def plain_formula(formula: str) -> str:
     return " ".join(re.sub(r"[{}]", " ", formula).split())
 
 
+def expand_bounds(match: re.Match) -> str:
+    """Read the sum and its bounds, \\sum_{i=1}^n, as "the sum from i=1 to n of"."""
+    return f" {TEX[match[1]].removesuffix(' of')} from {match[2]} to {match[3]} of "
+
+
 def expand_formula(match: re.Match) -> str:
     """Spell CO2 "C.O 2", H2SO4 "H 2 S.O 4" and Ca^2+ "C.A 2 plus", if all of it are elements."""
     formula, _, charge = match[0].partition("^")
     positive = (charge or formula).endswith("+")
     formula, charge = formula.rstrip("+"), charge.rstrip("+-")
     parts = re.findall(r"([A-Z][a-z]?)(\d*)", formula)
-    if formula in NO_FORMULAS or not all(element in ELEMENTS for element, _ in parts):
+    word = formula in NO_FORMULAS or (formula.isalpha() and len(parts) > 1 and parts[-1][0] not in NONMETALS)
+    if word or not all(element in ELEMENTS for element, _ in parts):
         return match[0]
     spelt = re.sub(r"(?<=[A-Z])(?=[A-Z])", ".", "".join(f"{element.upper()} {count} " if count else element.upper()
                                                         for element, count in parts)).strip()
