@@ -2,12 +2,16 @@
 
 import atexit
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
@@ -61,6 +65,18 @@ def random_model() -> Bundle:
     folder = tempfile.TemporaryDirectory(prefix="random-model-")
     atexit.register(folder.cleanup)
     return write_bundle(random_contents(), Path(folder.name) / "bundle")
+
+
+@contextmanager
+def sized(stop_bias: float = STOP_BIAS, **changes: dict[str, Any]) -> Iterator[None]:
+    """Within it random models have other sizes (``autoregressive={"layers": 1}``) and end otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "STOP_BIAS", stop_bias)
+        for network, sizes in changes.items():
+            patch.setitem(CONFIGS, network, replace(CONFIGS[network], **sizes))
+        random_model.cache_clear()
+        yield
+    random_model.cache_clear()
 
 
 def random_tensors(network: str) -> dict[str, Tensor]:

@@ -75,7 +75,8 @@ def test_the_list_shows_what_is_cached_and_its_size(ane, kept):
     assert {what: int(row[0]) for what, row in rows.items() if row[0].strip().isdigit()} == {
         "compiled models": 3, "hashes of files that were checked": 3, "latents of voices' clips": 2,
         "Core ML packages of the embedded voice": 0, "TensorRT engines and timings": 0,
-        "functions of packages that Core ML refuses whole": 0, "unfinished files of killed processes": 0, "all": 8}
+        "functions of packages that Core ML refuses whole": 0, "fastest engines of bundles, by `ane bench`": 0,
+        "unfinished files of killed processes": 0, "all": 8}
 
 
 @pytest.mark.parametrize("what", ["old/used.mlmodelc/weights", "latents"])

@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import soundfile
 
 from tests.preloaded import EXECUTABLE, write_client
-from tests.random_model import CONFIGS, random_model, write_random_bundle
+from tests.random_model import sized, write_random_bundle
 
 ROOT = Path(__file__).parents[2]
 TO_ONNX = "onnx", "run-a-package"
@@ -36,11 +35,8 @@ def reader(tmp_path: Path, ane_command: Path, request: pytest.FixtureRequest) ->
     home, folder = tmp_path / "home", tmp_path / "work"
     folder.mkdir()
     if request.node.callspec.params["page"].stem in TO_ONNX:     # the exporter takes seconds for each layer
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(CONFIGS, "autoregressive", replace(CONFIGS["autoregressive"], layers=1))
-            random_model.cache_clear()
+        with sized(autoregressive={"layers": 1}):
             write_random_bundle(home / "bundles" / "tortoise")
-        random_model.cache_clear()      # other tests of this process have all layers
     else:
         shutil.copytree(ROOT / "ane" / "demo" / "bundle", home / "bundles" / "tortoise")
     (folder / "clips").mkdir()

@@ -3,7 +3,6 @@
 # ruff: noqa: F811  fixtures are imported
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +42,7 @@ def likeliest_codes(model: Bundle, text: str) -> list[int]:
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory, shared: Path) -> dict[str, Bundle]:
     """A decoder of one layer that does not stop early."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(random_model, "STOP_BIAS", -9.0)
-        patch.setitem(random_model.CONFIGS, "autoregressive", replace(random_model.CONFIGS["autoregressive"], layers=1))
+    with random_model.sized(-9.0, autoregressive={"layers": 1}):
         random_model.write_random_bundle(tmp_path_factory.mktemp("loops") / "bundle")
     model, networks = Bundle(tmp_path_factory.getbasetemp() / "loops0" / "bundle"), ["autoregressive"]
     options = CoreMLOptions(lanes=(1,), caches=("io",), buckets={"prefill": (64,), "step": (512,)})

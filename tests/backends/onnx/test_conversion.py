@@ -148,7 +148,7 @@ def test_products_of_whisper_keep_small_values_beside_large_ones(tmp_path):
         opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     found = {}
     for network in ("autoregressive", "encoder"):
-        model = onnx_ir.to_proto(quantise(onnx_ir.from_proto(proto), network, "int8"))
+        model = onnx_ir.to_proto(quantise(onnx_ir.from_proto(proto), network, "int8", 8))
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         found[network] = snr_db(x @ weight, session.run(None, {"x": x})[0])
     assert found["encoder"] > 25 > found["autoregressive"]

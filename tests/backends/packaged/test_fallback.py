@@ -33,7 +33,7 @@ from tests.backends.coreml.native import Order
 from tests.backends.decoder_steps import columns
 from tests.conversions import converted
 from tests.notices import noticed
-from tests.random_model import CONFIGS, write_random_bundle
+from tests.random_model import sized, write_random_bundle
 
 BUCKETS = {"prefill": (64,), "step": (128,), "condition": (16,), "denoise": (64,), "univnet": (14,)}
 SAME_DB = 20        # random networks amplify rounding
@@ -43,10 +43,8 @@ NETWORKS = ["autoregressive", "diffusion", "univnet"]
 def converted_layers(shared: Path, folder: Path, buckets: dict[str, tuple[int, ...]], networks: list[str]) -> Path:
     """A bundle of networks of one layer each, since a first load repeats its probe many times."""
     source = folder / "random"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, sized(autoregressive={"layers": 1}, diffusion={"num_layers": 1}):
         patch.setattr(parity, "check_threshold", lambda *_: None)       # random weights miss it by some dB
-        for network, smaller in {"autoregressive": {"layers": 1}, "diffusion": {"num_layers": 1}}.items():
-            patch.setitem(CONFIGS, network, replace(CONFIGS[network], **smaller))
         write_random_bundle(source)
         return converted(shared, Bundle(source), [CoreMLOptions("fp32", lanes=(2,), buckets=buckets)], networks).path
 
