@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # settings that change the speed of the work, and not what is spoken; a chunk has a seed and a length of its own
 WITHOUT_EFFECT = ("lanes", "batch", "best", "split", "seed")
+# settings that earlier versions lacked, left out at this value, so that the keys of existing jobs stay valid
+LATER = {"british": False}
 LENGTHS = 200, 300      # characters of a chunk, of models that state none
 MAX_CHECKED_SPEED = 1.5     # above it, spoken words can be as short as skipped ones
 
@@ -125,7 +127,8 @@ def voice_digest(voice: Any) -> str:
 
 def settings_of(settings: Any) -> dict[str, Any]:
     """The settings that change the sound of a chunk."""
-    return {name: value for name, value in asdict(settings).items() if name not in WITHOUT_EFFECT}
+    return {name: value for name, value in asdict(settings).items()
+            if name not in WITHOUT_EFFECT and LATER.get(name) is not value}
 
 
 def without_faulty_commands(text: str) -> tuple[str, list[str]]:
