@@ -19,6 +19,7 @@ from ane.system.errors import UserError
 from tests.bench.in_process import InProcessWorker
 
 TORCH, MLX, GPU = (Tuning(name) for name in ("torch:cpu", "mlx", "torch:mps"))
+ONE, TWO = (Tuning("torch:cpu", threads=threads) for threads in (1, 2))
 INT8 = Tuning("torch:cpu", "int8")
 
 
@@ -28,6 +29,9 @@ INT8 = Tuning("torch:cpu", "int8")
     ({TORCH: (2, 3), MLX: (1, 4), GPU: (3, 5)}, (MLX, TORCH)),
     ({TORCH: (1.1, 3), MLX: (1, 4)}, (TORCH, TORCH)),       # two engines would save 3 %
     ({TORCH: (2, 3), INT8: (1, 2), MLX: (3, 4)}, (TORCH, TORCH)),
+    # torch has one number of threads for all networks of a process
+    ({ONE: (1, 4), TWO: (3, 4.5), MLX: (9, 12)}, (ONE, ONE)), ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 12)}, (TWO, TWO)),
+    ({ONE: (1, 4), TWO: (3, 3.5), GPU: (9, 9.1)}, (ONE, GPU)),
     ({TORCH: (2, 3), MLX: None}, None), ({TORCH: (2, 3), INT8: (1, 2)}, None)])
 def test_two_engines_are_chosen_only_where_they_save_much(seconds, expected):
     rows = {tuning: BenchRow(str(tuning), "sentence", error="it crashed") if times is None else BenchRow(
