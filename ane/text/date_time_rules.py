@@ -16,7 +16,7 @@ ORDINAL = r"(?:st|nd|rd|th)?"
 LAST_DAY = rf"(?:\s?(?:[-–]|to)\s?(?P<last>{DAY}){ORDINAL}(?!\d))?"
 BOOKS = BOOKS_OF_THE_BIBLE.union(BIBLE_ABBREVIATIONS)
 BOOK_BEFORE = re.compile(r"\b([A-Z][a-z]+)\.?\s+\Z")
-MONTH_AND_DAY = rf"(1[0-2]|0?[1-9])/(?!(?<=\b1/)[234]\b|(?<=\b[23]/)[34]\b)({DAY})(?![\d/])"
+MONTH_AND_DAY = rf"(1[0-2]|0?[1-9])/(?!(?<=\b1/)[234]\b|(?<=\b[23]/)[34]\b)({DAY})(?![\d/]|\sof\b)"
 BEFORE_DATE = re.compile(rf"\b(?:on|by|until|till|since|due|before|after|(?i:{any_of(DAYS.values())}),?)\s\Z")
 YEAR = r"[12]\d{3}(?![\d:%]|[.,]\d)"
 AM_PM = r"\s?(?P<am_pm>[AaPp])(?:\.\s?[Mm](?P<period>\.)|[Mm]\b)"           # am, PM, a.m.

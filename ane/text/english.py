@@ -113,7 +113,7 @@ ABBREVIATION_RULES = (
     rule("b/c", r"(?<![\w/=+*-])(?<![=+*/-] )b/c(?= (?:[a-z]{2,}|I\b))(?! is\b)", "because"),
     rule("max.", r"\b(max|min)\.", lambda match: f"{match[1]}imum{period_after(match)}"),
     rule("Ph.D.", r"\bPh\.\s?D\.?", lambda match: "p h d" + period_after(match)),
-    rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,4}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
+    rule("A.D", r"\b[A-Z](?:\.[A-Z]){1,9}\b(?![.']?\w|\.)", lambda match: " ".join(match[0].split("."))),
     rule("U.S.A.", r"\b(?:[A-Za-z]\.){2,}(?:[A-Za-z]\b(?!'))?",      # to single letters, which are no word
          lambda match: " ".join(re.findall("[A-Za-z]", match[0])) + period_after(match)),
     rule("J. Smith", r"\b([B-HJ-Z])\.(?=\s+[A-Z])", lambda match: match[1] + period_after(match)),

@@ -256,7 +256,8 @@ DEEDS = words("""
     left met put sat set spoke spent stood swore taught threw wore came became began forgave forbade rode fell felt""")
 FEELINGS = words("""
     wanted loved liked hated needed missed called asked noticed wished hoped admired adored trusted feared invited
-    visited remembered recognised recognized""")
+    visited remembered recognised recognized tried believed learned realized realised figured guessed baked cooked
+    texted emailed phoned helped hugged kissed""")
 # After the name of a ruler it is an ordinal.
 RULERS = words("""
     Albert Alexander Benedict Carl Catherine Charles Christian Clement Edward Elizabeth Ferdinand Francis

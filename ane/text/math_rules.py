@@ -94,9 +94,10 @@ RULES: tuple[TextRule, ...] = (
     rule("3e-5", r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?)(\d{1,3})(?![\w.]\w|\w)" + UNIT_AFTER, expand_scientific),
     rule("0x1F", r"\b0[xX]([0-9a-fA-F]{1,16})\b", lambda match: "hex " + " ".join(
         number_words.digits(sign) if sign.isdigit() else sign.upper() for sign in match[1])),
-    rule("n!, 5! = 120", r"!(?:(?<=(?<![\w'.])[b-hj-z]!)(?=\s?[-+*/^=<>≤≥)])|(?<=(?<![\w'.])[kmn]!)"
+    rule("n!, 5! = 120", r"!(?:(?<=(?<![\w'.])[b-hj-z]!)(?=\s?[+*/^=<>≤≥)]|-)|(?<=[+*/=(][b-hj-z]!)|(?<=(?<![\w'.])n!)"
          r"|(?<=\d!)(?=\s?[+*/^=<>≤≥]))(?![!=?])", " factorial"),
-    rule("(n-1)!", r"(\((?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])", r"\1 factorial"),
+    rule("(n-1)!", r"(\((?=[^()]{0,60}[a-z])(?:[a-z]|\d{1,9})(?:\s?[-+*−]\s?(?:[a-z]|\d{1,9})){1,5}\))!(?![!=?])",
+         r"\1 factorial"),
     rule("n!/k!", r"(?<= factorial) ?/ ?", " over "),
     rule("x−1", r" ?− ?", " minus "),
     rule("CO2, H2SO4, NaCl", r"[A-Z](?<!\w[A-Z])(?=[A-Za-z]{0,9}\d|[A-Z]{0,2}[a-z][A-Z]|(?<=[HK])(?:Cl|Br)\b)"

@@ -204,13 +204,13 @@ def is_score(match: re.Match) -> bool:
     n, total = int(match[2]), int(match[3])
     if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
         return False
-    return bool((total >= 15 and total % 5 == 0 and n > 3) or follows(match, SCORED) or TEST.match(
+    return bool((total >= 15 and total % 5 == 0 and 3 < n < total) or follows(match, SCORED) or TEST.match(
         match.string, match.end()))
 
 
 PART_OF = re.compile(r"-|\s(?:of\b|in\b(?!\s[a-z])|inch|[-+*=<>×÷])")
 OPERATOR = re.compile(r"[-+=*<>×÷] ?\Z")
-SCORED = re.compile(r"\b(?:(?:scor|grad|rat|mark)(?:e[ds]?|ing)|marks?|grades?)(?: (?:of|was|is|it|him|her))?:? \Z")
+SCORED = re.compile(r"(?i)\b(?:(?:scor|grad|rat|mark)(?:e[ds]?|ing)|marks?|grades?)(?: (?:of|was|is|it|him|her))?:? \Z")
 TEST = re.compile(r" (?:on|in|for) (?:the|a|an|his|her|my|your|our|their|this|that|each|every) (?:[a-z]+ )?"
                   r"(?:test|exam|quiz|paper|essay|assignment|homework|project|midterm|final)")
 
@@ -277,7 +277,8 @@ SIGN_RULES = (      # these expand signs between and before numbers; later rules
          lambda match: match[0].replace(" ", "")),
     rule("49° 17' N", r"(?<![\w.,])(\d{1,3}(?:\.\d+)?)°\s?(?:(\d{1,2}(?:\.\d+)?)'\s?)?"
          r"(?:(\d{1,2}(?:\.\d+)?)(?:\"|'')\s?)?(?:([NSEW])\b|(?<=['\"]))", expand_position),
-    rule("24/7", r"(?<![\w/])(?:24/7|9/11)(?![\w/])", lambda match: match[0].replace("/", " ")),
+    rule("24/7, 60/40 split", r"(?<![\w/])(?:24/7|9/11|\d\d/\d\d(?=[ -](?:split|mix|blend|rule)\b)"
+         r"|20/\d{2,3}(?= vision))(?![\w/])", lambda match: match[0].replace("/", " ")),
     rule("350°F/175°C", r"(?<=\d)(°?[A-Za-z]{1,4})/(?=\d)", r"\1, "),
     rule("10/2=5", r"(?<=\d)\s?/\s?(?=\d+\s*=)", " over "),
     rule("5-3=2", r"(?<=\d)\s?-\s?(?=\d+\s*=)", " minus "),
@@ -328,9 +329,10 @@ UNIT_RULES = (
     rule("2h30", r"(?<![\w.,])(\d{1,2})h([0-5]\d)(?!\w)", r"\1h \2min"),
     rule("1m23s, 2h 5min", r"(?<![\w.,])(?=\d+\s?[hm]\w{0,3}\s?\d)(?:(\d+)\s?(?:h|hrs?)\s?)?"
          r"(?:(\d+)\s?(?:m|mins?)\s?)?(?:(\d+)\s?(?:s|secs?))?(?![A-Za-z0-9])", expand_duration),
+    rule("9600 bps", r"(?<![\w.,])(300|[1-9]\d{3,6})\s?bps\b", r"\1 bits per second"),
     rule("5 km", rf"(?<![\w.,])(?P<amount>{NUMBER})(?P<gap>\s?|-)(?P<unit>{any_of(UNITS)})"
          rf"{UNIT_POWER}{PER_UNIT}(?![A-Za-z0-9°²³])", expand_quantity),
-    rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|h|m|km|W)\b)", " kelvin"),
+    rule("3 K/min", r"(?<=\d)\s?K(?=/(?:s|min|hr?|day|m|km|W)\b)", " kelvin"),
     rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
          lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
 )
