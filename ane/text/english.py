@@ -3,8 +3,8 @@
 ``normalise_english`` applies ``RULES`` from top to bottom. Each rule is one substitution; to change how something is
 read, change its rule. Web addresses, markup and layout are in ``markup_rules.py``, addresses and codes in
 ``address_rules.py``, dates and times in ``date_time_rules.py``, formulas in ``math_rules.py``, money, units and numbers
-in ``number_rules.py``, words in capitals and Roman numerals in ``capital_rules.py``, the letter A in
-``letter_rules.py``, and the word lists in ``lexicon.py``.
+in ``number_rules.py``, counts in ``count_rules.py``, words in capitals and Roman numerals in ``capital_rules.py``, the
+letter A in ``letter_rules.py``, and the word lists in ``lexicon.py``.
 
 Where English leaves a choice:
 
@@ -27,6 +27,7 @@ import re
 from ane.text import (
     address_rules,
     capital_rules,
+    count_rules,
     date_time_rules,
     letter_rules,
     markup_rules,
@@ -213,7 +214,7 @@ CASED_RULES = (
 EXPANSIONS: tuple[TextRule, ...] = (
     rule("&amp;", r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z]{2,8});", lambda match: html.unescape(match[0])),
     *unicode_to_ascii.RULES, *capital_rules.HEADINGS, *markup_rules.RULES, *address_rules.RULES, *date_time_rules.RULES,
-    *math_rules.RULES, *number_rules.RULES,
+    *math_rules.RULES, *number_rules.RULES, *count_rules.RULES, *number_rules.UNIT_RULES,
     *capital_rules.NUMERALS, *letter_rules.RULES, *ABBREVIATION_RULES, *SIGN_RULES)
-RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *number_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
-CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *number_rules.REMAINING_NUMBERS, *CASED_RULES)
+RULES: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.RULES, *count_rules.REMAINING_NUMBERS, *CLEANUP_RULES)
+CASED: tuple[TextRule, ...] = (*EXPANSIONS, *capital_rules.WORDS, *count_rules.REMAINING_NUMBERS, *CASED_RULES)

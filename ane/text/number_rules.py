@@ -1,8 +1,7 @@
-"""Rules for digits other than dates and times: money, units, telephone numbers, ranges, fractions, years."""
+"""Rules for digits other than dates, times and counts: telephone numbers, ranges, money, units."""
 
 import re
 from collections.abc import Sequence
-from math import gcd
 
 from ane.text import number_words
 from ane.text.lexicon import (
@@ -11,7 +10,6 @@ from ane.text.lexicon import (
     DOLLARS,
     IRREGULAR_PLURALS,
     MAGNITUDES,
-    MODELS,
     PER_WORDS,
     SPACED_UNITS,
     UNITS,
@@ -36,12 +34,6 @@ UNIT_AFTER = (rf"(?:\s?(?P<unit>(?!in\b){any_of(UNITS)}){UNIT_POWER}{PER_UNIT}(?
 POWERS = {"": "", "²": "square ", "2": "square ", "³": "cubic ", "3": "cubic "}
 ARTICLE = re.compile(r"\b[Aa]n?\s+\Z")      # "a $5 note" is a "five dollar note"
 BEFORE_MONEY = re.compile(r"-| (?:bank)?(?:note|bill|coin)s?\b")
-YEAR_CUE = re.compile(r"\b(?i:in|since|by|until|till|of|year|during|before|after|around|circa|from|early|late|mid)"
-                      r"\s+\Z")
-NOT_PLURAL = (r"(?:as|is|was|has|its|this|us|thus|his|yes|always|perhaps|plus|minus|versus|equals|across|besides"
-              r"|towards)")
-
-
 # --- telephone numbers and versions ----------------------------------------------------------------------------------
 
 def expand_digit_groups(match: re.Match) -> str:
@@ -172,11 +164,7 @@ def expand_height(match: re.Match) -> str:
     return f"{number_words.number(match[1])} feet {number_words.number(match[2])} inch{'' if match[2] == '1' else 'es'}"
 
 
-# --- fractions, ordinals, years and other numbers --------------------------------------------------------------------
-
-
-def expand_ordinal(match: re.Match) -> str:
-    return number_words.ordinal(int(match[1].replace(",", "")))
+# --- magnitudes --------------------------------------------------------------------
 
 
 def expand_millions(match: re.Match) -> str:
@@ -186,75 +174,8 @@ def expand_millions(match: re.Match) -> str:
     return f"{number_words.number(match[1])} {MAGNITUDES[match[2]]}"
 
 
-def expand_fraction(match: re.Match) -> str:
-    """3/4 → "three quarters", 1 1/2 → "one and a half", 2 1/4 tsp → "two and a quarter teaspoons"."""
-    whole, unit = match[1], match[4]
-    if not (whole or unit) and is_score(match):
-        return f"{match[2]} out of {match[3]}"
-    words = number_words.fraction(int(match[2]), int(match[3]))
-    if whole:
-        words = f"{number_words.number(whole)} and {re.sub('^one ', 'a ', words)}"
-    if unit:
-        words += f" {plural(UNITS[unit]) if whole else UNITS[unit]}"
-    return words
-
-
-def is_score(match: re.Match) -> bool:
-    """Tell whether 17/20 is a score: after "scored", before "on the test", or out of 15, 20, 25 and so on."""
-    n, total = int(match[2]), int(match[3])
-    if n > total or total < 4 or PART_OF.match(match.string, match.end()) or follows(match, OPERATOR):
-        return False
-    return bool((total >= 15 and total % 5 == 0 and 3 < n < total) or follows(match, SCORED) or TEST.match(
-        match.string, match.end()))
-
-
-PART_OF = re.compile(r"-|\s(?:of\b|in\b(?!\s[a-z])|inch|[-+*=<>×÷])")
-OPERATOR = re.compile(r"[-+=*<>×÷] ?\Z")
-SCORED = re.compile(r"(?i)\b(?:(?:scor|grad|rat|mark)(?:e[ds]?|ing)|marks?|grades?)(?: (?:of|was|is|it|him|her))?:? \Z")
-TEST = re.compile(r" (?:on|in|for) (?:the|a|an|his|her|my|your|our|their|this|that|each|every) (?:[a-z]+ )?"
-                  r"(?:test|exam|quiz|paper|essay|assignment|homework|project|midterm|final)")
-
-
-def expand_count(match: re.Match) -> str:
-    """Read 3/48 files as "three of forty-eight files". Before a plural, 2/3 and 5/8 stay fractions, 9/10 a rating."""
-    n, total = (int(group.replace(",", "")) for group in match.groups())
-    usual = total <= 10 or total in (16, 32, 64, 100)
-    if n > total or total < 5 or n == total == 50 or (usual and (gcd(n, total) == 1 or total in (5, 10, 100))):
-        return match[0]
-    return f"{match[1]} of {match[2]}"
-
-
-def expand_year(match: re.Match) -> str:
-    """1984 → "nineteen eighty-four". Before 1900 and in front of a plural it is a count: 1234 apples."""
-    n, cue = int(match["n"]), follows(match, YEAR_CUE)
-    is_count = ((match["plural"] is not None and n < 1900) or n < 1100) and not cue
-    return number_words.cardinal(n) if is_count else number_words.year(n)
-
-
-def expand_decade(match: re.Match) -> str:
-    """Read the 90s as "the nineties". Without such a word or an apostrophe before it, "90s" is no decade."""
-    known = match[0].startswith("'") or follows(match, BEFORE_DECADES)
-    return number_words.decade(int(match[1])) if known else match[0]
-
-
-def expand_models(match: re.Match) -> str:
-    """Read two F-16s as "two F sixteens", and Boeing 747s as "Boeing seven forty-sevens"."""
-    n, before = int(match[1]), match.string[match.start() - 1:match.start()]
-    known = follows(match, MODEL_JOINED) or (n > 9 and follows(match, MODEL_BEFORE))
-    if not known and (not re.fullmatch("7[0-8]7", match[1]) or re.match(r"[\w.,$£€-]", before)):
-        return match[0]
-    words = number_words.decade(n) if n < 100 else re.sub("ys$", "ies", f"{number_words.year(n)}s")
-    return "-" * before.isalpha() + re.sub("xs$", "xes", words)
-
-
-MODEL_JOINED = re.compile(r"(?:[A-Z]|\b[A-Z]\w*-)\Z")
-MODEL_BEFORE = re.compile(rf"(?:\b(?i:{any_of(MODELS)})|[a-z][A-Z]\w*) \Z")
-COUNT = r"(\d{1,3}(?:,\d{3}){1,2}|\d{1,6})"
 LABELLED = re.compile(r"\b(?i:seat|row|room|apt|apartment|unit|gate|flat|suite|section|exhibit|platform|building|block"
                       r"|part|type)\.?\s+\Z")
-BEFORE_DECADES = re.compile(r"(?:\b(?:[Tt]he|his|her|their|my|your|early|late|and|of) "
-                            r"|(?i:mid|late|early|pre|post|non)-)\Z")
-
 PHONE_RULES = (
     rule("call 911", r"(?i)\b(call|dial|phone|text)(ing|ed|s)?\s+(\d{3})\b(?![-.,]?\d)",
          lambda match: match[0][:-3] + number_words.digits(match[3])),
@@ -336,35 +257,4 @@ UNIT_RULES = (
     rule("12/kg, 3 requests/s", PER_UNIT.removesuffix("?").removeprefix("(?:\\s?").join(("(?:", "")),
          lambda match: expand_per_unit(match.groupdict()) if follows(match, COUNTED) else match[0]),
 )
-FRACTION_RULES = (
-    rule("12/16 GiB", r"(?<=\d)\s?/\s?(?=\d+\s?[KMGTP]i?B\b)", " of "),
-    rule("1/4th", r"(?<![\w.,/])(\d{1,3})/(\d{1,3})(?i:ths?|n?ds?|rds?|sts?)\b",
-         lambda match: number_words.fraction(int(match[1]), int(match[2]))),
-    rule("(3/5)", r"\((\d{1,3})/(\d{1,3})\)", lambda match: match[0] if int(match[1]) < int(match[2]) <= 4
-         else f"({match[1]} of {match[2]})"),
-    rule("4.5/5", r"(?<![\w.,/])(\d+\.\d+)\s?/\s?(5|10|100)(?![\d/])", r"\1 out of \2"),
-    rule("3/48 files", rf"(?<![\w.,/-])(?<!\d ){COUNT}/{COUNT}(?=\s(?:(?!of\b)[A-Za-z]+\s)?(?!{NOT_PLURAL}\b)"
-         r"(?:[A-Za-z]+[a-rt-z]s|people|children|(?:wo)?men)\b)", expand_count),
-    rule("1 1/2", rf"(?<![\w.,/])(?:(\d{{1,3}})(?:\s+|\s?-))?(\d{{1,3}})/(\d{{1,3}})"
-         rf"(?:\s?({any_of(UNITS.keys() - SPACED_UNITS - UNSPACED_UNITS)}))?(?![\w/])", expand_fraction),
-)
-COUNT_RULES = (
-    rule("21st", r"(?<![\w.])(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})(?i:st|nd|rd|th)\b", expand_ordinal),
-    rule("1960s-80s", r"(?<=\d0s)\s?[-–]\s?'?(\d0s)\b", r" to the '\1"),
-    rule("1960s-1980s", r"(?<=\d0s)\s?[-–]\s?(?=[12]\d\d0s)", " to "),
-    rule("1990s", r"(?<!\w)'?([12]\d\d0)'?s\b", lambda match: number_words.decade(int(match[1]))),
-    rule("the 90s", r"(?:(?<!\w)'|(?<![\w.,']))([2-9]0)'?s\b", expand_decade),
-    rule("747s, F-16s, iPhone 15s", r"(\d{1,3})s\b(?!-)", expand_models),
-    rule("'99", r"(?<!\w)'(\d\d)(?![\w'])",
-         lambda match: ("oh " if match[1].startswith("0") else "") + number_words.cardinal(int(match[1]))),
-)
-RULES: tuple[TextRule, ...] = (
-    *PHONE_RULES, *SIGN_RULES, *MONEY_RULES, *FRACTION_RULES, *COUNT_RULES, *UNIT_RULES)
-
-# Applied after all other rules have expanded their digits.
-REMAINING_NUMBERS: tuple[TextRule, ...] = (
-    rule("1984", r"(?<![\w.,])(?P<n>1\d{3}|20\d\d)"
-         r"(?![\w%]|[.,]\d)"
-         rf"(?P<plural>(?=\s+(?!{NOT_PLURAL}\b)[a-z]+[a-rt-z]s\b))?", expand_year),
-    rule("1,234.5", NUMBER, lambda match: number_words.number(match[0])),
-)
+RULES: tuple[TextRule, ...] = (*PHONE_RULES, *SIGN_RULES, *MONEY_RULES)      # then those of counts, and of units
