@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, numpy_helper
 from safetensors.numpy import save_file
 
-from ane.backends.onnx.providers import onnx_errors
 from ane.bundles.contents import Contents
 from ane.bundles.hashes import record, sha256_of
 from ane.bundles.packages import PUBLISHED, FunctionRecord, PackageRecord
@@ -93,10 +92,7 @@ def write_voice(model: ModelProto, weights: Mapping[str, np.ndarray], folder: Pa
     save_file(dict(weights), file)
     file.chmod(0o644)
     try:
-        with onnx_errors("run it", "download it again"):
-            graphs = write_stages(model, file, stages)
-    except UserError as error:
-        raise form_error(path, str(error)) from error
+        graphs = write_stages(model, file, stages)
     except KeyError as error:
         raise form_error(path, f"its part {error} is missing") from error
     except (ValueError, RuntimeError, onnx.checker.ValidationError) as error:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 
-from ane.backends.onnx.providers import CPU, make_session
 from ane.models.hibari.config import PITCH_SCALE
 from ane.system.decibels import snr_db
 
@@ -85,8 +85,8 @@ def write_stages(published: ModelProto, weights: Path, folder: Path) -> list[Pat
         weights: The bundle's safetensors, in ``folder``.
 
     Raises:
-        ValueError, KeyError: The graph is of another form, or a stage computes something else than its part of the
-            graph. ONNX Runtime has errors of its own.
+        ValueError, KeyError: The graph is of another form, ONNX Runtime cannot run it, or a stage computes something
+            else than its part of the graph.
     """
     model = onnx.shape_inference.infer_shapes(published)
     extractor, places = Extractor(model), stored_places(weights)
@@ -113,20 +113,30 @@ def check_stages(published: ModelProto, cuts: list[Cut], files: list[Path]) -> N
     stated = {one.name for one in whole.graph.output}
     values = [name for cut in cuts for name in (cut.inner, *cut.outputs) if name not in (*stated, "ids")]
     whole.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(values))
-    session = make_session(whole.SerializeToString(), [CPU])
-    names = [one.name for one in session.get_outputs()]
-    found = dict(zip(names, session.run(None, {"ids": PROBE, "speed": np.ones(1, np.float32)}), strict=True))
+    found = outputs_of(whole.SerializeToString(), ids=PROBE, speed=np.ones(1, np.float32))
     for cut, file in zip(cuts, files, strict=True):
         given = found[cut.inner].transpose(0, 2, 1) if cut.channels else PROBE
-        stage = make_session(file, [CPU])
         mask = np.ones(given.shape[:2], np.float32)
-        [result] = stage.run(None, {cut.value: given, "mask": mask})
+        [result] = outputs_of(file, **{cut.value: given, "mask": mask}).values()
         parts = SPECTRA_OUTPUTS if cut.rows else cut.outputs
         wanted = np.concatenate([found[name] for name in parts], axis=1).transpose(0, 2, 1)
         if cut.name == "prosody":
             wanted = wanted.reshape(1, -1, 2, 2).transpose(0, 1, 3, 2).reshape(1, -1, 2) * [PITCH_SCALE, 1]
         if not snr_db(wanted, result) > LEAST_DB:
             raise ValueError(f"its part {cut.name} computes something else alone than in the whole graph")
+
+
+def outputs_of(graph: Path | bytes, **inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Run a graph, and return its outputs by name. Raises ValueError if ONNX Runtime cannot run it."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4          # fatal faults alone: the others are raised
+    try:
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return dict(zip((one.name for one in session.get_outputs()), session.run(None, inputs), strict=True))
+    except Exception as error:              # the errors of ONNX Runtime have no other class in common
+        if not type(error).__module__.startswith("onnxruntime"):
+            raise
+        raise ValueError(f"ONNX Runtime cannot run it: {str(error).strip().splitlines()[0][:300]}") from error
 
 
 def stage_graph(cut: Cut, part: GraphProto) -> GraphProto:
