@@ -59,13 +59,6 @@ def rare_group(parser: argparse.ArgumentParser, title: str, description: str | N
     return group
 
 
-def mark_rare(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Leave single options out of ``--help``."""
-    for action in parser._actions:
-        if action.dest in names:
-            action.rare = True
-
-
 class FullHelpAction(argparse.Action):
     def __init__(self, option_strings, dest, help=None):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)

@@ -45,7 +45,6 @@ def mlx_precision(name: str) -> MlxPrecision:
     return MlxPrecision(name, mx.float32 if wide else mx.float16, bits, worst)
 
 
-
 class MlxLinear:
     """A linear layer: (…, inputs) → (…, outputs), in the precision of its weight.
 
