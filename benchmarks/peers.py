@@ -21,7 +21,7 @@ from benchmarks.server import TEXTS
 
 LONG = " ".join(TEXTS)          # several chunks
 Voice = Callable[[str], float]      # speaks a text, and returns the seconds of its sound
-ABSENT = "kokoro-onnx and KittenTTS are left out: their packages hold no weights"
+ABSENT = "kokoro-onnx and KittenTTS are not measured here"
 
 
 def measure(options: argparse.Namespace) -> BenchmarkResult:

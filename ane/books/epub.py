@@ -50,7 +50,7 @@ class ContentsEntry:
 
 @dataclass
 class PackageDocument:
-    """What the package document (.opf) states."""
+    """The facts of a package document (.opf)."""
 
     metadata: Mapping[str, list[str]] = field(default_factory=dict)
     language: str = ""

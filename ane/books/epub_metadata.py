@@ -1,4 +1,4 @@
-"""What the metadata of an EPUB state of the book: title, authors, language, and facts for tags of sound files."""
+"""Facts about a book in the metadata of its EPUB: title, authors, language, and facts for tags of sound files."""
 
 import re
 from collections.abc import Iterator, Mapping

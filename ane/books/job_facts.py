@@ -19,7 +19,7 @@ ADVICE = "; delete the folder to start over"
 
 @dataclass(frozen=True)
 class WrittenBook:
-    """What was written: the files, seconds of sound, and loudness and true peak of the files, decoded.
+    """The written files, their seconds of sound, and their loudness and true peak after decoding.
 
     ``former``: files that earlier runs wrote and this one did not, which may not belong to the sound any more.
     ``notes``: subtitles that begin late. ``measures``: what ``ane.books.acx.LIMITS`` names, of each file for ACX.

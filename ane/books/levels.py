@@ -1,4 +1,4 @@
-"""The level of a book's files: one gain for all, and each file corrected by what its encoder changed."""
+"""The level of a book's files: one gain for all, and a correction of each file for its encoder."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +30,7 @@ class BookLeveller:
     Attributes:
         level: Name of the property of ``LoudnessMeter`` that shall be right.
         peak: The highest true peak of a file in dB.
-        whole: What all finished files hold, decoded.
+        whole: The sound of all finished files, decoded.
     """
 
     level: str

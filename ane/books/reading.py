@@ -45,7 +45,7 @@ class DocumentFormat:
     """A format of documents.
 
     Attributes:
-        name: What help calls it.
+        name: Its name in help.
         suffixes: Its suffixes, the usual one first. "" is that of standard input.
         read: Returns the document in an open file whose first bytes, given too, were read already.
         start: The first bytes of all its files, which tell it whatever the suffix is.

@@ -54,7 +54,7 @@ class TextAligner:
         self._grammar = ""
 
     def problems(self, text: str, audio: np.ndarray, rate: int, loudness: float) -> list[ChunkProblem]:
-        """What is wrong with the words of a sound (S,), whose speech has ``loudness`` dBFS."""
+        """Return the faults in the words of a sound (S,), whose speech has ``loudness`` dBFS."""
         fit = self.fit(text, audio, rate)
         suspect = {word.word for word in fit.words or () if word.excess > UNHEARD}
         return misfits(fit, audio, rate, loudness) or [

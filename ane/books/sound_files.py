@@ -24,7 +24,7 @@ class SoundFiles:
         parts: The timelines of the files.
 
     Attributes:
-        whole: What all files hold, decoded; None if no level is asked for.
+        whole: The sound of all files, decoded; None if no level is asked for.
         measures: The measures that ``acx.LIMITS`` names, by file, for ACX alone.
     """
 

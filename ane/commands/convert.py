@@ -246,7 +246,7 @@ def read_options(args: argparse.Namespace, model: Bundle) -> "list[CoreMLOptions
 
 
 def report(console: Console, bundle: "Bundle", format: str) -> None:
-    """Print one row per package: its size, and what its worst function or graph reaches."""
+    """Print one row per package: its size, and the result of its worst function or graph."""
     from converters.functions import speech_lines
 
     onnx = format == "onnx"

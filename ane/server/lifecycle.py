@@ -40,7 +40,7 @@ REPEATS = 20            # records of a kind in each ``INTERVAL`` seconds; those 
 INTERVAL = 60.0
 ENGINE_SECONDS = 1.0    # that the engine has to end at least, after its last request
 SWITCH_SECONDS = 0.0005     # after which a thread that runs Python lets another one run; a step needs that many times
-TELLING = 1.0           # seconds after the drain, in which clients are told that their requests end
+TELLING = 1.0           # seconds after the drain, in which the server tells clients that their requests end
 GRACE = 3.0             # seconds after the drain, when the process ends whatever still runs
 
 

@@ -44,7 +44,8 @@ class Speaker(ABC):
     the fields of ``SpeechRequest`` and ``SpeechCall``.
 
     A kind of model defines ``settings``, ``networks``, ``chunks`` and ``render``. Coroutines, also of several event
-    loops, may share a speaker: ``speak_async`` and ``stream_async`` work on one piece at a time, whoever waits for it.
+    loops, may share a speaker: their pieces take turns. With several threads a model may speak two chunks of a text at
+    once.
 
     Attributes:
         settings: The class of the model's settings.

@@ -153,7 +153,7 @@ class PackageGraphs:
 
     Args:
         package: Returns the package of a network, checked.
-        machine, options: What TensorRT's engines are built for (None: this machine), and how.
+        machine, options: TensorRT builds its engines for this machine (None: the present one) and with these options.
     """
 
     def __init__(self, folder: Path, package: Callable[[str], PackageRecord], device: OnnxDevice,
